@@ -89,9 +89,7 @@ class RunFolder:
         """Raise RunFolderError if ``memalpha evaluate`` wrote the folder: its layout differs."""
         if {"sets", "systems", "readers"} <= self.config.keys():
             fix = f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it"
-            raise RunFolderError(
-                f"{str(self.path)!r} is an evaluation's folder", expected="a training run's or a rollout's", fix=fix
-            )
+            raise RunFolderError(f"{str(self.path)!r} is the folder of an evaluation", expected="of a training run", fix=fix)
 
     # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:

@@ -12,7 +12,7 @@ from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval import RetrievalMode
-from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, RunOptions, parse_train_arguments
+from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, parse_train_arguments
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.use.access import Callers
 
@@ -169,24 +169,6 @@ def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, na
         verb([*CPU, f"--{name}", value])
     with pytest.raises(InputError, match="num_train_epochs"):
         verb([*CPU, "--max_steps", "-1", "--num_train_epochs", "0"])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"per_device_train_batch_size": 12}, {"gradient_accumulation_steps": 2}, {"temperature": 0.0}, {"loss_type": "sapo"}],
-)
-def test_batches_losses_and_scales_that_cannot_be_are_refused(options):
-    with pytest.raises(InputError, match=next(iter(options))):
-        MemoryGRPOConfig(use_cpu=True, **options)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("reader", "oracle"), ("rows_per_forward", 0), ("max_masked_share", 1.5), ("train_options", "a list"), ("train_layers", -1)],
-)
-def test_values_of_a_run_that_make_no_sense_are_refused_by_name(option, value):
-    with pytest.raises(InputError, match=f"{option} is "):
-        RunOptions(**{option: value})
 
 
 # ------------------------------------------------------------------------------------------------ the agent's own file

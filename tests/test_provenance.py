@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from memalpha import __version__, provenance
+from memalpha import __version__
+from memalpha import runs as provenance
 from memalpha.cli import run as memalpha
 from memalpha.report.site import write_site
 from memalpha.runs import RunFolder, environment, masked, masked_command, portable

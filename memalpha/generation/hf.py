@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
-from memalpha.generation.merging import merged_lora
+from memalpha.generation.merging import merged_lora, same_trainable
 from memalpha.text import chat_ids
 from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
@@ -215,13 +215,8 @@ def frozen_base(
 
     def answer(chats: list[list[Message]]) -> list[str]:
         prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
-        trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        try:
-            with model.disable_adapter():
-                return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
-        finally:  # peft makes every adapter weight trainable again
-            for name, parameter in model.named_parameters():
-                parameter.requires_grad_(trainable[name])
+        with same_trainable(model), model.disable_adapter():
+            return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
 
     return answer
 

@@ -66,3 +66,14 @@ def _mergeable(model: nn.Module) -> list[Any]:
         if not (layer.merged or layer.disable_adapters)
         and all(parameter.is_floating_point() for parameter in layer.get_base_layer().parameters(recurse=False))
     ]
+
+
+@contextmanager
+def same_trainable(model: nn.Module) -> Iterator[None]:
+    """Restore ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, trains in before:
+            parameter.requires_grad_(trains)

@@ -127,10 +127,9 @@ class RunOptions(EndpointOptions):
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
-        if self.full_finetuning and self.adapter:
-            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
-        if self.full_finetuning and self.vllm_urls:
-            raise InputError("full_finetuning with vllm_urls, which take adapters", expected="use_vllm: true, vllm_mode: server")
+        if self.full_finetuning and (self.adapter or self.vllm_urls):
+            said = f"full_finetuning with the adapter {self.adapter!r}" if self.adapter else "full_finetuning with vllm_urls"
+            raise InputError(said, expected="an adapter without full_finetuning, or use_vllm with vllm_mode: server")
         if self.full_finetuning and self.dtype != "float32":
             said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
             raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
@@ -157,9 +156,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     temperature: float = field(default=1.0, metadata={"help": "Sampling temperature of the rollouts."})
     logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
     report_to: None | str | list[str] = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
-    vllm_importance_sampling_mode: str = field(
-        default="token_truncate", metadata={"help": "Correction where sampling rounds otherwise."}
-    )
+    vllm_importance_sampling_mode: str = field(default="token_truncate", metadata={"help": "Correction of other rounding."})
     vllm_importance_sampling_clip_max: float = field(default=2.0, metadata={"help": "Largest ratio of trained to sampled."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})

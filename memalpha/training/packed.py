@@ -1,6 +1,6 @@
 """Log-probabilities of completions with the common prompt prefix computed once, and an exact gradient.
 
-Rows with equal first ``shared`` prompt ids follow one copy of that prefix in a sequence: [prefix A][rest of row 1][rest of row 2]...
+Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row 1][rest of row 2]...
 Each row attends to its prefix and itself only, and its positions restart after the prefix, so values equal those of a forward over
 the row alone. Logits are divided by the temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
 """
@@ -116,11 +116,8 @@ def check_packable(model: nn.Module) -> None:
     config = base_model(model).config
     kinds = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
     if kinds or not prefix_attention.use_prefix_attention(base_model(model)):
-        raise InputError(
-            f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows",
-            expected="sdpa and full attention in every layer",
-            fix="load the model with attn_implementation='sdpa', or set share_prefix: false",
-        )
+        said = f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows"
+        raise InputError(said, expected="sdpa and full attention in every layer", fix="set share_prefix: false")
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
@@ -129,13 +126,11 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
     head, targets = frozen_head(base), pack.targets.to(device)
     with hidden_states_only(head) if head is not None else nullcontext():
         output = model(
-            input_ids=pack.input_ids.to(device),
+            input_ids=pack.input_ids.to(device), position_ids=pack.position_ids.to(device), use_cache=False,
             attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # four axes: transformers makes none of its own
-            position_ids=pack.position_ids.to(device),
-            logits_to_keep=pack.predictors.to(device),
-            use_cache=False,
             prefix_layout=[prefix_attention.group_layout(*group, device) for group in pack.groups],
-        )
+            logits_to_keep=pack.predictors.to(device),
+        )  # fmt: skip
     predicted = output.logits.squeeze(0)
     if head is not None:
         return hidden_scores(predicted, head.weight, targets, temperature, compute_entropy=compute_entropy)
@@ -146,10 +141,7 @@ def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
-            raise InputError(
-                f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
-                expected="at least one prompt id, and 0 <= shared <= their number",
-            )
+            raise InputError(f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared")
         members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
     return members
 

@@ -11,8 +11,7 @@ from typing import Any
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder
-from memalpha.training.scoring import check_masked_share
-from memalpha.types import Change, Entry, OperationKind, OperationResult, QuestionRecord
+from memalpha.types import OperationKind, OperationResult, QuestionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,39 +116,29 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def check_masked(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
-    """Raise TrainingAborted if more than ``limit`` of the instances, over all processes, could not be scored."""
-    masked = sum(math.isnan(result.reward) for result, _ in found)
-    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
-    check_masked_share(masked, len(found), limit, errors)
-
-
 def rollout_to_json(
-    rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
+    rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig, advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
-    of_steps: Sequence[float | None] = advantages or [None] * len(totals)
-    steps = zip(rollout.steps, rewards, totals, of_steps, strict=True)
+    steps = zip(rollout.steps, rewards, advantages or [None] * len(rewards), strict=True)
     return {
-        "instance": rollout.instance.id,
-        "source": rollout.instance.source,
+        "instance": rollout.instance.id, "source": rollout.instance.source,
         "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",
-        "steps": [_step(rollout, *step) for step in steps],
+        "steps": [_step(rollout, step, reward, reward.total(config), advantage) for step, reward, advantage in steps],
         "questions": [_question(record) for record in rollout.questions],
-        "memory": [_entry(entry) for entry in rollout.memory],
-        "memory_tokens": rollout.memory.tokens,
+        "memory": [asdict(entry) for entry in rollout.memory], "memory_tokens": rollout.memory.tokens,
         "input_tokens": sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
-    }
+    }  # fmt: skip
 
 
 def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
-    chunk = rollout.instance.chunks[step.chunk_index]
+    chunk, written, outcome = rollout.instance.chunks[step.chunk_index], step.completion, step.outcome
     return {
         "chunk": step.chunk_index, "text": chunk.text, "time": chunk.time,
         "prompt": step.prompt.messages[-1]["content"], "prompt_tokens": len(step.prompt.ids),
-        "completion": step.completion.text, "completion_tokens": len(step.completion.ids), "stop": step.completion.stop.value,
-        "results": [_result(result) for result in step.outcome.results],
-        "changes": [_change(change) for change in step.outcome.changes],
+        "completion": written.text, "completion_tokens": len(written.ids), "stop": written.stop.value,
+        "results": [_result(result) for result in outcome.results],
+        "changes": [{name: entry and asdict(entry) for name, entry in change._asdict().items()} for change in outcome.changes],
         "memory_tokens": step.memory_tokens, "entries": step.entries,
         "reward": reward._asdict(), "total": total, "advantage": advantage, "error": rollout.content_errors.get(step.chunk_index),
     }  # fmt: skip
@@ -159,14 +148,6 @@ def _result(result: OperationResult) -> dict[str, Any]:
     operation = asdict(result.operation) if result.operation else None
     code, message = result.code.value, result.message
     return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
-
-
-def _entry(entry: Entry | None) -> dict[str, Any] | None:
-    return asdict(entry) if entry else None
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {"before": _entry(change.before), "after": _entry(change.after)}
 
 
 def _question(record: QuestionRecord) -> dict[str, Any]:

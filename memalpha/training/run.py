@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 import signal
 import threading
@@ -28,21 +29,14 @@ from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
-from memalpha.training.results import (
-    InstanceResult,
-    check_masked,
-    instance_result,
-    paired_difference,
-    read_results,
-    rollout_to_json,
-    summarise,
-)
+from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
 from memalpha.training.rows import TrainingRow
+from memalpha.training.scoring import check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
@@ -129,11 +123,8 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     splits = grpo.steps_per_generation or 1
     groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
     if len(parts.instances) < groups:
-        raise InputError(
-            f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
-            expected=f"at least {groups}: an incomplete batch is never trained",
-            fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
-        )
+        said = f"{len(parts.instances)} training instances are fewer than the {groups} of one step"
+        raise InputError(said, fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation")
     try:
         rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
@@ -142,9 +133,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             generator=None if grpo.use_vllm else parts.generator,
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
-        raise InputError(
-            f"an option needs a package that is not there: {error}", fix="install it, or leave the option out"
-        ) from error
+        raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
     check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm)
     return trainer
 
@@ -161,15 +150,15 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
     rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
     config, found = parts.scorer.reward_config, []
     for rollout, rewards in zip(rollouts, parts.scorer.score(rollouts), strict=True):
-        totals = [reward.total(config) for reward in rewards]
-        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, totals)))
+        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, config)))
     if state.num_processes > 1:
         order = {instance.id: index for index, instance in enumerate(instances)}
         found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
     results = [result for result, _ in found]
     if state.is_main_process:
         folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
-    check_masked(found, parts.scorer.max_masked_share)
+    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
+    check_masked_share(sum(math.isnan(r.reward) for r in results), len(results), parts.scorer.max_masked_share, errors)
     if state.is_main_process:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
@@ -195,17 +184,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
 
-    def on_rollouts(
-        self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]
-    ) -> None:
+    def on_rollouts(self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Any]) -> None:
         """Record a step's rollouts."""
         advantage = {(row.rollout_index, row.chunk_index): row.advantage for row in rows}
         size, step = self.trainer.num_generations, self.trainer.state.global_step + 1
         lines = []
         for index, rollout in enumerate(rollouts):
             mine = [advantage[index, t] for t in range(len(rollout.steps))]
-            totals = [reward.total(self.reward_config) for reward in rewards[index]]
-            row = rollout_to_json(rollout, rewards[index], totals, mine)
+            row = rollout_to_json(rollout, rewards[index], self.reward_config, mine)
             lines.append({"step": step, "group": index // size, "rollout": index, **row})
         self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
 

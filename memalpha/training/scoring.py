@@ -111,11 +111,8 @@ class RolloutScorer:
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
     """Return the first error message of a reader or judge, or None."""
-    for rollout in rollouts:
-        errors = [*(record.error for record in rollout.questions), *rollout.content_errors.values()]
-        if found := next((error for error in errors if error), None):
-            return found
-    return None
+    errors = (error for r in rollouts for error in (*(record.error for record in r.questions), *r.content_errors.values()))
+    return next((error for error in errors if error), None)
 
 
 def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[str | None]) -> None:
@@ -123,11 +120,8 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     if not total or masked / total <= limit:
         return
     why = next((error for error in errors if error), "none; an instance without questions has no accuracy")
-    raise TrainingAborted(
-        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n"
-        f"  first failure: {why}\n"
-        "  to fix: see that the reader and the judge work; raise max_masked_share only if failures are expected"
-    )
+    said = f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n  first failure: {why}"
+    raise TrainingAborted(said, fix="see that reader and judge work; raise max_masked_share only if failures are expected")
 
 
 def _write_requests(rollout: Rollout) -> list[WriteRequest]:

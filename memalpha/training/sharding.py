@@ -44,19 +44,11 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool) -> None:
         (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
         (
             sharding is not Sharding.NONE and reader == "base",
-            f"reader is 'base' with weights that ranks share ({sharding})",
-            "recall, or endpoint with the base model on a server; or weights that are not sharded (DDP, ZeRO-2)",
+            f"reader is 'base' with {sharding}",
+            "recall or endpoint; or DDP or ZeRO-2",
         ),
-        (
-            sharding is Sharding.ZERO3 and not gathers,
-            "ds3_gather_for_generation is false with ZeRO-3",
-            "true: ranks decode different numbers of tokens, and would wait for one another for ever; or use_vllm",
-        ),
-        (
-            sharding is Sharding.FSDP2 and in_ram,
-            "fsdp_cpu_ram_efficient_loading is true",
-            "false in the file given to accelerate launch: ranks generate at once, and only rank 0 would have the weights",
-        ),
+        (sharding is Sharding.ZERO3 and not gathers, "ds3_gather_for_generation is false with ZeRO-3", "true, or use_vllm"),
+        (sharding is Sharding.FSDP2 and in_ram, "fsdp_cpu_ram_efficient_loading is true", "false: all ranks need weights at once"),
     ):
         if wrong:
             raise InputError(said, expected=expected)

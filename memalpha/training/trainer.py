@@ -1,17 +1,9 @@
 """GRPO over chunk steps, as a subclass of TRL's trainer (``trl>=1.16,<1.17``). Only this module uses trl's internals.
 
 A batch of rollouts becomes rows, one per (rollout, chunk), ordered (instance, chunk, rollout). TRL pads them and computes old and
-reference log-probabilities, the loss and its metrics. Overridden:
-
-* ``_generate_and_score_completions`` runs and scores the rollouts and pads the number of rows for ranks and splits;
-* ``_generate`` and ``_calculate_rewards`` return the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
-* advantages are those of ``memalpha.training.rows``; a masked row has advantage 0, but counts in the loss's mean and KL;
-* ``training_step`` runs ``rows_per_forward`` rows at a time in one optimizer step, and skips steps that are not finite;
-* ``_get_per_token_logps_and_entropies`` packs rows without padding and computes shared prefixes once (exact);
-* ``_compute_loss`` divides losses that are means over rows by the number of *real* rows.
-
-Token ids are trained as sampled, end token included; padding rows enter no statistic; random numbers depend on (seed, step, rank)
-only (except vLLM's); the set of trainable parameters does not change.
+reference log-probabilities, the loss and its metrics; rollouts, rewards, advantages, packing and the number of rows are ours.
+Padding rows (``tool_mask`` 0, NaN rewards) enter no statistic; a masked row has advantage 0, but counts in the loss's mean and KL.
+Random numbers depend on (seed, step, rank) only, except vLLM's.
 """
 
 from __future__ import annotations
@@ -39,6 +31,7 @@ from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.files import file_sha256
+from memalpha.generation.merging import same_trainable
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, StepReward
@@ -119,7 +112,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._served = self.state.global_step
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with _same_trainable(self.model):
+        with same_trainable(self.model):
             real = self._scored_rows([self._asked(self.instances[x["instance"]]) for x in inputs])
             self.rows = [*real, *[None] * (self._padded_count(len(real)) - len(real))]
             self._shared = [row.shared if row else 0 for row in self.rows]
@@ -137,8 +130,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             rollouts = self.run_rollouts(instances, self._sampling())
         with self._timed("scoring"):
             rewards = self.scorer.score(rollouts)
-        scale = Scale(self.scale_rewards)
-        rows = build_rows(rollouts, rewards, self.num_generations, self.scorer.reward_config, self.options.grouping, scale)
+        scale, config = Scale(self.scale_rewards), self.scorer.reward_config
+        rows = build_rows(rollouts, rewards, self.num_generations, config, self.options.grouping, scale)
         if scale is Scale.BATCH:
             self._divide_by_batch(rows)
         if self.options.shuffle_advantages:
@@ -270,11 +263,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
         if self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps):
-            raise TrainingAborted(
-                f"step {self.state.global_step + 1}: loss or gradient is not finite, {self.skipped_in_a_row} steps in a row "
-                f"(max_skipped_steps = {self.options.max_skipped_steps})\n  the weights are those of the last finite step\n"
-                "  to fix: lower learning_rate or max_grad_norm, and look at the rewards of these steps in trajectories/"
+            count = f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})"
+            said = (
+                f"step {self.state.global_step + 1}: loss or gradient is not finite, {count}; weights are of the last finite step"
             )
+            raise TrainingAborted(said, fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/")
         return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -323,20 +316,8 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         advice = f"lower rows_per_forward (now {rows})" if rows > 1 else "shorten chunks, view_tokens or max_completion_length"
-        raise TrainingAborted(
-            f"out of memory in the update, with rows_per_forward = {rows}\n  to fix: {advice}; "
-            f"on a GPU also bf16 or gradient_checkpointing\n  the device said: {str(error).splitlines()[0]}"
-        ) from error
-
-
-@contextmanager
-def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
-    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, trains in before:
-            parameter.requires_grad_(trains)
+        said = f"out of memory in the update, with rows_per_forward = {rows}: {str(error).splitlines()[0]}"
+        raise TrainingAborted(said, fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing") from error
 
 
 def _reward_stub(name: str) -> Any:

@@ -7,6 +7,7 @@ is the mean of -log p over completion tokens, over packed rows. The result is a 
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -177,11 +178,11 @@ class Demonstration(NamedTuple):
 
 
 def make_demonstrations(
-    warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
+    warmup: WarmupOptions, agent: AgentStep, end: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
-    pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
+    pairs = list(demonstrate(instances, agent, _teacher(warmup), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
 
@@ -227,11 +228,8 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
     positions = positions_of(model_config)
     longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
     if positions and longest > positions:
-        raise InputError(
-            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
-            expected=f"at most {positions} tokens",
-            fix="lower view_tokens, or prepare the data with shorter chunks",
-        )
+        said = f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}"
+        raise InputError(said, fix="lower view_tokens, or prepare the data with shorter chunks")
 
 
 class WarmupTrainer(Trainer):  # type: ignore[misc]
@@ -240,9 +238,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
         first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
-        self.common_prefix = next(
-            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
-        )
+        self.common_prefix = len(os.path.commonprefix([first, last]))
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:

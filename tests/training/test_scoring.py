@@ -97,16 +97,6 @@ def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
     assert [len(request.results) for request in asked] == [1, 2, 1]
 
 
-def test_a_reader_that_fails_masks_its_rollout_and_no_other(rollouts):
-    rewards = scorer_of(Recall("apple")).score(rollouts)
-    assert all(math.isnan(step.accuracy) and math.isnan(step.total(RewardConfig())) for step in rewards[0])
-    assert [step.tool for step in rewards[0]] == [0.5, 2 / 3]
-    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
-    candle, apple = rollouts[0].questions
-    assert candle.score == 1.0 and candle.error is None
-    assert math.isnan(apple.score) and "the reader is down" in apple.error
-
-
 def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
     scorer = scorer_of(judge=Judge("a0"))
     rewards = scorer.score(rollouts)

@@ -159,13 +159,6 @@ def test_a_reader_that_is_down_ends_the_run_with_one_message_that_names_it(tmp_p
     assert [row["result"]["accuracy"] for row in rows] == [None, None]
 
 
-def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, reader):
-    reader.script = [error(503, "starting")] * 10
-    code, done = train(tmp_path, data, reader.url, "--endpoint_retries", "7")
-    assert code == 0
-    check_by_value(done, masked=())
-
-
 FAULTS = {"server error": error(500, "worn out"), "refusal": error(400, "worn out: too long"), "silence": Fault(hang=True)}
 
 
