@@ -1,8 +1,7 @@
 """Options: YAML files, command lines and keyword arguments become checked dataclasses.
 
-The options of a command are dataclasses ("groups") that share one flat namespace. ``--config FILE.yaml`` gives values,
-``--name value`` overrides them. Our own groups derive from ``Options``, which checks each value against its annotation; groups of
-libraries (``GRPOConfig``) check themselves.
+The options of a command are dataclasses ("groups") in one flat namespace: ``--config FILE.yaml``, overridden by ``--name value``.
+Our own derive from ``Options``, which checks each value against its annotation; those of libraries check themselves.
 """
 
 from __future__ import annotations

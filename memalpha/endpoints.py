@@ -249,8 +249,7 @@ def _said(raw: bytes) -> str:
 class EndpointOptions(Options):
     """Which servers read and judge.
 
-    One server (``endpoint_*``) serves both unless ``judge_*`` is given. The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets
-    only $MEMALPHA_JUDGE_API_KEY.
+    The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets only $MEMALPHA_JUDGE_API_KEY.
 
     Attributes:
         endpoint_url: Base URL, for ``reader: endpoint`` and ``content_judge: endpoint``.
@@ -298,7 +297,6 @@ class EndpointOptions(Options):
         return ChatClient(url, model, key, extra=dict(extra), **common)
 
 
-# ------------------------------------------------------------------------------------------------ marks of chat templates
 _NAMED = (
     "s", "/s", "bos", "eos", "pad", "unk", "mask", "sop", "eop", "start_of_turn", "end_of_turn", "start_of_image", "end_of_image",
     "BOS_TOKEN", "EOS_TOKEN", "PAD_TOKEN", "end_of_utterance",

@@ -1,8 +1,6 @@
 """The exceptions of this package.
 
-A mistake of the model (text that does not parse, an unknown section, a wrong answer) is recorded data, never an exception. A
-mistake of the user or a failure of the infrastructure raises one of these, with the value, what was expected and a fix. Nothing
-becomes a silent zero, skip or truncation.
+A mistake of the model is recorded data, never an exception; one of the user or a failure of the infrastructure raises one of these.
 """
 
 from __future__ import annotations

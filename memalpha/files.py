@@ -109,10 +109,10 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """Read one line of a JSON-lines file; InputError with the line number if it is not an object."""
     try:
         row = json.loads(line.decode("utf-8"))
+        if not isinstance(row, dict):
+            raise ValueError(f"it holds a {type(row).__name__}")
     except ValueError as error:
         raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{path}, line {number} holds a {type(row).__name__}", expected="one JSON object a line")
     return row
 
 

@@ -68,21 +68,17 @@ class Policy(nn.Module):
 
     def logits(self, observations: Tensor) -> Tensor:
         """Return unnormalised log-probabilities of shape (n, K, A) for observations (n, size)."""
-        shape = self.shape
         if self.options.kind == "separate":
-            flat: Tensor = self.actor(observations)
-            return flat.view(len(flat), shape.deciders, shape.choices)
-        views = [observations[:, start:stop] for start, stop in shape.views]
+            return self.actor(observations).view(-1, self.shape.deciders, self.shape.choices)  # type: ignore[no-any-return]
+        views = [observations[:, start:stop] for start, stop in self.shape.views]
         if not self.options.share_actors:
             return torch.stack([actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1)
-        one_hot = torch.eye(shape.deciders, dtype=observations.dtype).expand(len(observations), -1, -1)
-        logits: Tensor = self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))
-        return logits
+        one_hot = torch.eye(self.shape.deciders, dtype=observations.dtype).expand(len(observations), -1, -1)
+        return self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))  # type: ignore[no-any-return]
 
     def value(self, observations: Tensor) -> Tensor:
         """Return the values of observations (n, size), shape (n,)."""
-        value: Tensor = self.critic(observations)
-        return value.squeeze(-1)
+        return self.critic(observations).squeeze(-1)  # type: ignore[no-any-return]
 
     def log_probs(self, observations: Tensor) -> Tensor:
         """Return the log-probabilities of all options, shape (n, K, A)."""
@@ -125,7 +121,6 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
     return layer
 
 
-# ------------------------------------------------------------------------------------------------ files
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A trained router (``routes`` has sections and ``embedder``) or tool selector (``tools``); ``state`` is the learner's."""
@@ -163,7 +158,7 @@ class Checkpoint:
         found = []
         for packed in self.state.get("members", []):
             shape = packed["policy"]["shape"]
-            views = tuple((start, stop) for start, stop in shape["views"])
+            views = tuple(map(tuple, shape["views"]))
             policy = make_policy(Shape(**{**shape, "views": views}), PolicyOptions(**packed["policy"]["options"]), seed=0)
             policy.load_state_dict(packed["weights"])
             found.append(policy)

@@ -1,15 +1,8 @@
 """The run folder: everything that happened in a run, as files that other tools read; and where its numbers come from.
 
-    config.yaml               resolved options, without secrets
-    environment.json          versions, machine, command, time, world size, and of each resumption; digests of the data
-    metrics.jsonl             one line a training step
-    trajectories/             one file a training step and rank, one line a rollout
-    held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory
-    checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state, and a seal with every file's hash
-    adapter/                  the trained adapter with what fixes the agent
-    summary.json              before, after and their paired difference
-
-An existing run folder is never touched unless it is to be overwritten or resumed. ``masked`` removes secrets.
+``config.yaml`` (options without secrets), ``environment.json``, ``metrics.jsonl`` (a line a step), ``trajectories/`` (a file a step
+and rank), ``held_out/`` (``before`` and ``after``), ``checkpoint-N/``, ``adapter/``, ``summary.json``. An existing run folder is
+never touched unless it is to be overwritten or resumed.
 """
 
 from __future__ import annotations
@@ -91,7 +84,6 @@ class RunFolder:
             fix = f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it"
             raise RunFolderError(f"{str(self.path)!r} is the folder of an evaluation", expected="of a training run", fix=fix)
 
-    # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file of the run."""
         write_object(self.path / name, data)
@@ -109,13 +101,10 @@ class RunFolder:
         drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
             self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
-        for file in self.trajectory_files():
-            if trajectory_step(file) > step:
-                file.unlink()
-        for file in (self.path / "trajectories").glob(".step-*"):
+        later = [file for file in self.trajectory_files() if trajectory_step(file) > step]
+        for file in (*later, *(self.path / "trajectories").glob(".step-*")):
             file.unlink()
 
-    # -------------------------------------------------------------------------------------------- reading
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON object; RunFolderError if the file is missing or damaged."""
         if not (self.path / name).is_file():
@@ -154,18 +143,13 @@ class RunFolder:
         """Files of training trajectories, sorted by step."""
         return sorted(file for file in (self.path / "trajectories").glob("step-*.jsonl") if _TRAJECTORY.fullmatch(file.stem))
 
-    def checkpoints(self) -> list[Path]:
-        """Checkpoint folders, sorted by step."""
-        return checkpoints_in(self.path)
-
 
 def holds_something(folder: Path) -> bool:
     """Whether a folder exists and is not empty; RunFolderError if it is a file, or no folder can be made there."""
     with _clear_errors(folder):
         file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
         if file is not None:
-            said = f"{str(file)!r} is a file" + (f", so {str(folder)!r} cannot be made" if file != folder else "")
-            raise RunFolderError(said, expected="a folder, or none yet", fix="choose another --output_dir")
+            raise RunFolderError(f"{str(file)!r} is a file: no folder can be made", fix="choose another --output_dir")
         return folder.is_dir() and any(folder.iterdir())
 
 
@@ -200,8 +184,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint."""
-    return int(path.name.split("-")[1])
+    """The step of a checkpoint or of a trajectory file."""
+    return int(path.stem.split("-")[1])
 
 
 def trajectory_name(step: int, rank: int) -> str:
@@ -209,12 +193,9 @@ def trajectory_name(step: int, rank: int) -> str:
     return f"trajectories/step-{step:06d}-rank-{rank}.jsonl"
 
 
-def trajectory_step(path: Path) -> int:
-    """The step of a trajectory file."""
-    return int(path.stem.split("-")[1])
+trajectory_step = checkpoint_step
 
 
-# ------------------------------------------------------------------------------------------------ where numbers come from
 _PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
 _NAMES = r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential"  # not view_tokens, tokenizer
 _SECRET = re.compile(_NAMES, re.IGNORECASE)

@@ -1,10 +1,8 @@
 """From chat messages to token ids, and quoting of untrusted text (chunks, memory entries).
 
-What always holds: text from data never becomes a special token, nor an added token with structure (``<tool_call>``, ``<think>``).
-The template is rendered once with slots; its own parts and the texts are tokenised separately and joined, so the end of the prefix
-that rollouts share is exact. ``quote``, ``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if
-the tokenizer normalises (NFKC, case, invisible characters). Thinking is switched off where the template allows it (Qwen3), as in
-the published system. Not covered: a model may still obey what a text says; ``memalpha.evaluation.poisoning`` measures that.
+Text from data never becomes a special token, nor an added token with structure (``<tool_call>``). A template is rendered once with
+slots; its parts and the texts are tokenised separately, so the end of the prefix that rollouts share is exact. ``quote``,
+``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer normalises.
 """
 
 from __future__ import annotations
@@ -93,10 +91,8 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
     if not getattr(tokenizer, "chat_template", None):
         said, fix = f"the tokenizer of {tokenizer.name_or_path!r} has no chat template", "set tokenizer.chat_template and save it"
         raise InputError(said, expected="an instruction-tuned model", fix=fix)
-    rendered = tokenizer.apply_chat_template(
-        [dict(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=False
-    )
-    return str(rendered)
+    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
+    return str(tokenizer.apply_chat_template([dict(message) for message in messages], tools=tools, **options))
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:

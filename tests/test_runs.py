@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from memalpha.errors import RunFolderError
-from memalpha.runs import RunFolder, trajectory_name, trajectory_step
+from memalpha.runs import RunFolder, checkpoints_in, trajectory_name, trajectory_step
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
 
@@ -156,5 +156,5 @@ def test_checkpoints_come_in_the_order_of_their_steps(run: RunFolder) -> None:
     for name in ("checkpoint-10", "checkpoint-9", "checkpoint-best"):
         (run.path / name).mkdir()
     (run.path / "checkpoint-11").write_text("no folder", encoding="utf-8")
-    assert [path.name for path in run.checkpoints()] == ["checkpoint-9", "checkpoint-10"]
+    assert [path.name for path in checkpoints_in(run.path)] == ["checkpoint-9", "checkpoint-10"]
     assert trajectory_step(run.path / trajectory_name(7, 3)) == 7

@@ -1,8 +1,7 @@
 """One model for many threads: waiting prompts are generated in one call.
 
-The first thread that finds the model free runs it for all waiting threads. What always holds: only one thread uses the model at a
-time, and a caller gets its own completions or its own error: if a joint call fails, each caller's prompts are tried alone. Prompts
-are joined only with equal sampling without a seed. Not covered: adding a prompt to a running batch.
+The first thread that finds the model free runs it for all that wait with equal sampling without a seed. A caller gets its own
+completions or its own error: if a joint call fails, each caller's prompts are tried alone.
 """
 
 from __future__ import annotations

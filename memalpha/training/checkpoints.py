@@ -1,8 +1,7 @@
 """Atomic checkpoints, and the trainer's mixin that saves and resumes them.
 
-A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed. So a folder named ``checkpoint-N`` was
-complete when it got this name (:func:`damage` finds later damage); an older one is removed only after a newer one is complete. Not
-covered: nodes without a shared file system.
+A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed, so ``checkpoint-N`` was complete when it
+got this name; an older one is removed only afterwards. Not covered: nodes without a shared file system.
 """
 
 from __future__ import annotations

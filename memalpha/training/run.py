@@ -1,7 +1,6 @@
 """One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate`` does not train.
 
-The folder is created, or resumed with the same options, data and number of processes. Ctrl-C or SIGTERM finishes the step, saves
-and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as launchers send them, are ignored.
+Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second stops at once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder, check_apart, checkpoint_step, environment, make_folder, masked, trajectory_name
+from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
@@ -321,7 +320,7 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
     found: list[Any] = [None]
     if arguments.run.resume and state.is_main_process:
-        found[0], damaged = newest_whole(folder.checkpoints())
+        found[0], damaged = newest_whole(checkpoints_in(folder.path))
         folder.drop_after(checkpoint_step(found[0]) if found[0] else 0)
         report("resume", {"checkpoint": found[0].name if found[0] else "", "damaged": damaged})
     return broadcast_object_list(found)[0] if state.num_processes > 1 else found[0]  # type: ignore[no-any-return]

@@ -61,13 +61,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         options: RunOptions, **kwargs: Any,
     ) -> None:  # fmt: skip
         self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
-        self.skipped_in_a_row = 0
+        self.skipped_in_a_row, self._shared = 0, list[int]()
         self.rows: list[TrainingRow | None] = []
-        self._shared: list[int] | None = None
         if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
-            raise InputError(
-                "use_vllm with an adapter", expected="full_finetuning", fix="name the servers of a LoRA policy in vllm_urls"
-            )
+            raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
         kwargs["args"].reward_weights = list(scorer.reward_config.weights)
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
         if self.aux_loss_enabled:
