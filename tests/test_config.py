@@ -54,8 +54,8 @@ def write(tmp_path, text):
         (["--rows", "a", "b"], {"rows": ("a", "b")}),
         (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("a", "b"), "size": 4}),
         (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}), (["--on"], {"on": True}),
-        (["--on", "false"], {"on": False}),
-    ],
+        (["--on", "false"], {"on": False})
+    ]
 )  # fmt: skip
 def test_words_of_the_command_line_become_values(arguments, expected):
     assert parse(arguments, [Group], "it")[0] == Group(**expected)
@@ -64,14 +64,11 @@ def test_words_of_the_command_line_become_values(arguments, expected):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--size", "many"], "size is 'many'"),
-        (["--size", "true"], "size is 'true'"),
-        (["--rate", "nan"], "rate is 'nan'"),
-        (["--siz", "1"], "no option 'siz'"),
-        (["size", "1"], "unrecognized argument 'size'"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--size", "many"], "size is 'many'"), (["--size", "true"], "size is 'true'"),
+        (["--rate", "nan"], "rate is 'nan'"), (["--siz", "1"], "no option 'siz'"),
+        (["size", "1"], "unrecognized argument 'size'"), (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named(arguments, named):
     with pytest.raises(InputError) as caught:
         parse(arguments, [Group], "it")
@@ -161,8 +158,8 @@ def test_every_option_of_trl_is_there():
     ("name", "value"),
     [
         ("max_steps", "-5"), ("max_steps", "0"), ("learning_rate", "-1"), ("learning_rate", "nan"), ("seed", "-1"),
-        ("seed", "4294967296"), ("eval_strategy", "steps"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0"),
-    ],
+        ("seed", "4294967296"), ("eval_strategy", "steps"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0")
+    ]
 )  # fmt: skip
 def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, name, value):
     with pytest.raises(InputError, match=name):

@@ -51,8 +51,8 @@ def test_a_reply_and_what_was_asked(chat_server, client):
     [
         error(500), error(429), error(408), Fault(200, b"not json"), Fault(200, b"[" * 100_000),
         Fault(200, completion(None)), Fault(200, completion("x", "content_filter")), Fault(200, completion("\ud800")),
-        Fault(200, completion(" \n", "length")), Fault(200, completion("x"), cut=True), Fault(200, completion("x" * 2**24)),
-    ],
+        Fault(200, completion(" \n", "length")), Fault(200, completion("x"), cut=True), Fault(200, completion("x" * 2**24))
+    ]
 )  # fmt: skip
 def test_a_passing_fault_is_retried(chat_server, client, fault):
     chat_server.script = [fault, fault]
@@ -85,8 +85,7 @@ def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
 # ------------------------------------------------------------------------------------------------ hostile bytes, one attempt's time
 OK = b"HTTP/1.1 200 OK\r\n"
 HOSTILE = {
-    "silence": (b"", b"", 0),
-    "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
+    "silence": (b"", b"", 0), "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
     "dripped headers": (OK, b"X-A: b\r\n" * 10_000, 0.05),
     "a dripped body": (OK + b"Content-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
     "a dripped body of a 500": (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
@@ -95,9 +94,8 @@ HOSTILE = {
     "dripped chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 10_000, 0.05),
     "dripped trailers": (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-A: b\r\n" * 10_000, 0.05),
     "100 Continue for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, 0.02),
-    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0),
-    "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
-}
+    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0), "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -245,13 +243,13 @@ MARKS = [
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<|channel|>",
     "<|reserved_special_token_0|>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>",
     "<start_of_turn>", "<end_of_turn>", "<unused12>", "<extra_id_0>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[TOOL_CALLS]",
-    "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[gMASK]", "<sop>", "[|assistant|]", "[BOS]",
+    "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[gMASK]", "<sop>", "[|assistant|]", "[BOS]"
 ]  # fmt: skip
 ORDINARY = [
     "", "a < b and c > d", "x <- y", "if (a<b || c>d)", "a <|> b", "f <| g x |> h", "[1] see [INSTALL]", "<b>bold</b> <span>",
     "<chunk>\nMarta: I moved.\n</chunk>", '<tool_call>{"name": "x"}</tool_call>', "| a | b |", "<3", "p(x|y)", "[ ] to do",
     "héllo \u200b 世界 🎈", "<S>", "INST", "[inst]", "5<s", "s>", "<| im_start |>", "<https://x.org>",
-    "<|" * 100_000, "[" * 200_000,
+    "<|" * 100_000, "[" * 200_000
 ]  # fmt: skip
 
 
@@ -310,13 +308,11 @@ URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"reader": "endpoint"}, "endpoint_url"),
-        ({"content_judge": "endpoint"}, "judge_url"),
-        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"),
-        ({"endpoint_timeout": 0}, "timeout is 0"),
+        ({"reader": "endpoint"}, "endpoint_url"), ({"content_judge": "endpoint"}, "judge_url"),
+        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"), ({"endpoint_timeout": 0}, "timeout is 0"),
         ({**URL, "judge_extra": {"stream": True}}, "'stream'"),
     ],
-)
+)  # fmt: skip
 def test_options_that_do_not_fit_are_named_before_anything_is_loaded(given, said):
     with pytest.raises(InputError) as caught:
         RunOptions(**given)

@@ -1,7 +1,6 @@
 """Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on the same input."""
 
 import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -43,7 +42,7 @@ class Seen(NamedTuple):
     memory: list[Any]
 
 
-def seen(row: dict) -> Seen:
+def seen(row):
     row = json.loads(json.dumps(row))
     steps = row["steps"]
     return Seen(*[[step[name] for step in steps] for name in ("prompt", "completion", "stop", "results", "changes")], row["memory"])
@@ -52,14 +51,14 @@ def seen(row: dict) -> Seen:
 class Replay:
     """Says again what was said, and ends as it ended."""
 
-    def __init__(self, was: Seen) -> None:
+    def __init__(self, was):
         self.rest = list(zip(was.completions, was.stops, strict=True))
 
     def generate(self, prompts, sampling):
         return [Completion((), text, StopReason(stop)) for text, stop in (self.rest.pop(0) for _ in prompts)]
 
 
-def used(agent: MemoryAgent, instance) -> Seen:
+def used(agent, instance):
     steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
     with agent._store.reading(LOCAL) as (memory, retriever):
         rollout = Rollout(instance, memory, retriever, steps)
@@ -67,7 +66,7 @@ def used(agent: MemoryAgent, instance) -> Seen:
     return from_zero(seen(rollout_to_json(rollout, unscored, [0.0] * len(instance.chunks))))
 
 
-def from_zero(found: Seen) -> Seen:
+def from_zero(found):
     """A journal counts operations from 1, a memory counts changes from 0."""
     entries = [entry for changes in found.changes for change in changes for entry in change.values() if entry] + found.memory
     for entry in {id(entry): entry for entry in entries}.values():
@@ -76,14 +75,14 @@ def from_zero(found: Seen) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def whole_model(tmp_path_factory) -> Path:
+def whole_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert run(["train", *OPTIONS, "--eval_data", "", "--output_dir", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def adapter(whole_model, tmp_path_factory) -> Path:
+def adapter(whole_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapter") / "run"
     start = ["--model", str(whole_model / "adapter"), "--full_finetuning", "false", "--warm_start_steps", "0"]
     assert run(["train", *OPTIONS, *start, "--eval_data", "", "--output_dir", str(folder)]) == 0
@@ -91,7 +90,7 @@ def adapter(whole_model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(params=["whole_model", "adapter"])
-def trained(request) -> Path:
+def trained(request):
     return request.getfixturevalue(request.param)
 
 

@@ -43,13 +43,11 @@ class TRLGenerator:
         texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [
             Completion(
-                tuple(ids[i]),
-                texts[i],
-                StopReason.END if ids[i][-1] in trainer.eos_token_ids else StopReason.LENGTH,
+                tuple(ids[i]), texts[i], StopReason.END if ids[i][-1] in trainer.eos_token_ids else StopReason.LENGTH,
                 tuple(logprobs[i]) if logprobs else None,
             )
             for i in range(len(prompts))
-        ]
+        ]  # fmt: skip
 
     @contextmanager
     def _drawing(self, sampling: Sampling) -> Iterator[None]:

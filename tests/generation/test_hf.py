@@ -134,17 +134,6 @@ def test_generated_logprobs_equal_a_plain_forward():
             torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_first_tokens_are_drawn_with_the_models_probabilities():
-    model, prompt, n = make_model(), ragged_prompts()[0], 4000
-    probabilities = (model(input_ids=torch.tensor([prompt.ids])).logits[0, -1] / 1.3).softmax(-1)
-    completions = generate(model, [prompt] * n, Sampling(1, temperature=1.3, seed=0), max_batch=n)
-    counts = torch.bincount(torch.tensor([c.ids[0] for c in completions]), minlength=VOCABULARY)
-    assert (n * probabilities >= 5).all(), "every token must be expected often enough for the statistic"
-    expected = n * probabilities
-    chi_square, degrees = ((counts - expected) ** 2 / expected).sum().item(), VOCABULARY - 1
-    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
-
-
 def test_seeds_reproduce_and_the_global_state_carries_on():
     model, prompts = make_model(), ragged_prompts()
     seeded = Sampling(8, temperature=1.0, seed=5)

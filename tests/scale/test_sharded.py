@@ -14,8 +14,6 @@ import torch
 from safetensors.torch import load_file
 
 from memalpha.errors import InputError
-from memalpha.training.build import load_policy
-from memalpha.training.config import RunOptions
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 
 ROOT = Path(__file__).parents[2]
@@ -154,8 +152,3 @@ def test_what_would_hang_is_refused_by_name_and_the_rest_passes(monkeypatch, sha
         check_sharding(sharding, reader, gathers)
     check_sharding(Sharding.NONE, "base", gathers=False)
     check_sharding(Sharding.ZERO3, "endpoint", gathers=True)
-
-
-def test_sixteen_bits_are_refused_for_weights_that_all_train():
-    with pytest.raises(InputError, match="full_finetuning with dtype bfloat16"):
-        load_policy(RunOptions(model="nano", full_finetuning=True, dtype="bfloat16"))

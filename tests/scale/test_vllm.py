@@ -16,16 +16,12 @@ import gradient_check
 import pytest
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
-from gradient_check import GROUP, LONGEST, Case, KeepingAgent, PseudoScorer, make_base, make_instances, make_policy
+from gradient_check import GROUP, LONGEST, Case, make_base
 from sharded_on_cpus import cpus_as_accelerators, is_shard
 from trl.generation import vllm_generation
 
-from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
-from memalpha.training.config import MemoryGRPOConfig, RunOptions
-from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Prompt, Sampling
 
 ROOT = Path(__file__).parents[2]
@@ -69,22 +65,11 @@ class StubClient:
         return {"prompt_ids": prompts, "completion_ids": ids, "logprobs": logprobs}
 
 
-def make_trainer(folder, case, steps, **options):
-    """A trainer of two chunks of rollouts a step; its ``seen`` has the (weights, rollouts) of each batch."""
-    arguments = MemoryGRPOConfig(
-        output_dir=str(folder), use_cpu="ACCELERATE_USE_FSDP" not in os.environ, num_generations=GROUP, max_steps=steps,
-        per_device_train_batch_size=2 * GROUP // int(os.environ.get("WORLD_SIZE", "1")), max_completion_length=LONGEST,
-        learning_rate=1e-2, lr_scheduler_type="constant", temperature=0.9, save_strategy="no", seed=3, use_vllm=True, **options,
-    )  # fmt: skip
-    instances, tokenizer = make_instances(), gradient_check.tokenizer()
-    config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_completion_length=LONGEST)
-    patched = {"VLLMClient": StubClient, "is_vllm_available": lambda *_, **__: True}
-    with mock.patch.multiple(vllm_generation, **patched):
-        made = MemoryGRPOTrainer(
-            model=make_policy(case), args=arguments, processing_class=tokenizer, agent=KeepingAgent(config, tokenizer),
-            train_dataset=Dataset.from_list([{"prompt": "", "instance": i} for i in range(len(instances))]), instances=instances,
-            generator=None, scorer=PseudoScorer(), options=RunOptions(rows_per_forward=3),
-        )  # fmt: skip
+def make_trainer(folder, steps, start="full", mode="server"):
+    """A trainer whose ``seen`` has the (weights, rollouts) of each batch."""
+    with mock.patch.multiple(vllm_generation, VLLMClient=StubClient, is_vllm_available=lambda *_, **__: True):
+        case = Case(start=start, generator="trl", steps=steps)
+        made = gradient_check.make_trainer(case, folder, use_vllm=True, vllm_mode=mode)
     made.seen = []
 
     def watch(rollouts, rows, rewards):
@@ -100,7 +85,7 @@ def differences(trainer):
 
 
 def test_every_batch_is_drawn_with_the_weights_just_updated_from_token_ids(tmp_path):
-    trainer = make_trainer(tmp_path, Case(start="full"), 3, vllm_mode="server")
+    trainer = make_trainer(tmp_path, 3)
     trainer.train()
     server = trainer.vllm_generation.vllm_client
     assert len(server.pushes) == len(trainer.seen) == server.resets == 3
@@ -124,7 +109,7 @@ def test_every_batch_is_drawn_with_the_weights_just_updated_from_token_ids(tmp_p
 
 
 def test_a_server_with_stale_weights_is_seen_in_the_metrics(tmp_path):
-    trainer = make_trainer(tmp_path, Case(start="full"), 1, vllm_mode="server")
+    trainer = make_trainer(tmp_path, 1)
     trainer.vllm_generation.vllm_client.stale = True
     trainer.train()
     assert min(differences(trainer)) > 0.1
@@ -132,9 +117,9 @@ def test_a_server_with_stale_weights_is_seen_in_the_metrics(tmp_path):
 
 def test_adapters_and_vllm_inside_the_training_process_are_refused(tmp_path):
     with pytest.raises(InputError, match="vllm_urls"):
-        make_trainer(tmp_path, Case(), 1, vllm_mode="server")
+        make_trainer(tmp_path, 1, start="warm")
     with pytest.raises(InputError, match="vllm_mode is 'colocate'"):
-        make_trainer(tmp_path, Case(start="full"), 1, vllm_mode="colocate")
+        make_trainer(tmp_path, 1, mode="colocate")
 
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -167,7 +152,7 @@ def main(out):
     cpus_as_accelerators()
     rank = int(os.environ["RANK"])
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(folder, Case(start="full"), 2, vllm_mode="server")
+        trainer = make_trainer(folder, 2)
         rollouts = trainer.run_rollouts(trainer.instances[rank::2], Sampling(5))
         trainer.train()
     assert any(map(is_shard, trainer.model.parameters())) == ("ACCELERATE_USE_FSDP" in os.environ)

@@ -71,13 +71,10 @@ def two_adapters(module):
 
 
 CHANGES = {
-    "off": lambda module: module.enable_adapters(False),
-    "merged": lambda module: module.merge(),
-    "two": two_adapters,
+    "off": lambda module: module.enable_adapters(False), "merged": lambda module: module.merge(), "two": two_adapters,
     "dropout": lambda module: module.lora_dropout.update({"default": torch.nn.Dropout(0.5).eval()}),
-    "base": lambda module: module.base_layer.weight.requires_grad_(True),
-    "bfloat16": lambda module: module.bfloat16(),
-}
+    "base": lambda module: module.base_layer.weight.requires_grad_(True), "bfloat16": lambda module: module.bfloat16(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)

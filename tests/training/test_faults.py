@@ -14,12 +14,12 @@ from memalpha.training.checkpoints import damage, publish
 from memalpha.training.trainer import MemoryGRPOTrainer, explain_out_of_memory, finite_gradients
 
 
-def optimizer_steps(folder: Path, step: int) -> set[float]:
+def optimizer_steps(folder, step):
     state = torch.load(folder / f"checkpoint-{step}" / "optimizer.pt", weights_only=True)["state"]
     return {float(entry["step"]) for entry in state.values()}
 
 
-def spoil(monkeypatch, what: str, *steps: int) -> None:
+def spoil(monkeypatch, what, *steps):
     """Make the loss NaN, or one element of one gradient infinite, in these steps."""
     if what == "loss":
         real = MemoryGRPOTrainer._compute_loss

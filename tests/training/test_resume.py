@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
@@ -38,7 +37,7 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory) -> Path:
+def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train") / "run"
     assert train(folder) == 0
     return folder
@@ -157,7 +156,7 @@ def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def whole_run_of_two(tmp_path_factory) -> Path:
+def whole_run_of_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two") / "run"
     cpus = ["--config_file", "configs/accelerate/cpu-2.yaml", "-m", "memalpha", "train"]
     done = launch("-m", "accelerate.commands.launch", *cpus, *OF_TWO, "--output_dir", str(folder))
