@@ -44,9 +44,7 @@ class RunFolder:
             raise RunFolderError(f"{str(path)!r} is no run folder", expected=f"one with {_MARKER}, as memalpha train writes it")
 
     @classmethod
-    def create(
-        cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool | None = None
-    ) -> RunFolder:
+    def create(cls, path: str | Path, config: Any, *, overwrite: bool = False, resume: bool | None = None) -> RunFolder:
         """Make a run folder, or open one (``resume``); RunFolderError as in ``check_free``, or nothing to resume."""
         folder = Path(path)
         if overwrite and resume:

@@ -49,20 +49,15 @@ def _runs(node):
         yield from _runs(child)
 
 
-def imports(path, package):
+def imports(path):
     """Full names of what a file imports: modules, and ``module.name`` for ``from module import name``."""
-    name = module_name(path, package)
-    own = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = []
     for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                anchor = own.split(".")[: len(own.split(".")) - node.level + 1]
-                base = ".".join([*anchor, *([base] if base else [])])
-            found += [f"{base}.{alias.name}" for alias in node.names]
+            assert not node.level, "imports are absolute"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
 
 
@@ -82,7 +77,7 @@ def graph(package):
     edges: dict[str, set[str]] = {}
     for name, path in files.items():
         edges[name] = set()
-        for target in imports(path, package):
+        for target in imports(path):
             if target.split(".")[0] == package.name and target != f"{package.name}.__version__":
                 edges[name].add(target if target in files else target.rpartition(".")[0])
     return edges
@@ -102,7 +97,7 @@ def faults(package):
                 found.append(f"{name} imports {target}, which is not below it")
     for path in sorted(package.rglob("*.py")):
         name = module_name(path, package)
-        for library in {target.split(".")[0] for target in imports(path, package)} & DOORS.keys():
+        for library in {target.split(".")[0] for target in imports(path)} & DOORS.keys():
             if name not in DOORS[library]:
                 found.append(f"{name} imports {library}")
     try:

@@ -21,19 +21,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.errors import InputError, ServiceError
-from memalpha.models import (
-    ADAPTER_RECORD,
-    MODEL_RECORD,
-    base_fingerprint,
-    build_nano,
-    fetch,
-    load_policy_model,
-    registry,
-    resolve_model,
-    write_adapter_record,
-)
+from memalpha.models import build_nano, registry
 from memalpha.models.nano import toy_texts
-from memalpha.models.registry import MODELS, RegisteredModel
+from memalpha.models.policy import ADAPTER_RECORD, base_fingerprint, load_policy_model, write_adapter_record
+from memalpha.models.registry import MODEL_RECORD, MODELS, RegisteredModel, fetch, resolve_model
 
 NAME = "smollm2-135m-instruct"
 

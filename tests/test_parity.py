@@ -1,7 +1,7 @@
 """Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on the same input."""
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from scripted import ScriptedGenerator
@@ -16,6 +16,7 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
+from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.build import build_parts, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.results import rollout_to_json
@@ -34,12 +35,12 @@ OPTIONS += ["--eval_options", json.dumps(DATA), "--view_tokens", "24"]  # a view
 class Seen(NamedTuple):
     """What happened in one rollout, step by step."""
 
-    prompts: list[str]
-    completions: list[str]
-    stops: list[str]
-    results: list[Any]
-    changes: list[Any]
-    memory: list[Any]
+    prompts: list
+    completions: list
+    stops: list
+    results: list
+    changes: list
+    memory: list
 
 
 def seen(row):
@@ -62,8 +63,7 @@ def used(agent, instance):
     steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
     with agent._store.reading(LOCAL) as (memory, retriever):
         rollout = Rollout(instance, memory, retriever, steps)
-    unscored = [type("Unscored", (), {"_asdict": dict})() for _ in instance.chunks]
-    return from_zero(seen(rollout_to_json(rollout, unscored, [0.0] * len(instance.chunks))))
+    return from_zero(seen(rollout_to_json(rollout, [StepReward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())))
 
 
 def from_zero(found):
@@ -106,7 +106,7 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     trainer = build_trainer(arguments, parts)
     rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
     rewards = parts.scorer.score(rollouts)
-    training = [seen(rollout_to_json(r, reward, [0.0] * len(reward))) for r, reward in zip(rollouts, rewards, strict=True)]
+    training = [seen(rollout_to_json(r, reward, RewardConfig())) for r, reward in zip(rollouts, rewards, strict=True)]
 
     # evaluation: the command
     options = [*OPTIONS, *policy, "--eval_temperature", "0", "--output_dir", str(tmp_path / "evaluated")]

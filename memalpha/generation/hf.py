@@ -145,12 +145,9 @@ class HFGenerator:
         return tokens, logprobs, lengths
 
     def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
-        return Completion(
-            ids=tuple(ids),
-            text=self.tokenizer.decode(ids, skip_special_tokens=True),
-            stop=StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH,
-            logprobs=None if logprobs is None else tuple(logprobs),
-        )
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        stop = StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH
+        return Completion(tuple(ids), text, stop, None if logprobs is None else tuple(logprobs))
 
     @property
     def end_ids(self) -> frozenset[int]:

@@ -23,20 +23,14 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-SEAL = "memalpha_checkpoint.json"
-"""Size and SHA-256 of every other file of the checkpoint."""
-
-UNFINISHED = ".unfinished"
-"""Temporary folder of a checkpoint, inside the run folder."""
+SEAL = "memalpha_checkpoint.json"  # size and SHA-256 of every other file of the checkpoint
+UNFINISHED = ".unfinished"  # temporary folder of a checkpoint, inside the run folder
 
 
 def publish(unfinished: Path, final: Path) -> None:
     """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file system."""
-    files = {
-        str(path.relative_to(unfinished)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(unfinished.rglob("*"))
-        if path.is_file()
-    }
+    found = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
+    files = {str(p.relative_to(unfinished)): {"bytes": p.stat().st_size, "sha256": file_sha256(p)} for p in found}
     (unfinished / SEAL).write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
     for path in [*unfinished.rglob("*"), unfinished]:
         flush(path)

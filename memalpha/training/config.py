@@ -20,8 +20,7 @@ from memalpha.training.rows import Grouping, Scale
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
-Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""For an option, which values fit, and what is expected."""
+Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]  # for an option, which values fit, and what is expected
 
 TRAINER: Allowed = {
     "max_steps": (lambda v: v >= 1 or v == -1, "at least 1 step, or -1 for as many as num_train_epochs says"),
@@ -194,8 +193,7 @@ class TrainArguments(NamedTuple):
     grpo: MemoryGRPOConfig
 
 
-TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)
-"""The groups of ``memalpha train`` and ``memalpha rollout``, in the order of ``TrainArguments``."""
+TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)  # in the order of ``TrainArguments``
 
 
 def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:

@@ -16,12 +16,7 @@ from memalpha.types import OperationKind, OperationResult, QuestionRecord
 
 @dataclass(frozen=True, slots=True)
 class InstanceResult:
-    """Result of one rollout on one held-out instance.
-
-    ``reward``, ``tool_success`` (r2) and ``content`` (r4) are means over chunks; ``accuracy`` is the mean question score, NaN if a
-    reader or judge failed; ``compression`` is r3; ``calls`` includes unparsed text; ``updates`` and ``deletes`` count applied ones;
-    ``cut_off`` is the share of truncated completions; ``kinds``: mean score by kind of question.
-    """
+    """Result of a rollout on a held-out instance: means over chunks; ``accuracy`` is NaN if a reader or judge failed."""
 
     instance: str
     accuracy: float
@@ -98,13 +93,11 @@ def standard_error(values: Sequence[float]) -> float:
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
     """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes NaN."""
     rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
-    return [InstanceResult(**row) for row in known]
+    return [InstanceResult(**{key: math.nan if value is None else value for key, value in row.items()}) for row in rows]
 
 
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
-    scores: dict[str, float] = defaultdict(float)
-    counts: dict[str, int] = defaultdict(int)
+    scores, counts = defaultdict[str, float](float), defaultdict[str, int](int)
     for result in results:
         for kind, score in result.kinds.items():
             scores[kind] += score * result.kind_counts[kind]

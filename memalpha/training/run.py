@@ -45,9 +45,7 @@ logger = logging.getLogger(__name__)
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
-
 Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
-"""Runs one rollout per instance: a trainer's method, or ``run_rollouts`` with a generator."""
 
 
 def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
@@ -166,8 +164,7 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
 class RunCallback(TrainerCallback):  # type: ignore[misc]
     """Writes steps and rollouts to the run folder; saves and stops after a step in which any rank received a signal."""
 
-    repeated_after = 1.0
-    """Seconds before which a second Ctrl-C is ignored."""
+    repeated_after = 1.0  # seconds before which a second Ctrl-C is ignored
 
     def __init__(self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report) -> None:
         self.trainer, self.reward_config, self.folder, self.report = trainer, reward_config, folder, report
@@ -241,7 +238,6 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     return summary
 
 
-# -------------------------------------------------------------------------------------------- the run's folder
 def check_place(arguments: TrainArguments) -> None:
     """Check, before anything is loaded, that the run can use its folder; InputError if it reads from the folder it overwrites."""
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
@@ -293,8 +289,7 @@ MAY_CHANGE = frozenset({
 })  # fmt: skip
 """Options that do not change results, only duration and memory use."""
 
-MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")
-"""Prefixes of more such options."""
+MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
 
 
 def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:

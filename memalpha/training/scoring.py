@@ -64,13 +64,9 @@ class RolloutScorer:
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
         knows = self.judge if self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge) else None
-        return [
-            (
-                [next(found) if request.results else [] for request in requests],
-                [knows.nothing_due(request) if knows and not request.results else None for request in requests],
-            )
-            for requests in chunks
-        ]
+        said = [[next(found) if request.results else [] for request in requests] for requests in chunks]
+        due = [[knows.nothing_due(r) if knows and not r.results else None for r in requests] for requests in chunks]
+        return list(zip(said, due, strict=True))
 
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
         """Return how many rollouts have an unscored step; one is enough, since chunks without writes need no verdict."""
@@ -84,12 +80,8 @@ class RolloutScorer:
         steps = [(rollout.instance.chunks[step.chunk_index].text, step) for rollout in rollouts for step in rollout.steps]
         calls = [result for _, step in steps for result in step.outcome.results]
         done = [call.operation.kind for call in calls if call.changed and call.operation is not None]
-        written = [
-            (text, result.operation.content)
-            for text, step in steps
-            for result in step.outcome.results
-            if result.changed and result.operation is not None and result.operation.content
-        ]
+        kept = [(text, result) for text, step in steps for result in step.outcome.results if result.changed]
+        written = [(text, call.operation.content) for text, call in kept if call.operation and call.operation.content]
         known = {name: [getattr(step, name) for row in rewards for step in row] for name in PARTS}
         parts = {name: [value for value in values if not math.isnan(value)] for name, values in known.items()}
         return {

@@ -261,9 +261,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
         if self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps):
             count = f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})"
-            said = (
-                f"step {self.state.global_step + 1}: loss or gradient is not finite, {count}; weights are of the last finite step"
-            )
+            said = f"step {self.state.global_step + 1}: loss or gradient is not finite, {count}"
             raise TrainingAborted(said, fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/")
         return not skip
 

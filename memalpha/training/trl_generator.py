@@ -40,12 +40,10 @@ class TRLGenerator:
         filler = [[trainer._tokenizer.eos_token_id]] * (most - len(prompts))
         with self._drawing(sampling):
             ids, logprobs = trainer._generate_single_turn([list(p.ids) for p in prompts] + filler, None, {}, 1)
+        ends = (StopReason.LENGTH, StopReason.END)
         texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [
-            Completion(
-                tuple(ids[i]), texts[i], StopReason.END if ids[i][-1] in trainer.eos_token_ids else StopReason.LENGTH,
-                tuple(logprobs[i]) if logprobs else None,
-            )
+            Completion(tuple(ids[i]), texts[i], ends[ids[i][-1] in trainer.eos_token_ids], tuple(logprobs[i]) if logprobs else None)
             for i in range(len(prompts))
         ]  # fmt: skip
 

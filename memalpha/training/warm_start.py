@@ -113,8 +113,7 @@ class WarmupRunOptions(NamedTuple):
     training: WarmupTrainingArguments
 
 
-WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)
-"""The groups of ``memalpha warmup``, in the order of ``WarmupRunOptions``."""
+WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)  # in the order of ``WarmupRunOptions``
 
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
@@ -177,9 +176,7 @@ class Demonstration(NamedTuple):
     shared: int
 
 
-def make_demonstrations(
-    warmup: WarmupOptions, agent: AgentStep, end: int, seed: int
-) -> tuple[list[Demonstration], list[Operation]]:
+def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end, seed))
@@ -252,9 +249,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         """Return the next micro-batches without a token count: each micro-batch has its own mean."""
         return [next(epoch_iterator) for _ in range(num_batches)], None
 
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:
         """Mean of -log p over the completion tokens of the batch."""
         rows = [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in inputs["rows"]]
         logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps

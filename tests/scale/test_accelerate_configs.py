@@ -76,12 +76,6 @@ def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
     assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
 
 
-def test_every_machine_meets_at_the_first():
-    arguments, _ = launched("nodes", "--machine_rank", "3", "--main_process_ip", "10.1.2.3")
-    assert (arguments.node_rank, arguments.nnodes, arguments.nproc_per_node) == (3, "4", "8")
-    assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("static", "10.1.2.3:29500")
-
-
 @pytest.mark.parametrize(
     ("name", "config", "gpus"), [("qwen3-4b", "ddp", 8), ("qwen3-4b-full", "fsdp2", 8), ("qwen3-4b-nodes", "nodes", 32)]
 )

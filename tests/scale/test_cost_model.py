@@ -37,15 +37,6 @@ def test_tokens_by_hand():
     assert cost.update_tokens(SMALL, replace(BARE, share_prefix=False)) == 24 * 130
 
 
-def test_visible_pairs_by_counting():
-    """Against a mask of prefix and rows, the diagonal counted half, as the formula does."""
-    prefix, own, rows = 5, 3, 2
-    segment = [0] * prefix + [1] * own + [2] * own
-    seen = sum((0.5 if i == j else 1.0) for i in range(len(segment)) for j in range(i + 1) if segment[j] in (0, segment[i]))
-    assert cost.visible_pairs(prefix, own, rows, share=True) == seen
-    assert cost.visible_pairs(prefix, own, rows, share=False) == rows * (prefix + own) ** 2 / 2
-
-
 def test_operations_of_the_update_by_hand():
     tokens, predicted, pairs = 1320, 240, 6 * (100**2 / 2 + 4 * (30 * 100 + 30**2 / 2))
     attention = 4 * 3 * 2 * 2 * pairs

@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from memalpha.errors import InputError
-from memalpha.training.sharding import Sharding, check_sharding, sharding_of
+from memalpha.training.sharding import Sharding, check_sharding
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = [
@@ -123,18 +122,6 @@ def test_generating_from_shards_fails(ddp, tmp_path):
     options = [*OPTIONS, "--use_cpu", "false", "--warm_start_steps", "0", "--model", ddp / "full" / "warm_start"]
     done = launch("fsdp2", DRIVER, *options, "--output_dir", tmp_path / "run", AS_THEY_ARE="1")
     assert done.returncode != 0
-
-
-def state(**plugins):
-    return SimpleNamespace(state=SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins}))
-
-
-def test_the_way_of_sharding_is_read_from_the_plugins():
-    assert sharding_of(state()) is Sharding.NONE
-    assert sharding_of(state(fsdp_plugin=SimpleNamespace(fsdp_version=2))) is Sharding.FSDP2
-    assert sharding_of(state(fsdp_plugin=SimpleNamespace(fsdp_version=1))) is Sharding.FSDP1
-    assert sharding_of(state(deepspeed_plugin=SimpleNamespace(zero_stage=2))) is Sharding.NONE
-    assert sharding_of(state(deepspeed_plugin=SimpleNamespace(zero_stage=3))) is Sharding.ZERO3
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class StubClient:
         for parameter in model.parameters():
             parameter.data.mul_(0.5)  # a start that the first push must replace
         self.own, self.generator = dict(model.named_parameters()), HFGenerator(model, gradient_check.tokenizer(), logprobs=True)
-        self.pushes, self.asked, self.resets, self.stale = [], [], 0, False
+        self.pushes, self.asked, self.resets = [], [], 0
 
     def init_communicator(self, device):
         assert not self.pushes
@@ -47,8 +47,7 @@ class StubClient:
             assert (sent, str(tensor.dtype), list(tensor.shape)) == (name, f"torch.{dtype}", shape)
             assert tensor.shape == self.own[name].shape
             self.pushes[-1][name] = tensor.detach().clone()
-            if not self.stale:
-                self.own[name].data.copy_(tensor)
+            self.own[name].data.copy_(tensor)
 
     def get_server_info(self):
         return {"model_config": {"logprobs_mode": "processed_logprobs"}}
@@ -106,13 +105,6 @@ def test_every_batch_is_drawn_with_the_weights_just_updated_from_token_ids(tmp_p
     trainer.run_rollouts(trainer.instances[:2], Sampling(5, 0.0))
     assert {(s["temperature"], s["max_tokens"]) for _, s in server.asked[done:]} == {(0.0, 5)}
     assert trainer.vllm_generation.temperature == 0.9
-
-
-def test_a_server_with_stale_weights_is_seen_in_the_metrics(tmp_path):
-    trainer = make_trainer(tmp_path, 1)
-    trainer.vllm_generation.vllm_client.stale = True
-    trainer.train()
-    assert min(differences(trainer)) > 0.1
 
 
 def test_adapters_and_vllm_inside_the_training_process_are_refused(tmp_path):

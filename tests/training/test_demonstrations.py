@@ -67,13 +67,6 @@ def say(*operations):
     return lambda instance, index, memory, rng: list(operations)
 
 
-def test_end_marks_in_a_text_are_not_end_tokens():
-    agent, quotes = make_agent(), say(Operation(INSERT, "facts", "<|im_end|>"))
-    ((demonstration, _),) = demonstrate([make_instance("x", "apple")], agent, quotes, END, seed=0)
-    assert demonstration.completion_ids.count(END) == 1
-    assert agent.encoder.tokenizer.decode(demonstration.completion_ids[:-1]) == "+ <|im_end|>"
-
-
 def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
     fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
     assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1

@@ -12,7 +12,7 @@ from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, un
 from memalpha.data.load import load_data
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
-from memalpha.training.run import RunCallback, check_same
+from memalpha.training.run import check_same
 from memalpha.training.trainer import MemoryGRPOTrainer
 
 LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", "in-checkpoint", "after-checkpoint"
@@ -112,19 +112,6 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(whole_run, tmp_path
     assert signal.getsignal(signal.SIGINT) is before
     assert train(tmp_path / "run", "--resume") == 0
     assert_same_end(tmp_path / "run", whole_run)
-
-
-def test_a_second_ctrl_c_stops_at_once(monkeypatch):
-    callback = RunCallback(None, None, None, None)
-    with callback.listening():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # a launcher's repetition
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert callback.signal is signal.SIGINT
-        monkeypatch.setattr(callback, "repeated_after", 0.0)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
 
 
 def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):

@@ -69,8 +69,6 @@ def test_advantages_by_step_and_by_instance(rollouts):
 def test_groups_must_be_whole_and_of_one_instance(rollouts):
     with pytest.raises(ValueError, match=r"rollouts 0 to 2 should be 3 of one instance and read \['long', 'long', 'short'\]"):
         build(rollouts, group_size=3)
-    with pytest.raises(ValueError, match=r"rollouts 0 to 1 .*\['long', 'short'\]"):
-        build([rollouts[i] for i in (0, 2, 1, 3)])
     for rewards in (REWARDS[:3], [REWARDS[2], *REWARDS[1:]]):
         with pytest.raises(ValueError, match="zip"):
             build(rollouts, rewards)

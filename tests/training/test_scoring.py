@@ -150,20 +150,6 @@ def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
     assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
 
 
-def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):
-    judge, config = Judge("a0", "b0"), RewardConfig(content_weight=0.0)
-    scorer = scorer_of(judge=judge, config=config)
-    rewards = scorer.score(rollouts)
-    assert judge.asked == []
-    assert all(math.isnan(step.content) for steps in rewards for step in steps)
-    assert rewards[1][0].total(config) == 1.0 + 1.0 + 0.05 * 0.5
-    metrics = scorer.metrics(rollouts, rewards)
-    assert metrics["reward_content"][1] == 0  # nothing was judged, so there is nothing to show
-    assert metrics["masked"] == (0.0, 2)
-    blind = RewardConfig(accuracy_weight=0.0)
-    assert not any(math.isnan(step.total(blind)) for step in scorer_of(Recall("seen"), config=blind).score(rollouts)[0])
-
-
 def test_metrics_by_hand(rollouts):
     scorer = scorer_of(Recall("apple"))
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
