@@ -33,8 +33,6 @@ OPTIONS += ["--eval_options", json.dumps(DATA), "--view_tokens", "24"]  # a view
 
 
 class Seen(NamedTuple):
-    """What happened in one rollout, step by step."""
-
     prompts: list
     completions: list
     stops: list
@@ -50,8 +48,6 @@ def seen(row):
 
 
 class Replay:
-    """Says again what was said, and ends as it ended."""
-
     def __init__(self, was):
         self.rest = list(zip(was.completions, was.stops, strict=True))
 

@@ -116,13 +116,6 @@ def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(run, cut, capl
     assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == text
 
 
-def test_an_evaluations_folder_is_no_training_run(tmp_path):
-    RunFolder.create(tmp_path / "train", CONFIG).check_training()
-    run = RunFolder.create(tmp_path / "evaluated", {"sets": [], "systems": [], "readers": []})
-    with pytest.raises(RunFolderError, match=r"is the folder of an evaluation(.|\n)*evaluated/table\.md"):
-        run.check_training()
-
-
 @pytest.mark.parametrize("content", [b"", b"- 1\n", b"model: [na", b'{"a": "\xff"}', b'{"steps": 1', b"null", b"[1]"])
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
 def test_a_damaged_file_is_named(run, name, content):

@@ -62,7 +62,6 @@ def ragged_prompts():
 
 
 def alone(model, prompt, new_tokens, ends=None):
-    """Greedy completion by transformers on this prompt only."""
     given = torch.tensor([prompt.ids])
     options = {"do_sample": False, "max_new_tokens": new_tokens, "eos_token_id": ends, "pad_token_id": 0}
     output = model.generate(input_ids=given, attention_mask=torch.ones_like(given), **options)

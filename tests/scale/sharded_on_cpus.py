@@ -16,7 +16,6 @@ from transformers import training_args
 
 
 def cpus_as_accelerators():
-    """For sharding alone: DDP takes CPUs as they are."""
     if not {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():
         return
     training_args.is_torch_bf16_gpu_available = lambda: True

@@ -10,9 +10,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 # q 8x4, k and v 8x2 each, o 4x8, gate, up and down 8x10 each: 32 + 32 + 32 + 240 = 336 weights a layer
 TINY = cost.Model(hidden=8, layers=3, heads=2, kv_heads=1, head_dim=2, intermediate=10, vocabulary=50)
-SMALL = cost.Setting(
-    instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5,
-)  # fmt: skip
+SMALL = cost.Setting(instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5)
 BARE = cost.Training(lora_rank=0, checkpointing=False)
 
 

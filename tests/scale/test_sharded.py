@@ -26,7 +26,6 @@ needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is No
 
 
 def launch(config, *command, **environment):
-    """Run a command of two processes through the launcher."""
     command = [
         sys.executable, "-m", "accelerate.commands.launch", "--config_file", f"configs/accelerate/{config}.yaml",
         "--num_processes", "2", "--mixed_precision", "no", *map(str, command),

@@ -15,8 +15,6 @@ from memalpha.training.packed import base_model, packed_logps
 
 
 class Count:
-    """Counts calls of a Function and passes them on."""
-
     def __init__(self, monkeypatch, function):
         self.calls, apply = 0, function.apply
 

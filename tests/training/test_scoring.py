@@ -114,8 +114,6 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
 
 
 class Quiet(Judge):
-    """Knows, too, after which chunks nothing had to change."""
-
     def nothing_due(self, request):
         self.asked.append(request)
         return request.chunk_index == 1

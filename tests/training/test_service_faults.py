@@ -50,7 +50,6 @@ class Keeper(ScriptedGenerator):
 
 
 def asked(body) -> str:
-    """The word that a reader's question is about."""
     return re.search(r"was (\w+) seen", body["messages"][-1]["content"])[1]
 
 
@@ -64,7 +63,6 @@ def about_boat(body) -> bool:
 
 
 def written(body) -> str:
-    """The content of the write that a judge is asked about."""
     return json.loads(body["messages"][-1]["content"])["after"]
 
 
@@ -89,8 +87,6 @@ def judge():
 
 
 class Run:
-    """A finished run folder."""
-
     def __init__(self, folder):
         lines = [line for path in (folder / "trajectories").glob("*") for line in path.read_text().splitlines()]
         self.rollouts = {(row["instance"], row["rollout"] % GROUP): row for row in map(json.loads, lines)}
