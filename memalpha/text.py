@@ -111,11 +111,7 @@ def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def is_text(text: str) -> bool:
     """Whether a string is Unicode text without lone surrogates, which tokenizers reject."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 _FENCES = ("chunk", "/chunk", "memory", "/memory")

@@ -11,7 +11,7 @@ from typing import Any
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder
-from memalpha.types import OperationKind, OperationResult, QuestionRecord
+from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def standard_error(values: Sequence[float]) -> float:
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
     """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes NaN."""
     rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    return [InstanceResult(**{key: math.nan if value is None else value for key, value in row.items()}) for row in rows]
+    nan: Any = math.nan
+    return [InstanceResult(**{key: nan if value is None else value for key, value in row.items()}) for row in rows]
 
 
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
@@ -113,7 +114,8 @@ def rollout_to_json(
     rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig, advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
-    steps = zip(rollout.steps, rewards, advantages or [None] * len(rewards), strict=True)
+    of_steps: Sequence[float | None] = advantages or [None] * len(rewards)
+    steps = zip(rollout.steps, rewards, of_steps, strict=True)
     return {
         "instance": rollout.instance.id, "source": rollout.instance.source,
         "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",
@@ -131,7 +133,7 @@ def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, 
         "prompt": step.prompt.messages[-1]["content"], "prompt_tokens": len(step.prompt.ids),
         "completion": written.text, "completion_tokens": len(written.ids), "stop": written.stop.value,
         "results": [_result(result) for result in outcome.results],
-        "changes": [{name: entry and asdict(entry) for name, entry in change._asdict().items()} for change in outcome.changes],
+        "changes": [_change(change) for change in outcome.changes],
         "memory_tokens": step.memory_tokens, "entries": step.entries,
         "reward": reward._asdict(), "total": total, "advantage": advantage, "error": rollout.content_errors.get(step.chunk_index),
     }  # fmt: skip
@@ -141,6 +143,10 @@ def _result(result: OperationResult) -> dict[str, Any]:
     operation = asdict(result.operation) if result.operation else None
     code, message = result.code.value, result.message
     return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {name: entry and asdict(entry) for name, entry in change._asdict().items()}
 
 
 def _question(record: QuestionRecord) -> dict[str, Any]:

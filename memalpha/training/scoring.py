@@ -64,7 +64,7 @@ class RolloutScorer:
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
         knows = self.judge if self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge) else None
-        said = [[next(found) if request.results else [] for request in requests] for requests in chunks]
+        said: list[Verdicts] = [[next(found) if request.results else [] for request in requests] for requests in chunks]
         due = [[knows.nothing_due(r) if knows and not r.results else None for r in requests] for requests in chunks]
         return list(zip(said, due, strict=True))
 
