@@ -7,11 +7,11 @@ is the mean of -log p over completion tokens, over packed rows. The result is a 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -235,7 +235,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
         first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
-        self.common_prefix = len(os.path.commonprefix([first, last]))
+        self.common_prefix = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))))
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:

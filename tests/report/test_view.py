@@ -26,7 +26,7 @@ from memalpha.report.view import (
     printable_lines,
 )
 from memalpha.runs import RunFolder
-from memalpha.training.results import _change, _entry, _result
+from memalpha.training.results import _change, _result
 from memalpha.types import Change, Chunk, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
@@ -82,7 +82,7 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
                 assert result.entry_id is not None
                 changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
         found.append({"changes": changes})
-        truth.append({entry.id: entry_text(_entry(entry) or {}) for entry in memory})
+        truth.append({entry.id: entry_text(asdict(entry)) for entry in memory})
     return {"steps": found}, truth
 
 
