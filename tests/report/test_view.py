@@ -1,6 +1,7 @@
 """Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them; the terminal."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from hypothesis import given
