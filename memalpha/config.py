@@ -1,8 +1,7 @@
 """Options: YAML files, command lines and keyword arguments become checked dataclasses.
 
-The options of a command are dataclasses ("groups") that share one flat namespace. ``--config FILE.yaml`` gives values,
-``--name value`` overrides them. Our own groups derive from ``Options``, which checks each value against its annotation; groups of
-libraries (``GRPOConfig``) check themselves.
+The options of a command are dataclasses ("groups") in one flat namespace: ``--config FILE.yaml``, overridden by ``--name value``.
+Our own derive from ``Options``, which checks each value against its annotation; those of libraries check themselves.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ def names(group: type) -> list[str]:
 
 @cache
 def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
-    """Each option's annotation and its checker; None for other dataclasses and types that pydantic does not know."""
     found: dict[str, tuple[Any, TypeAdapter[Any] | None]] = {}
     for name, hint in get_type_hints(group, include_extras=True).items():
         try:
@@ -86,11 +84,7 @@ def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
 
 
 def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
-    """Make one group from options by name; InputError if an option is unknown, missing, or does not fit.
-
-    None stands for the default unless the option accepts None. ``what`` (such as ``source 'synthetic'``) and ``listed`` (where all
-    options are listed) are for messages.
-    """
+    """Make a group from options by name; InputError if one is unknown, missing or unfit; None is the default unless accepted."""
     if not isinstance(values if values is not None else {}, Mapping):
         raise InputError(f"{what} is {values!r}", expected="a mapping of options")
     given = {}
@@ -112,8 +106,7 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
 def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several groups goes to each.
 
-    A flag may use ``-`` or ``_``, and ``--name=value``. Several words make a list, no word means true. A repeated flag overrides,
-    or extends a list of any length. InputError for a bad file, or an option that is unknown or does not fit.
+    Several words make a list, no word means true. A repeated flag overrides, or extends a list. InputError if one does not fit.
     """
     flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
     values: dict[str, Any] = {}
@@ -162,13 +155,11 @@ def listing(groups: Sequence[type]) -> str:
 
 
 def _is_list(hint: Any) -> bool:
-    """Whether an annotation is a list or tuple of any length."""
     hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return get_origin(hint) is list or (get_origin(hint) is tuple and ... in get_args(hint))
 
 
 def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> dict[str, Any]:
-    """The words of a command line by option: a text, a list of texts, or True. Repeated options in ``lists`` are joined."""
     flags: dict[str, Any] = {}
     name = ""
     for word in arguments:
@@ -185,7 +176,6 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
 
 
 def _yaml(text: str) -> Any:
-    """What a text says as YAML; the text itself if it is none."""
     with suppress(ValueError):
         return load_yaml(text)
     return text

@@ -1,10 +1,8 @@
 """A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
-What always holds: a reply is a completion or an error. One attempt lasts at most ``timeout`` seconds. Timeouts, lost connections,
-408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not before ``Retry-After`` (seconds); at last
-they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
-request. The key comes from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a
-batch at once. Not covered: streaming, tool parsing by the server.
+A reply is a completion or an error. Timeouts, lost connections, 408, 429, 5xx and malformed replies are retried with backoff, not
+before ``Retry-After``; at last they are a ServiceError. 401, 403, 404 and redirects raise InputError. The key comes from an
+environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
 """
 
 from __future__ import annotations
@@ -72,6 +70,7 @@ class ChatClient(Options):
     extra: dict[str, Any] = field(default_factory=dict)
     route = "chat/completions"
     _key: str = field(default="", init=False, repr=False)
+    _headers: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _quiet_until: float = field(default=0.0, init=False, repr=False)
 
     def check(self) -> None:
@@ -83,9 +82,7 @@ class ChatClient(Options):
         except ValueError:
             good = False
         if not (good and url.isascii() and url.isprintable()) or {" ", "?", "#"} & set(url):  # a path is appended
-            raise InputError(
-                f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'"
-            )
+            raise InputError(f"endpoint {url!r}", expected="such as http://localhost:8000/v1, without a user name, '?' or '#'")
         if not self.model:
             raise InputError("the endpoint's model name is empty", expected="a name that the server lists under /models")
         if wrong := [name for name in _OWN_FIELDS if name in self.extra]:
@@ -97,29 +94,26 @@ class ChatClient(Options):
         key = os.environ.get(self.api_key_env, "").strip()
         if not key.isascii() or not key.isprintable():
             raise InputError(f"the value of ${self.api_key_env} is no key", expected="printable ASCII characters")
-        self._key = key
+        self._key, self._headers = key, {"Authorization": f"Bearer {key}"} if key else {}
 
     @property
     def url(self) -> str:
         """URL of the requests."""
-        return self._url(self.route)
-
-    def _url(self, route: str) -> str:
-        return f"{self.base_url.rstrip('/')}/{route}"
+        return f"{self.base_url.rstrip('/')}/{self.route}"
 
     def call(self, route: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send one request of JSON (GET without a ``body``), without retries; return the reply. ServiceError for any failure."""
         import httpx2
 
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        url = f"{self.base_url.rstrip('/')}/{route}"
         try:
-            with httpx2.Client(headers=headers, timeout=self.timeout) as http:
-                reply = http.request("GET" if body is None else "POST", self._url(route), json=body)
+            with httpx2.Client(headers=self._headers, timeout=self.timeout) as http:
+                reply = http.request("GET" if body is None else "POST", url, json=body)
             if reply.status_code != 200:
-                raise ServiceError(f"{self._url(route)}: HTTP {reply.status_code}: {_said(reply.content)}")
+                raise ServiceError(f"{url}: HTTP {reply.status_code}: {_said(reply.content)}")
             return reply.json() if reply.headers.get("content-type", "").startswith("application/json") else reply.text
         except (OSError, ValueError, httpx2.HTTPError) as error:
-            raise ServiceError(f"{self._url(route)}: {type(error).__name__}: {error}") from error
+            raise ServiceError(f"{url}: {type(error).__name__}: {error}") from error
 
     def complete(self, messages: Sequence[Message], sampling: Sampling, *, may_be_empty: bool = False) -> Completion:
         """Return one reply, without ``ids``; errors as in ``complete_many``, but with the request's own ServiceError."""
@@ -129,11 +123,10 @@ class ChatClient(Options):
             raise error.outcomes[0] from error
 
     def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling, *, may_be_empty: bool = False) -> list[Completion]:
-        """Return one reply per request, in order; the seed grows by one per request, so equal prompts may get different replies.
+        """Return one reply per request, in order; the seed grows by one per request.
 
-        PartialServiceError if a request failed; it holds the other replies. InputError if the server refuses the key, model or URL.
-        After ``max(8, 2 * concurrency)`` failures in a row the server counts as down and the rest, in shuffled order, is not sent.
-        ``may_be_empty`` allows a reply without text.
+        PartialServiceError with the other replies if one failed; InputError if key, model or URL are refused. After ``max(8, 2 *
+        concurrency)`` failures in a row the server counts as down. ``may_be_empty`` allows a reply without text.
         """
         from anyio.from_thread import start_blocking_portal
 
@@ -146,21 +139,18 @@ class ChatClient(Options):
         return outcomes
 
     async def _complete_all(self, batch: Sequence[Sequence[Any]], sampling: Sampling, may_be_empty: bool) -> list[Any]:
-        """Each request's Completion or ServiceError."""
         import httpx2
 
         outcomes: dict[int, Completion | ServiceError] = {}
         waiting = random.Random(len(batch)).sample(range(len(batch)), len(batch))
         down, in_a_row = max(8, 2 * self.concurrency), 0
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
         async def work(http: httpx2.AsyncClient) -> None:
             nonlocal in_a_row
             while waiting:
                 index = waiting.pop(0)
                 try:
-                    body = self._body(batch[index], sampling, index)
-                    outcomes[index] = await self._with_retries(http, body, may_be_empty)
+                    outcomes[index] = await self._with_retries(http, self._body(batch[index], sampling, index), may_be_empty)
                     in_a_row = 0
                 except ServiceError as error:
                     outcomes[index] = error
@@ -171,7 +161,7 @@ class ChatClient(Options):
                         outcomes.update(dict.fromkeys(waiting, unsent))
                         waiting.clear()
 
-        async with httpx2.AsyncClient(headers=headers, timeout=None) as http:
+        async with httpx2.AsyncClient(headers=self._headers, timeout=None) as http:
             workers = [asyncio.create_task(work(http)) for _ in range(min(self.concurrency, len(batch)))]
             try:
                 await asyncio.gather(*workers)
@@ -197,13 +187,9 @@ class ChatClient(Options):
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [{**message, "content": break_marks(str(message["content"]))} for message in messages],
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-        }
+        said = [{**message, "content": break_marks(str(message["content"]))} for message in messages]
+        body: dict[str, Any] = {"model": self.model, "messages": said, "max_tokens": sampling.max_new_tokens}
+        body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
         body |= {"top_k": sampling.top_k} if sampling.top_k else {}
         body |= {"seed": sampling.seed + index} if sampling.seed is not None else {}
         return body | self.extra
@@ -236,15 +222,11 @@ class ChatClient(Options):
                 passing.retry_after = float(asked)
             raise passing
         if status in _WRONG_SETUP or status < 400:
-            raise InputError(
-                f"{self.url} (model {self.model!r}): {said}",
-                expected=_WRONG_SETUP.get(status, "an endpoint that does not redirect"),
-                fix=f"check the URL, the model name and the key in ${self.api_key_env}",
-            )
+            why = _WRONG_SETUP.get(status, "it redirects")
+            raise InputError(f"{self.url} (model {self.model!r}): {said}: {why}", fix=f"check these and ${self.api_key_env}")
         raise ServiceError(f"{self.url}: {said}")
 
     def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
-        """Read a reply; Transient if the body is anything else, or empty where text is needed."""
         try:
             choice = json.loads(raw)["choices"][0]
             text, stop = choice["message"]["content"], STOPS[choice["finish_reason"]]
@@ -267,8 +249,7 @@ def _said(raw: bytes) -> str:
 class EndpointOptions(Options):
     """Which servers read and judge.
 
-    One server (``endpoint_*``) serves both unless ``judge_*`` is given. The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets
-    only $MEMALPHA_JUDGE_API_KEY.
+    The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets only $MEMALPHA_JUDGE_API_KEY.
 
     Attributes:
         endpoint_url: Base URL, for ``reader: endpoint`` and ``content_judge: endpoint``.
@@ -311,16 +292,11 @@ class EndpointOptions(Options):
 
     def _client(self, kind: str, url: str, model: str, key: str, extra: Mapping[str, Any]) -> ChatClient:
         if not (url and model):
-            raise InputError(
-                f"{kind}_url is {url!r} and {kind}_model is {model!r}",
-                expected="both",
-                fix=f"add e.g. --{kind}_url http://localhost:8000/v1 --{kind}_model NAME",
-            )
+            raise InputError(f"{kind}_url is {url!r} and {kind}_model is {model!r}", fix=f"add --{kind}_url and --{kind}_model")
         common = {name: getattr(self, f"endpoint_{name}") for name in ("timeout", "retries", "backoff", "concurrency")}
         return ChatClient(url, model, key, extra=dict(extra), **common)
 
 
-# ------------------------------------------------------------------------------------------------ marks of chat templates
 _NAMED = (
     "s", "/s", "bos", "eos", "pad", "unk", "mask", "sop", "eop", "start_of_turn", "end_of_turn", "start_of_image", "end_of_image",
     "BOS_TOKEN", "EOS_TOKEN", "PAD_TOKEN", "end_of_utterance",
@@ -341,9 +317,5 @@ _MARK = re.compile(
 
 
 def break_marks(text: str) -> str:
-    """Put a space into every mark that a chat model's tokenizer may read as a special token.
-
-    A server tokenises messages with its template: ``<|im_end|>`` in a chunk would end the turn, so it becomes ``< |im_end|>``.
-    ``<think>`` and ``<tool_call>`` stay, because our own prompts use them.
-    """
+    """Put a space into every mark that a server may read as a special token; ``<think>`` and ``<tool_call>`` stay."""
     return _MARK.sub(lambda found: f"{found[0]} ", text)

@@ -1,8 +1,6 @@
 """The exceptions of this package.
 
-A mistake of the model (text that does not parse, an unknown section, a wrong answer) is recorded data, never an exception. A
-mistake of the user or a failure of the infrastructure raises one of these, with the value, what was expected and a fix. Nothing
-becomes a silent zero, skip or truncation.
+A mistake of the model is recorded data, never an exception; one of the user or a failure of the infrastructure raises one of these.
 """
 
 from __future__ import annotations
@@ -17,9 +15,8 @@ class MemAlphaError(Exception):
     """Base of all errors of this package: what happened, what was expected, and a fix. The command line prints no traceback."""
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
-        self.what, self.expected, self.fix = (
-            part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (what, expected, fix)
-        )
+        cut = (part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (what, expected, fix))
+        self.what, self.expected, self.fix = cut
         lines = [self.what, self.expected and f"expected: {self.expected}", self.fix and f"to fix: {self.fix}"]
         super().__init__("\n  ".join(line for line in lines if line))
 

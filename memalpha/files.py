@@ -27,8 +27,7 @@ def path_of(name: str, expected: str) -> Path:
     try:
         path.exists()
     except OSError as error:
-        shown = name if len(name) <= 80 else f"{name[:77]}..."
-        raise InputError(f"cannot look for {shown!r}: {error.strerror}", expected=expected) from error
+        raise InputError(f"cannot look for {name[:80]!r}: {error.strerror}", expected=expected) from error
     return path
 
 
@@ -77,8 +76,6 @@ def drop_cut_line(path: Path) -> None:
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """Refuses aliases: a few hundred bytes of them can stand for gigabytes."""
-
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not read")
@@ -104,21 +101,18 @@ def read_object(path: Path) -> dict[str, Any]:
     if isinstance(found, dict):
         return found
     wrong = wrong or ("it is empty" if found is None else f"it holds a {type(found).__name__}")
-    raise RunFolderError(
-        f"{path} is damaged: {wrong}",
-        expected="names and values, as they were written",
-        fix="put the file back from a copy, or make its folder anew with --overwrite",
-    )
+    fix = "put the file back from a copy, or make its folder anew with --overwrite"
+    raise RunFolderError(f"{path} is damaged: {wrong}", expected="names and values, as they were written", fix=fix)
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """Read one line of a JSON-lines file; InputError with the line number if it is not an object."""
     try:
         row = json.loads(line.decode("utf-8"))
+        if not isinstance(row, dict):
+            raise ValueError(f"it holds a {type(row).__name__}")
     except ValueError as error:
         raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{path}, line {number} holds a {type(row).__name__}", expected="one JSON object a line")
     return row
 
 

@@ -1,12 +1,8 @@
 """Policy networks: K deciders choose among A options each, plus a state value; and their checkpoint files.
 
-| kind | policy | value |
-| --- | --- | --- |
-| separate | one network of the observation, K x A logits | a network of the observation |
-| team | an actor per decider on its view, or one for all with the decider's one-hot | a network of the observation |
-
-A *learned projection* can come first, for wide observations (sentence embeddings). Weights are orthogonal: gain sqrt(2) before a
-ReLU, 0.01 for logits, 1 for values; biases are 0.
+``separate`` is one network of the observation with K x A logits; ``team`` an actor per decider on its view, or one for all with the
+decider's one-hot; a learned projection can come first. Weights are orthogonal: gain sqrt(2) before a ReLU, 0.01 for logits, 1 for
+values. Departure from the public code: every parameter is in an optimizer's group, not the last layers alone.
 """
 
 from __future__ import annotations
@@ -72,21 +68,17 @@ class Policy(nn.Module):
 
     def logits(self, observations: Tensor) -> Tensor:
         """Return unnormalised log-probabilities of shape (n, K, A) for observations (n, size)."""
-        shape = self.shape
         if self.options.kind == "separate":
-            flat: Tensor = self.actor(observations)
-            return flat.view(len(flat), shape.deciders, shape.choices)
-        views = [observations[:, start:stop] for start, stop in shape.views]
+            return self.actor(observations).view(-1, self.shape.deciders, self.shape.choices)  # type: ignore[no-any-return]
+        views = [observations[:, start:stop] for start, stop in self.shape.views]
         if not self.options.share_actors:
             return torch.stack([actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1)
-        one_hot = torch.eye(shape.deciders, dtype=observations.dtype).expand(len(observations), -1, -1)
-        logits: Tensor = self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))
-        return logits
+        one_hot = torch.eye(self.shape.deciders, dtype=observations.dtype).expand(len(observations), -1, -1)
+        return self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))  # type: ignore[no-any-return]
 
     def value(self, observations: Tensor) -> Tensor:
         """Return the values of observations (n, size), shape (n,)."""
-        value: Tensor = self.critic(observations)
-        return value.squeeze(-1)
+        return self.critic(observations).squeeze(-1)  # type: ignore[no-any-return]
 
     def log_probs(self, observations: Tensor) -> Tensor:
         """Return the log-probabilities of all options, shape (n, K, A)."""
@@ -129,14 +121,9 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
     return layer
 
 
-# ------------------------------------------------------------------------------------------------ files
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A trained router or tool selector.
-
-    ``state`` comes from the learner (``members`` are its policies, see ``memalpha.routing.ppo``). ``routes`` has ``sections``,
-    ``trained_sections`` and ``embedder`` of a section router, ``tools`` and their descriptions of a selector, or is empty.
-    """
+    """A trained router (``routes`` has sections and ``embedder``) or tool selector (``tools``); ``state`` is the learner's."""
 
     learner: str
     updates: int
@@ -171,7 +158,7 @@ class Checkpoint:
         found = []
         for packed in self.state.get("members", []):
             shape = packed["policy"]["shape"]
-            views = tuple((start, stop) for start, stop in shape["views"])
+            views = tuple(map(tuple, shape["views"]))
             policy = make_policy(Shape(**{**shape, "views": views}), PolicyOptions(**packed["policy"]["options"]), seed=0)
             policy.load_state_dict(packed["weights"])
             found.append(policy)

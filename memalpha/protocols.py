@@ -58,10 +58,7 @@ class ReadRequest(NamedTuple):
 
 
 class Reader(Protocol):
-    """Answers questions from passages.
-
-    Readers and judges raise ServiceError if their service fails, and PartialServiceError if only some requests of a batch fail.
-    """
+    """Answers questions from passages; readers and judges raise ServiceError, or PartialServiceError for some of a batch."""
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request, in order."""

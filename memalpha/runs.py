@@ -1,15 +1,8 @@
 """The run folder: everything that happened in a run, as files that other tools read; and where its numbers come from.
 
-    config.yaml               resolved options, without secrets
-    environment.json          versions, machine, command, time, world size, and of each resumption; digests of the data
-    metrics.jsonl             one line a training step
-    trajectories/             one file a training step and rank, one line a rollout
-    held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory
-    checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state, and a seal with every file's hash
-    adapter/                  the trained adapter with what fixes the agent
-    summary.json              before, after and their paired difference
-
-An existing run folder is never touched unless it is to be overwritten or resumed. ``masked`` removes secrets.
+``config.yaml`` (options without secrets), ``environment.json``, ``metrics.jsonl`` (a line a step), ``trajectories/`` (a file a step
+and rank), ``held_out/`` (``before`` and ``after``), ``checkpoint-N/``, ``adapter/``, ``summary.json``. An existing run folder is
+never touched unless it is to be overwritten or resumed.
 """
 
 from __future__ import annotations
@@ -48,18 +41,11 @@ class RunFolder:
         with _clear_errors(self.path):
             is_run = (self.path / _MARKER).is_file()
         if not is_run:
-            raise RunFolderError(
-                f"{str(path)!r} is no run folder", expected=f"a folder with {_MARKER}, as memalpha train writes it"
-            )
+            raise RunFolderError(f"{str(path)!r} is no run folder", expected=f"one with {_MARKER}, as memalpha train writes it")
 
     @classmethod
-    def create(
-        cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool | None = None
-    ) -> RunFolder:
-        """Make a run folder with its ``config.yaml``, or open one to resume; ``resume`` is None if resuming is not possible.
-
-        RunFolderError as in ``check_free``; or for ``overwrite`` with ``resume``, nothing to resume, or no folder made.
-        """
+    def create(cls, path: str | Path, config: Any, *, overwrite: bool = False, resume: bool | None = None) -> RunFolder:
+        """Make a run folder, or open one (``resume``); RunFolderError as in ``check_free``, or nothing to resume."""
         folder = Path(path)
         if overwrite and resume:
             raise RunFolderError("both overwrite and resume are given", expected="one of them")
@@ -78,11 +64,8 @@ class RunFolder:
         if not holds_something(folder):
             return False
         if not (folder / _MARKER).is_file():
-            raise RunFolderError(
-                f"{str(folder)!r} exists already and is no run folder",
-                expected="a new folder or a run's",
-                fix="choose another --output_dir",
-            )
+            said = f"{str(folder)!r} exists already and is no run folder"
+            raise RunFolderError(said, expected="a new folder or a run's", fix="choose another --output_dir")
         if not overwrite:
             fix = "add --overwrite or --resume" if resumable else "add --overwrite, or choose another --output_dir"
             raise RunFolderError(f"{str(folder)!r} exists already", expected="a new folder", fix=fix)
@@ -96,14 +79,9 @@ class RunFolder:
     def check_training(self) -> None:
         """Raise RunFolderError if ``memalpha evaluate`` wrote the folder: its layout differs."""
         if {"sets", "systems", "readers"} <= self.config.keys():
-            raise RunFolderError(
-                f"{str(self.path)!r} is the folder of an evaluation",
-                expected="the folder of a training run or a rollout",
-                fix=f"its numbers are in {self.path / 'table.md'}; "
-                f"memalpha evaluate --config {self.path / _MARKER} goes on with it",
-            )
+            fix = f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it"
+            raise RunFolderError(f"{str(self.path)!r} is the folder of an evaluation", expected="of a training run", fix=fix)
 
-    # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file of the run."""
         write_object(self.path / name, data)
@@ -121,13 +99,10 @@ class RunFolder:
         drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
             self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
-        for file in self.trajectory_files():
-            if trajectory_step(file) > step:
-                file.unlink()
-        for file in (self.path / "trajectories").glob(".step-*"):
+        later = [file for file in self.trajectory_files() if trajectory_step(file) > step]
+        for file in (*later, *(self.path / "trajectories").glob(".step-*")):
             file.unlink()
 
-    # -------------------------------------------------------------------------------------------- reading
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON object; RunFolderError if the file is missing or damaged."""
         if not (self.path / name).is_file():
@@ -166,18 +141,13 @@ class RunFolder:
         """Files of training trajectories, sorted by step."""
         return sorted(file for file in (self.path / "trajectories").glob("step-*.jsonl") if _TRAJECTORY.fullmatch(file.stem))
 
-    def checkpoints(self) -> list[Path]:
-        """Checkpoint folders, sorted by step."""
-        return checkpoints_in(self.path)
-
 
 def holds_something(folder: Path) -> bool:
     """Whether a folder exists and is not empty; RunFolderError if it is a file, or no folder can be made there."""
     with _clear_errors(folder):
         file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
         if file is not None:
-            said = f"{str(file)!r} is a file" + (f", so {str(folder)!r} cannot be made" if file != folder else "")
-            raise RunFolderError(said, expected="a folder, or none yet", fix="choose another --output_dir")
+            raise RunFolderError(f"{str(file)!r} is a file: no folder can be made", fix="choose another --output_dir")
         return folder.is_dir() and any(folder.iterdir())
 
 
@@ -193,24 +163,16 @@ def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
     for option, paths in reads.items():
         for path in paths:
             if path and Path(path).exists() and Path(path).resolve().is_relative_to(place):
-                raise InputError(
-                    f"{option} {path!r} lies in the run that is to be overwritten",
-                    expected="input that is still there when the run begins",
-                    fix="choose another --output_dir",
-                )
+                said = f"{option} {path!r} lies in the run that is to be overwritten"
+                raise InputError(said, fix="choose another --output_dir")
 
 
 @contextmanager
 def _clear_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a RunFolderError that names the folder."""
     try:
         yield
     except OSError as error:
-        raise RunFolderError(
-            f"the folder {str(folder)!r} cannot be used: {error.strerror}",
-            expected="a place where folders can be made",
-            fix="choose another folder",
-        ) from error
+        raise RunFolderError(f"the folder {str(folder)!r} cannot be used: {error.strerror}", fix="choose another folder") from error
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -220,8 +182,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint."""
-    return int(path.name.split("-")[1])
+    """The step of a checkpoint or of a trajectory file."""
+    return int(path.stem.split("-")[1])
 
 
 def trajectory_name(step: int, rank: int) -> str:
@@ -229,12 +191,9 @@ def trajectory_name(step: int, rank: int) -> str:
     return f"trajectories/step-{step:06d}-rank-{rank}.jsonl"
 
 
-def trajectory_step(path: Path) -> int:
-    """The step of a trajectory file."""
-    return int(path.stem.split("-")[1])
+trajectory_step = checkpoint_step
 
 
-# ------------------------------------------------------------------------------------------------ where numbers come from
 _PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
 _NAMES = r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential"  # not view_tokens, tokenizer
 _SECRET = re.compile(_NAMES, re.IGNORECASE)
@@ -249,16 +208,11 @@ def environment(world_size: int = 1) -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     processor = re.search(r"model name\s*:\s*(.*)", info.read_text(encoding="utf-8")) if info.is_file() else None
     return {
-        "command": masked_command(sys.argv),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": processor[1] if processor else platform.processor(),
-        "cores": os.cpu_count(),
-        "world_size": world_size,
-        "packages": {package: _version(package) for package in _PACKAGES},
-        "code": code_version(),
-    }
+        "command": masked_command(sys.argv), "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(), "platform": platform.platform(),
+        "processor": processor[1] if processor else platform.processor(), "cores": os.cpu_count(), "world_size": world_size,
+        "packages": {package: _version(package) for package in _PACKAGES}, "code": code_version(),
+    }  # fmt: skip
 
 
 def _version(package: str) -> str:
@@ -269,12 +223,7 @@ def _version(package: str) -> str:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return a configuration, or the value of the option ``name``, with secrets replaced by ``<NAME>``.
-
-    Secrets are values whose name contains token (not ``tokens``), key, secret or password, every text inside a mapping called
-    extra, the password or lone name and the secret query fields of an address, and keys such as hf_... Masking twice changes
-    nothing.
-    """
+    """Return data, or an option's value, without secrets: of names with token, key..., below extra, in addresses."""
     if value in (None, "") or isinstance(value, bool):
         return value
     extra, hidden = _EXTRA.search(name), f"<{name.removeprefix('extra ').upper()}>"
@@ -337,7 +286,6 @@ def nameless(word: str) -> str:
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
-    """A mapping written as text, such as ``{a: 1}``; else None."""
     try:
         found = load_yaml(text) if text.lstrip().startswith("{") else None
     except ValueError:

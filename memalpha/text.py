@@ -1,10 +1,8 @@
 """From chat messages to token ids, and quoting of untrusted text (chunks, memory entries).
 
-What always holds: text from data never becomes a special token, nor an added token with structure (``<tool_call>``, ``<think>``).
-The template is rendered once with slots; its own parts and the texts are tokenised separately and joined, so the end of the prefix
-that rollouts share is exact. ``quote``, ``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if
-the tokenizer normalises (NFKC, case, invisible characters). Thinking is switched off where the template allows it (Qwen3), as in
-the published system. Not covered: a model may still obey what a text says; ``memalpha.evaluation.poisoning`` measures that.
+Text from data never becomes a special token, nor an added token with structure (``<tool_call>``). A template is rendered once with
+slots; its parts and the texts are tokenised separately, so the end of the prefix that rollouts share is exact. ``quote``,
+``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer normalises.
 """
 
 from __future__ import annotations
@@ -31,10 +29,7 @@ _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
 
 class PromptEncoder:
-    """Tokenises one fixed chat layout with changing texts; InputError without a chat template, or if it drops a slot.
-
-    ``messages`` is the layout: chat messages whose contents hold slots written ``slot(name)``. ``tools`` are for the chat template.
-    """
+    """Tokenises a chat layout, whose contents hold ``slot(name)``, with changing texts; InputError if the template drops one."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None
@@ -49,11 +44,8 @@ class PromptEncoder:
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
         wanted = {name for message in messages for name in _SLOT_PATTERN.findall(str(message["content"]))}
         if missing := wanted - {name for name, _ in self._layout}:
-            raise InputError(
-                f"the chat template drops {sorted(missing)} of the prompt",
-                expected="a template that renders the content of system and user messages",
-                fix="set tokenizer.chat_template",
-            )
+            expected = "a template that renders the content of system and user messages"
+            raise InputError(f"the chat template drops {sorted(missing)} of the prompt", expected=expected)
 
     def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
         with _TOKENIZING:
@@ -63,7 +55,6 @@ class PromptEncoder:
         return self._ids(text, split_special_tokens=True)
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text from data, without added tokens: a mark is cut after its first character."""
         ids = self._plain(text)
         if self._added.isdisjoint(ids):
             return ids
@@ -74,10 +65,7 @@ class PromptEncoder:
         return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that appears only after normalisation
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
-        """Return the token ids, and how many of them come before the slot after ``shared``.
-
-        ``shared`` names the last slot whose text all rollouts of a step have in common; another slot must follow it.
-        """
+        """Return the ids, and how many come before the slot after ``shared``, the last that all rollouts have in common."""
         ids: list[int] = []
         boundary, passed = 0, False
         for name, before in self._layout:
@@ -101,22 +89,14 @@ def slot(name: str) -> str:
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
     """Render messages with the chat template, ready for the assistant's turn; InputError if there is no template."""
     if not getattr(tokenizer, "chat_template", None):
-        raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
-            expected="an instruction-tuned model",
-            fix="use one, or set tokenizer.chat_template and save the tokenizer",
-        )
-    rendered = tokenizer.apply_chat_template(
-        [dict(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=False
-    )
-    return str(rendered)
+        said, fix = f"the tokenizer of {tokenizer.name_or_path!r} has no chat template", "set tokenizer.chat_template and save it"
+        raise InputError(said, expected="an instruction-tuned model", fix=fix)
+    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
+    return str(tokenizer.apply_chat_template([dict(message) for message in messages], tools=tools, **options))
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the token ids of a chat, ready for the assistant's turn; message contents count as text from data.
-
-    InputError if the tokenizer has no chat template, or the template drops a message.
-    """
+    """Return the ids of a chat, ready for the assistant; contents count as data. InputError if the template drops a message."""
     texts = {f"message_{i}": str(message["content"]) for i, message in enumerate(messages)}
     layout = [{**message, "content": slot(name)} for name, message in zip(texts, messages, strict=True)]
     return PromptEncoder(tokenizer, layout).encode(texts, shared="")[0]
@@ -131,11 +111,7 @@ def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def is_text(text: str) -> bool:
     """Whether a string is Unicode text without lone surrogates, which tokenizers reject."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 _FENCES = ("chunk", "/chunk", "memory", "/memory")
@@ -151,7 +127,6 @@ def quote(text: str) -> str:
 
 
 def _names_a_fence(text: str, start: int) -> bool:
-    """Whether a fence's name begins at ``start``, as a normalising tokenizer might read it."""
     read = ""
     for index in range(start, len(text)):
         char = text[index]

@@ -11,7 +11,6 @@ Message = Mapping[str, Any]
 """One chat message, ``{"role": ..., "content": ...}``."""
 
 
-# ------------------------------------------------------------------------------------------------ data sets
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """One piece of the input, read in one step."""
@@ -65,7 +64,6 @@ class Instance:
     facts: tuple[Fact, ...] = ()  # generated data only
 
 
-# ------------------------------------------------------------------------------------------------ memory operations
 class OperationKind(StrEnum):
     """What an operation does."""
 
@@ -140,7 +138,6 @@ class Change(NamedTuple):
     after: Entry | None
 
 
-# ------------------------------------------------------------------------------------------------ generation
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt, as messages (for chat APIs) and as token ids (for the policy)."""
@@ -183,7 +180,6 @@ class Completion:
         return self.stop is StopReason.LENGTH
 
 
-# ------------------------------------------------------------------------------------------------ tool calls
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A tool call read from a completion, not yet checked; ``start`` and ``end`` are offsets in the completion's text."""
@@ -211,7 +207,6 @@ class ParsedCompletion:
     errors: tuple[CallError, ...]
 
 
-# ------------------------------------------------------------------------------------------------ question answering
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A reader's answer."""

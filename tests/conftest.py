@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,7 +13,7 @@ settings.load_profile("memalpha")
 
 
 @pytest.fixture
-def chat_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubServer]:
+def chat_server(monkeypatch):
     """A chat server on this machine that answers with the last message, upper-cased, unless told to fail."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("MEMALPHA_API_KEY", raising=False)
@@ -25,11 +23,11 @@ def chat_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubServer]:
 
 
 @pytest.fixture
-def make_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def make_disk(tmp_path):
     """Makes one small file system of its own, of a size such as ``14m``; skips where none can be mounted."""
     disk = tmp_path / "disk"
 
-    def make(size: str) -> Path:
+    def make(size):
         disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
         if (mounted := subprocess.run(mount, capture_output=True, text=True)).returncode:

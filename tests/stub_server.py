@@ -22,12 +22,12 @@ class Fault:
     drip: float = 0.0  # seconds between bytes
 
 
-def error(status: int, message: str = "scripted", **headers: str) -> Fault:
+def error(status, message="scripted", **headers):
     body = json.dumps({"error": {"message": message}}).encode()
     return Fault(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def completion(text: Any, finish: Any = "stop") -> bytes:
+def completion(text, finish="stop"):
     return json.dumps(
         {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}]}
     ).encode()
@@ -44,7 +44,7 @@ class StubServer:
     ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival. ``port`` 0 takes a free one.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port=0):
         self.script: list[Fault] = []
         self.fault_for: Callable[[dict[str, Any]], Fault | None] = lambda body: None
         self.reply: Callable[[dict[str, Any]], str] = lambda body: str(body["messages"][-1]["content"]).upper()
@@ -61,16 +61,16 @@ class StubServer:
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
-    def close(self) -> None:
+    def close(self):
         self.released.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
 
 
-def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
+def _handler(stub):
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with stub.lock:
                 stub.bodies.append(body)
@@ -84,7 +84,7 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                 stub.active -= 1
             self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
 
-        def answer(self, fault: Fault) -> None:
+        def answer(self, fault):
             if fault.hang:
                 stub.released.wait(10)
                 return
@@ -103,7 +103,7 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
             if not fault.drip:
                 self.wfile.write(fault.body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format, *args):
             pass
 
     return Handler

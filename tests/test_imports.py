@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -16,42 +16,29 @@ PACKAGE = ROOT / "memalpha"
 
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
-    ("types", "files"),
-    ("protocols", "config", "text"),
-    ("endpoints", "policies", "runs", "memory"),
-    ("retrieval",),
-    ("agent",),
-    ("generation", "qa"),
-    ("rewards", "data"),
-    ("models",),
-    ("training", "store", "routing"),
-    ("evaluation", "use"),
-    ("report",),
-    ("cli",),
-    ("__main__", "memalpha"),
-)
+    ("errors",), ("types", "files"), ("protocols", "config", "text"), ("endpoints", "policies", "runs", "memory"),
+    ("retrieval",), ("agent",), ("generation", "qa"), ("rewards", "data"), ("models",), ("training", "store", "routing"),
+    ("evaluation", "use"), ("report",), ("cli",), ("__main__", "memalpha")
+)  # fmt: skip
 
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.dense"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
-    "psycopg": frozenset({"memalpha.store.database"}),
-    "sqlalchemy": frozenset({"memalpha.store.database"}),
+    "psycopg": frozenset({"memalpha.store.database"}), "sqlalchemy": frozenset({"memalpha.store.database"}),
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
-    "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
-    "uvicorn": frozenset({"memalpha.use.server"}),
-}
+    "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}), "uvicorn": frozenset({"memalpha.use.server"}),
+}  # fmt: skip
 
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss", "sentence_transformers", "matplotlib", "numpy")
 
 
-def module_name(path: Path, package: Path) -> str:
+def module_name(path, package):
     parts = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _runs(node: ast.AST) -> Iterator[ast.AST]:
+def _runs(node):
     """Every node below one that exists at run time: the bodies of ``if TYPE_CHECKING`` are left out, functions' bodies are not."""
     if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
         children: list[ast.AST] = list(node.orelse)
@@ -62,46 +49,41 @@ def _runs(node: ast.AST) -> Iterator[ast.AST]:
         yield from _runs(child)
 
 
-def imports(path: Path, package: Path) -> list[str]:
+def imports(path):
     """Full names of what a file imports: modules, and ``module.name`` for ``from module import name``."""
-    name = module_name(path, package)
-    own = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = []
     for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                anchor = own.split(".")[: len(own.split(".")) - node.level + 1]
-                base = ".".join([*anchor, *([base] if base else [])])
-            found += [f"{base}.{alias.name}" for alias in node.names]
+            assert not node.level, "imports are absolute"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
 
 
-def room(name: str) -> str:
+def room(name):
     """The room of a module: the package or file right below ``memalpha``."""
     return name.split(".")[1] if "." in name else name
 
 
-def floor(name: str) -> int | None:
+def floor(name):
     """Floor of a module's room; None for one that FLOORS does not name."""
     return next((height for height, rooms in enumerate(FLOORS) if room(name) in rooms), None)
 
 
-def graph(package: Path) -> dict[str, set[str]]:
+def graph(package):
     """For each module, the modules of the package that it imports."""
     files = {module_name(path, package): path for path in sorted(package.rglob("*.py"))}
     edges: dict[str, set[str]] = {}
     for name, path in files.items():
         edges[name] = set()
-        for target in imports(path, package):
+        for target in imports(path):
             if target.split(".")[0] == package.name and target != f"{package.name}.__version__":
                 edges[name].add(target if target in files else target.rpartition(".")[0])
     return edges
 
 
-def faults(package: Path) -> list[str]:
+def faults(package):
     """Everything in a package that breaks a rule of this file, one line each."""
     edges = graph(package)
     found = []
@@ -115,7 +97,7 @@ def faults(package: Path) -> list[str]:
                 found.append(f"{name} imports {target}, which is not below it")
     for path in sorted(package.rglob("*.py")):
         name = module_name(path, package)
-        for library in {target.split(".")[0] for target in imports(path, package)} & DOORS.keys():
+        for library in {target.split(".")[0] for target in imports(path)} & DOORS.keys():
             if name not in DOORS[library]:
                 found.append(f"{name} imports {library}")
     try:
@@ -125,7 +107,7 @@ def faults(package: Path) -> list[str]:
     return found
 
 
-def test_imports_run_downwards_and_through_their_doors() -> None:
+def test_imports_run_downwards_and_through_their_doors():
     assert faults(PACKAGE) == []
 
 
@@ -138,7 +120,7 @@ print(time.process_time() - began, *sorted({heavy} & sys.modules.keys()))
 
 
 @pytest.mark.parametrize("module", ["memalpha", "memalpha.types, memalpha.errors, memalpha.memory.memory, memalpha.models"])
-def test_importing_the_package_is_quick_and_brings_nothing_heavy(module: str) -> None:
+def test_importing_the_package_is_quick_and_brings_nothing_heavy(module):
     code = SNIPPET.format(module=module, heavy=set(HEAVY))
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
     assert said[1:] == []

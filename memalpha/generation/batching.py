@@ -1,8 +1,7 @@
 """One model for many threads: waiting prompts are generated in one call.
 
-The first thread that finds the model free runs it for all waiting threads. What always holds: only one thread uses the model at a
-time, and a caller gets its own completions or its own error: if a joint call fails, each caller's prompts are tried alone. Prompts
-are joined only with equal sampling without a seed. Not covered: adding a prompt to a running batch.
+The first thread that finds the model free runs it for all that wait with equal sampling without a seed. A caller gets its own
+completions or its own error: if a joint call fails, each caller's prompts are tried alone.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ class _Job(NamedTuple):
 
 
 class BatchingGenerator:
-    """A ``memalpha.protocols.Generator`` for many threads.
-
-    ``max_batch`` limits the prompts that are joined; a larger call stays whole. InputError if it is below 1.
-    """
+    """A ``Generator`` for many threads; joins up to ``max_batch`` prompts (a larger call stays whole)."""
 
     def __init__(self, generator: Generator, max_batch: int = 32) -> None:
         if max_batch < 1:
@@ -74,7 +70,6 @@ class BatchingGenerator:
             self._changed.notify_all()
 
     def _take(self) -> list[_Job]:
-        """Remove the next batch from the queue: the first job and those that may join it."""
         first = self._waiting.pop(0)
         batch, size = [first], len(first.prompts)
         if first.sampling.seed is None:

@@ -1,12 +1,8 @@
 """Completions from a local transformers causal LM; a prompt prefix shared by several rows is computed once.
 
-    cache slots of a row:  [prefix | hole] [own prompt part | hole] [new tokens]
-
-Holes of shorter rows are masked and do not count as positions, so the logits of a row are those of the row alone, up to rounding.
-Ended rows leave the batch. Randomness: one uniform number per row and token, drawn before decoding from torch's global CPU
-generator (or a fresh one for ``Sampling.seed``). So draws do not depend on ``max_batch``, and restoring torch's random state
-repeats them. Not covered: encoder-decoder models, attention other than full (a sliding window is allowed while prompt and
-completion fit into it), flash attention (needs left padding), several completions per prompt (repeat the prompt).
+A row's cache is [prefix | hole] [own prompt part | hole] [new tokens]; holes are masked and no positions, so its logits are those
+of the row alone, up to rounding. A uniform number per row and token is drawn before decoding, from torch's global CPU generator (a
+fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not covered: other attention than full, flash attention.
 """
 
 from __future__ import annotations
@@ -22,14 +18,12 @@ from transformers import DynamicCache
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
-from memalpha.generation.merging import merged_lora
+from memalpha.generation.merging import merged_lora, same_trainable
 from memalpha.text import chat_ids
 from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
 
 class _Prefilled(NamedTuple):
-    """Prompts after the first forward: the next token's logits (rows, vocabulary), lengths (rows,), mask (rows, slots)."""
-
     cache: BufferCache
     logits: Tensor
     lengths: Tensor
@@ -37,43 +31,26 @@ class _Prefilled(NamedTuple):
 
 
 class HFGenerator:
-    """Draws completions from a decoder-only causal LM; InputError if ``max_batch`` < 1 or the attention is not supported.
+    """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError if it does not fit.
 
-    Args:
-        model: Plain or PEFT-wrapped (not inside DDP); its training mode is restored after each call.
-        tokenizer: Its end token ends a completion, and so does every ``generation_config.eos_token_id``.
-        max_batch: Most rows decoded at once; limits memory.
-        merge_adapters: Merge LoRA adapters during a call (:func:`memalpha.generation.merging.merged_lora`): faster, more memory.
-        logprobs: Return log-probabilities of the whole distribution at the temperature (1 for greedy drawing).
-        keep_prefix: Keep the cache of the last batch's prefixes for the next batch. Only if the weights never change.
+    ``merge_adapters`` merges adapters during a call (faster, more memory); ``logprobs`` returns those of the whole distribution;
+    ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        tokenizer: Any,
-        *,
-        max_batch: int = 64,
-        merge_adapters: bool = True,
-        logprobs: bool = False,
+        self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool = True, logprobs: bool = False,
         keep_prefix: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
-        self.tokenizer = tokenizer
-        self.max_batch = max_batch
-        self.merge_adapters = merge_adapters
-        self.logprobs = logprobs
-        self.keep_prefix = keep_prefix
+        self.tokenizer, self.max_batch, self.merge_adapters = tokenizer, max_batch, merge_adapters
+        self.logprobs, self.keep_prefix = logprobs, keep_prefix
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt, in order.
-
-        InputError if a prompt has no ids or ``max_new_tokens`` < 1; MemAlphaError if the device runs out of memory.
-        """
+        """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError if memory runs out."""
         if sampling.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
         if any(not prompt.ids for prompt in prompts):
@@ -103,7 +80,6 @@ class HFGenerator:
         ]
 
     def _prefill(self, prompts: Sequence[Prompt], new_tokens: int) -> _Prefilled:
-        """Read the prompts: each distinct prefix once, then all own parts."""
         device = self.model.device
         shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # at least one own token per row
         prefixes = {prompt.ids[:n]: None for prompt, n in zip(prompts, shared, strict=True)}
@@ -112,8 +88,7 @@ class HFGenerator:
         starts = torch.tensor(shared, device=device)
         width = max(shared)
         capacity = width + own.shape[1] + new_tokens
-        _check_window(self.model.config, capacity)
-        _check_positions(self.model.config, max(len(prompt.ids) for prompt in prompts) + new_tokens)
+        _check_length(self.model.config, max(len(prompt.ids) for prompt in prompts) + new_tokens, capacity)
         layers = self.model.config.get_text_config().num_hidden_layers
         cache = BufferCache(layers, capacity)
         if width:
@@ -128,7 +103,6 @@ class HFGenerator:
         return _Prefilled(cache, logits, starts + own_lengths, mask)
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
-        """Return keys and values of the prefixes, padded on the right."""
         if self._kept is not None and prefixes == self._kept[0]:
             return self._kept[1]
         cache = DynamicCache()
@@ -138,20 +112,14 @@ class HFGenerator:
         return cache
 
     def _forward(self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
-        """Return logits (rows, vocabulary) at one position of each row."""
         output = self.model(
-            input_ids=ids,
-            attention_mask=mask[:, : cache.get_seq_length() + ids.shape[1]],
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
+            input_ids=ids, attention_mask=mask[:, : cache.get_seq_length() + ids.shape[1]], position_ids=positions,
+            past_key_values=cache, use_cache=True, logits_to_keep=keep,
+        )  # fmt: skip
         logits: Tensor = output.logits[:, -1]
         return logits
 
     def _decode(self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens and log-probabilities, both (rows, max_new_tokens), and lengths (rows,)."""
         cache, logits, positions, mask = rows
         device = logits.device
         ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
@@ -177,12 +145,9 @@ class HFGenerator:
         return tokens, logprobs, lengths
 
     def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
-        return Completion(
-            ids=tuple(ids),
-            text=self.tokenizer.decode(ids, skip_special_tokens=True),
-            stop=StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH,
-            logprobs=None if logprobs is None else tuple(logprobs),
-        )
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        stop = StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH
+        return Completion(tuple(ids), text, stop, None if logprobs is None else tuple(logprobs))
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -193,7 +158,6 @@ class HFGenerator:
 
 
 def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
-    """Return row indices, with equal prefixes next to each other."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, prompt in enumerate(prompts):
         groups.setdefault(prompt.ids[: prompt.shared], []).append(i)
@@ -201,7 +165,6 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return ids padded on the right with 0, (rows, longest), and lengths, (rows,)."""
     lengths = torch.tensor([len(ids) for ids in sequences])
     padded = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.long)
     for row, ids in zip(padded, sequences, strict=True):
@@ -211,7 +174,6 @@ def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block; restore the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -223,62 +185,35 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _check_attention(config: Any) -> None:
     if any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")):
-        raise InputError(
-            f"attention {config._attn_implementation!r}",
-            expected="sdpa or eager",
-            fix="load the model with attn_implementation='sdpa'",
-        )
+        raise InputError(f"attention {config._attn_implementation!r}", expected="attn_implementation 'sdpa' or 'eager'")
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise InputError(
-            f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention in every layer"
-        )
+        raise InputError(f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention")
 
 
-def _check_positions(config: Any, tokens: int) -> None:
-    positions = positions_of(config)
-    if positions and tokens > positions:
-        raise InputError(
-            f"a prompt and its completion of up to {tokens} tokens in a model made for {positions}",
-            expected=f"at most {positions} tokens",
-            fix="lower the token budgets of the prompt or max_new_tokens",
-        )
-
-
-def _check_window(config: Any, tokens: int) -> None:
-    text = config.get_text_config()
-    kinds = getattr(text, "layer_types", None)
-    window = getattr(text, "sliding_window", None)
-    if window and (kinds is None or "sliding_attention" in kinds) and tokens > window:
-        raise InputError(
-            f"prompt and completion of up to {tokens} tokens in a model with a sliding window of {window}",
-            expected=f"at most {window} tokens",
-            fix="lower the token budgets of the prompt or max_new_tokens",
-        )
+def _check_length(config: Any, tokens: int, capacity: int) -> None:
+    """Raise InputError if the longest row has more tokens than the model takes, or the cache more slots than its window."""
+    text, positions = config.get_text_config(), positions_of(config)
+    kinds, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
+    slides = window and (kinds is None or "sliding_attention" in kinds)
+    for count, limit, named in ((capacity, slides and window, "with a sliding window of"), (tokens, positions, "made for")):
+        if limit and count > limit:
+            said = f"prompt and completion of up to {count} tokens in a model {named} {limit}"
+            raise InputError(said, fix="lower the token budgets of the prompt or max_new_tokens")
 
 
 def frozen_base(
     model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64
 ) -> Callable[[list[list[Message]]], list[str]]:
-    """Return a function that answers chats greedily with the base model, without the adapters of the policy.
-
-    InputError if the policy has no adapters, because training would change its base.
-    """
+    """Return a function that answers chats greedily without the policy's adapters; InputError if it has none."""
     if not hasattr(model, "disable_adapter"):
-        raise InputError(
-            "reader 'base' with a fully fine-tuned policy", expected="a LoRA policy", fix="use reader: recall or endpoint"
-        )
+        raise InputError("reader 'base' with a fully fine-tuned policy", expected="reader recall or endpoint")
     generator = HFGenerator(model, tokenizer, max_batch=max_batch, merge_adapters=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:
         prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
-        trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        try:
-            with model.disable_adapter():
-                return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
-        finally:  # peft makes every adapter weight trainable again
-            for name, parameter in model.named_parameters():
-                parameter.requires_grad_(trainable[name])
+        with same_trainable(model), model.disable_adapter():
+            return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
 
     return answer
 
@@ -291,16 +226,9 @@ class Draw(NamedTuple):
 
 
 def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> Draw:
-    """Draw one token per row by inversion: the uniform number selects the token in the cumulative distribution.
+    """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the cumulative distribution.
 
-    The order is that of transformers: temperature, top-k, top-p. Log-probabilities are those before top-k and top-p, at the
-    temperature (1 for greedy drawing), as a policy gradient needs them.
-
-    Args:
-        logits: (rows, vocabulary), any float type.
-        sampling: Temperature, top_k and top_p.
-        uniforms: (rows,) float32 in [0, 1); unused by greedy drawing.
-        logprobs: Whether to return log-probabilities.
+    Temperature, top-k, top-p, in this order; log-probabilities are those before top-k and top-p, as a policy gradient needs them.
     """
     logits = logits.float()
     if sampling.temperature > 0:

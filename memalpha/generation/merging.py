@@ -16,10 +16,7 @@ from torch import Tensor, nn
 
 @contextmanager
 def merged_lora(model: nn.Module) -> Iterator[None]:
-    """Merge the active LoRA adapters of ``model`` inside the block; do not train or save the model there.
-
-    Layers with quantised base weights, or with adapters that are merged or switched off, stay unchanged.
-    """
+    """Merge active LoRA adapters inside the block, except into quantised layers; do not train or save the model there."""
     originals: list[tuple[nn.Parameter, Tensor]] = []
     touched: list[Any] = []
     try:
@@ -36,7 +33,6 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
 
 
 def _merge(layer: Any) -> None:
-    """Merge the active adapters of a layer: plain ones in one pass, others by PEFT (ValueError for non-finite numbers)."""
     base, names = layer.get_base_layer(), [name for name in layer.active_adapters if name in layer.lora_A]
     if not all(_is_plain(layer, name) for name in names):
         layer.merge(safe_merge=True)
@@ -48,7 +44,6 @@ def _merge(layer: Any) -> None:
 
 
 def _is_plain(layer: Any, name: str) -> bool:
-    """Whether merging is ``weight + scaling * B A`` with finite float32 matrices (PEFT may widen 16-bit ones)."""
     from peft.tuners.lora.layer import Linear
 
     if not isinstance(layer, Linear) or layer.fan_in_fan_out or name in layer.lora_variant or layer.lora_bias[name]:
@@ -71,3 +66,14 @@ def _mergeable(model: nn.Module) -> list[Any]:
         if not (layer.merged or layer.disable_adapters)
         and all(parameter.is_floating_point() for parameter in layer.get_base_layer().parameters(recurse=False))
     ]
+
+
+@contextmanager
+def same_trainable(model: nn.Module) -> Iterator[None]:
+    """Restore ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, trains in before:
+            parameter.requires_grad_(trains)

@@ -21,21 +21,14 @@ from memalpha.types import Completion, Prompt, Sampling
 
 
 class _Tokens(ChatClient):
-    """The completions route of one server, with token ids instead of messages."""
-
     route = "completions"
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
         body = {
-            "model": self.model,
-            "prompt": list(messages),
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "logprobs": 0,
+            "model": self.model, "prompt": list(messages), "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "logprobs": 0,
             "return_token_ids": True,
-        }
+        }  # fmt: skip
         return body | ({} if sampling.seed is None else {"seed": sampling.seed + index}) | self.extra
 
     def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
@@ -51,14 +44,7 @@ class _Tokens(ChatClient):
 
 
 class VLLMServers:
-    """A ``memalpha.protocols.Generator`` over vLLM servers, which share a batch's prompts.
-
-    Args:
-        urls: Base URL of each server, with the version: ``http://localhost:8000/v1``.
-        timeout: Seconds one completion may take.
-        wait: Seconds to wait for a server that went away, before ServiceError.
-        concurrency: Parallel requests to each server.
-    """
+    """Draws at vLLM servers (base URLs with ``/v1``), which share the prompts; waits ``wait`` seconds for one that went away."""
 
     logprobs = True
 

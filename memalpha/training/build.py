@@ -40,10 +40,7 @@ class Parts(NamedTuple):
 
 
 def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
-    """Load and check everything before training; ``instances`` is empty without ``training``.
-
-    InputError if data, model, adapter and schema do not fit, a chunk is too long, or a question cannot be scored.
-    """
+    """Load and check everything before training (without it ``instances`` is empty); InputError if parts do not fit together."""
     run = arguments.run
     if training and not run.train_data:
         raise InputError("train_data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
@@ -67,11 +64,7 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
 
 
 def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:
-    """Return what draws the rollouts: vLLM servers, or this process.
-
-    In 16 bits the adapter is not merged into the base, because the sum would be rounded; and the log-probabilities of what was
-    drawn are kept, because the update computes them with other rounding and corrects for the ratio.
-    """
+    """Return what draws the rollouts. In 16 bits adapters stay apart (a sum would round), and log-probabilities are kept."""
     run = arguments.run
     if run.vllm_urls:
         return VLLMServers(run.vllm_urls, timeout=run.endpoint_timeout, wait=run.vllm_wait)

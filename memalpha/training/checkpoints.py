@@ -1,8 +1,7 @@
 """Atomic checkpoints, and the trainer's mixin that saves and resumes them.
 
-A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed. So a folder named ``checkpoint-N`` was
-complete when it got this name (:func:`damage` finds later damage); an older one is removed only after a newer one is complete. Not
-covered: nodes without a shared file system.
+A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed, so ``checkpoint-N`` was complete when it
+got this name; an older one is removed only afterwards. Not covered: nodes without a shared file system.
 """
 
 from __future__ import annotations
@@ -24,20 +23,14 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-SEAL = "memalpha_checkpoint.json"
-"""Size and SHA-256 of every other file of the checkpoint."""
-
-UNFINISHED = ".unfinished"
-"""Temporary folder of a checkpoint, inside the run folder."""
+SEAL = "memalpha_checkpoint.json"  # size and SHA-256 of every other file of the checkpoint
+UNFINISHED = ".unfinished"  # temporary folder of a checkpoint, inside the run folder
 
 
 def publish(unfinished: Path, final: Path) -> None:
     """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file system."""
-    files = {
-        str(path.relative_to(unfinished)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-        for path in sorted(unfinished.rglob("*"))
-        if path.is_file()
-    }
+    found = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
+    files = {str(p.relative_to(unfinished)): {"bytes": p.stat().st_size, "sha256": file_sha256(p)} for p in found}
     (unfinished / SEAL).write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
     for path in [*unfinished.rglob("*"), unfinished]:
         flush(path)
@@ -112,11 +105,9 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
                     shutil.rmtree(path)
         except Exception as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]
-            raise TrainingAborted(
-                f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}\n"
-                f"  kept: {', '.join(kept) or 'no checkpoint'}\n"
-                "  to fix: make room (save_total_limit keeps fewer checkpoints), then go on with --resume"
-            ) from error
+            said = f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}"
+            fix = "make room (save_total_limit keeps fewer checkpoints), then go on with --resume"
+            raise TrainingAborted(f"{said}\n  kept: {', '.join(kept) or 'no checkpoint'}", fix=fix) from error
         finally:
             self._saving_to = None
             if self.args.should_save:

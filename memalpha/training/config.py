@@ -20,8 +20,7 @@ from memalpha.training.rows import Grouping, Scale
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
-Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]
-"""For an option, which values fit, and what is expected."""
+Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]  # for an option, which values fit, and what is expected
 
 TRAINER: Allowed = {
     "max_steps": (lambda v: v >= 1 or v == -1, "at least 1 step, or -1 for as many as num_train_epochs says"),
@@ -54,6 +53,7 @@ WITHOUT_VLLM: Allowed = {
     "repetition_penalty": (lambda v: v == 1.0, "1.0 without use_vllm"),
     "generation_kwargs": (lambda v: not v, "none without use_vllm"),
 }
+WITH_VLLM: Allowed = {"vllm_mode": (lambda v: v == "server", "'server': vLLM runs beside the training, not inside it")}
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -126,8 +126,9 @@ class RunOptions(EndpointOptions):
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
-        if self.full_finetuning and self.adapter:
-            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if self.full_finetuning and (self.adapter or self.vllm_urls):
+            said = f"full_finetuning with the adapter {self.adapter!r}" if self.adapter else "full_finetuning with vllm_urls"
+            raise InputError(said, expected="an adapter without full_finetuning, or use_vllm with vllm_mode: server")
         if self.full_finetuning and self.dtype != "float32":
             said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
             raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
@@ -139,10 +140,7 @@ class RunOptions(EndpointOptions):
 
 @dataclass
 class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig`` with defaults for chunk-step training: fp32, no KL term, every step logged, no reports to services.
-
-    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G).
-    """
+    """TRL's ``GRPOConfig``, other defaults; ``per_device_train_batch_size`` counts rollouts, a multiple of G."""
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
     bf16: bool | None = field(default=False, metadata={"help": "Use bfloat16 (GPUs)."})
@@ -157,9 +155,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     temperature: float = field(default=1.0, metadata={"help": "Sampling temperature of the rollouts."})
     logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
     report_to: None | str | list[str] = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
-    vllm_importance_sampling_mode: str = field(
-        default="token_truncate", metadata={"help": "Correction where sampling rounds otherwise."}
-    )
+    vllm_importance_sampling_mode: str = field(default="token_truncate", metadata={"help": "Correction of other rounding."})
     vllm_importance_sampling_clip_max: float = field(default=2.0, metadata={"help": "Largest ratio of trained to sampled."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})
@@ -168,7 +164,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
-        check_values(self, {**TRAINER, **GRPO, **({} if self.use_vllm else WITHOUT_VLLM)})
+        check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM)})
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
         if generations < 2 or rollouts % generations:
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
@@ -197,8 +193,7 @@ class TrainArguments(NamedTuple):
     grpo: MemoryGRPOConfig
 
 
-TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)
-"""The groups of ``memalpha train`` and ``memalpha rollout``, in the order of ``TrainArguments``."""
+TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)  # in the order of ``TrainArguments``
 
 
 def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:

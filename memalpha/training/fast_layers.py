@@ -1,9 +1,7 @@
 """LoRA layers and RMS norms with their own backward pass, for CPUs: exact formulas, fewer passes over memory.
 
-A LoRA layer ``W x + s B (A x)`` is one product and one in-place low-rank update in each direction; a norm is two or three passes.
-Values and gradients equal PEFT's and transformers' up to rounding; modules keep their base class, parameters and hooks. Original
-code runs without a gradient, off the CPU, or with autocast, dropout, several, merged or disabled adapters, variants (DoRA),
-quantised or 16-bit weights.
+Values and gradients equal PEFT's and transformers' up to rounding. Their code still runs without a gradient, off the CPU, under
+autocast, and for anything but one active, plain float32 adapter.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ class FastLoraLinear:
         return super().forward(x, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _single_adapter(self: Any) -> str | None:
-        """Name of the adapter, if this is a frozen linear layer with one active, unmerged, plain adapter."""
         names = [name for name in self.active_adapters if name in self.lora_A]
         if len(names) != 1 or self.disable_adapters or self.merged or type(self.base_layer) is not nn.Linear:
             return None

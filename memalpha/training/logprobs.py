@@ -1,10 +1,7 @@
 """Log-probabilities and entropies of chosen tokens, without a second array of the logits' size; exact up to rounding.
 
-``token_scores`` starts from logits and computes the softmax a few rows at a time, in forward and again in backward.
-
-``hidden_scores`` starts from hidden states with a frozen LM head and never builds all logits. With hidden state h, head W, p =
-softmax(W h / T) and token y, the gradient of log p[y] with respect to h is (W[y] - sum_v p[v] W[v]) / T. Forward computes it over
-vocabulary blocks with a running maximum and sum (as flash attention); backward is one multiplication.
+``hidden_scores`` never builds all logits: with hidden state h, frozen head W, p = softmax(W h / T) and token y, the gradient of log
+p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over vocabulary blocks, as flash attention does.
 """
 
 from __future__ import annotations
@@ -106,10 +103,7 @@ def hidden_states_only(head: Any) -> Iterator[None]:
 def hidden_scores(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
 ) -> TokenScores:
-    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H), of any float type.
-
-    Products are made in the type of the inputs, or of autocast; all sums over the vocabulary are in float32.
-    """
+    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H)."""
     logps, entropies = _HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
     return TokenScores(logps, entropies)
 
@@ -140,7 +134,6 @@ class _HiddenScores(torch.autograd.Function):
 
 
 def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Return log Z (N,), the mean of ``weight`` under the softmax (N, H; zeros if not needed), and the type of the logits."""
     device = hidden.device
     norms = torch.empty(len(hidden), device=device)
     mean = torch.zeros(hidden.shape, device=device)

@@ -1,13 +1,8 @@
 """Log-probabilities of completions with the common prompt prefix computed once, and an exact gradient.
 
-Rows with equal first ``shared`` prompt ids follow one copy of that prefix, in one sequence of batch size 1:
-
-    [prefix A][rest of row 1][rest of row 2]...[prefix B][rest of row 3]...
-
-Each row attends causally to its prefix and itself only (:mod:`memalpha.training.prefix_attention`, to which the model is switched
-for good); its positions restart after the prefix. So values equal those of a plain forward over the row, without padding. Logits
-are computed only where they predict a completion token. As in TRL they are divided by the temperature before the log-softmax;
-entropies are of the same distribution, in nats, without gradient. Not covered: other attention than full ``sdpa`` attention.
+Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row 1][rest of row 2]...
+Each row attends to its prefix and itself only, and its positions restart after the prefix, so values equal those of a forward over
+the row alone. Logits are divided by the temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
 """
 
 from __future__ import annotations
@@ -50,11 +45,7 @@ class Group(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """One packed sequence of L tokens that predicts N completion tokens; ``groups`` cover it in order.
-
-    ``input_ids`` and ``position_ids`` are (1, L); ``predictors`` (N,): index of the token that predicts each target; ``targets``
-    (N,), row after row; ``lengths`` per row sum to N.
-    """
+    """One sequence: ids and positions (1, L); ``predictors`` (N,): index of the token that predicts each of the ``targets``."""
 
     input_ids: Tensor
     position_ids: Tensor
@@ -67,11 +58,7 @@ class Pack(NamedTuple):
 def packed_logps(
     model: nn.Module, rows: Sequence[Row], *, temperature: float = 1.0, compute_entropy: bool = False, max_tokens: int = 0
 ) -> PackedLogps:
-    """Score the completions of ``rows`` (in any order); differentiable.
-
-    ``model`` is a transformers causal LM, plain or inside PEFT or DDP; ``max_tokens`` is the limit per forward (0 = one forward).
-    InputError: empty prompt, bad ``shared``, temperature not above 0, or a model that cannot take packed sequences.
-    """
+    """Score completions, differentiably, ``max_tokens`` a forward (0 = all). InputError if rows or model do not fit."""
     if not temperature > 0:
         raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
     check_packable(model)
@@ -87,11 +74,7 @@ def packed_logps(
 
 
 def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
-    """Split rows into packs of at most ``max_tokens`` tokens (0 = one pack); returns the row indices of each pack.
-
-    Rows with an equal prefix stay together if the budget allows; a split group repeats its prefix. One row above the budget is its
-    own pack.
-    """
+    """Return the row indices of each pack of at most ``max_tokens`` tokens (0 = one pack); equal prefixes stay together."""
     packs: list[list[int]] = []
     used = 0
     for prefix, members in _by_prefix(rows).items():
@@ -133,27 +116,21 @@ def check_packable(model: nn.Module) -> None:
     config = base_model(model).config
     kinds = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
     if kinds or not prefix_attention.use_prefix_attention(base_model(model)):
-        raise InputError(
-            f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows",
-            expected="sdpa and full attention in every layer",
-            fix="load the model with attn_implementation='sdpa', or set share_prefix: false",
-        )
+        said = f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows"
+        raise InputError(said, expected="sdpa and full attention in every layer", fix="set share_prefix: false")
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
-    """Log-probabilities and entropies (zeros if not asked for), both (N,)."""
     device, base = next(model.parameters()).device, base_model(model)
     use_fast_layers(base)
     head, targets = frozen_head(base), pack.targets.to(device)
     with hidden_states_only(head) if head is not None else nullcontext():
         output = model(
-            input_ids=pack.input_ids.to(device),
+            input_ids=pack.input_ids.to(device), position_ids=pack.position_ids.to(device), use_cache=False,
             attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # four axes: transformers makes none of its own
-            position_ids=pack.position_ids.to(device),
-            logits_to_keep=pack.predictors.to(device),
-            use_cache=False,
             prefix_layout=[prefix_attention.group_layout(*group, device) for group in pack.groups],
-        )
+            logits_to_keep=pack.predictors.to(device),
+        )  # fmt: skip
     predicted = output.logits.squeeze(0)
     if head is not None:
         return hidden_scores(predicted, head.weight, targets, temperature, compute_entropy=compute_entropy)
@@ -161,14 +138,10 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
 
 
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
-    """Row indices by prefix, in order of their first rows."""
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
-            raise InputError(
-                f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
-                expected="at least one prompt id, and 0 <= shared <= their number",
-            )
+            raise InputError(f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared")
         members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
     return members
 

@@ -1,7 +1,6 @@
 """Attention over a packed sequence that skips masked keys: each row attends to its own prefix and to itself only.
 
-Groups (see :mod:`memalpha.training.packed`) are computed one by one: the prefix attends to itself, then the rows of the group
-attend as a batch to [prefix, own part]. Results equal those of a dense mask; cost grows with the tokens, not with their square.
+Group by group, the prefix attends to itself, then its rows as a batch to [prefix, own part]; results equal those of a dense mask.
 Calls without ``prefix_layout`` run plain ``sdpa``, so generation, saving and evaluation do not change.
 """
 
@@ -21,11 +20,10 @@ NAME = "memalpha_prefix"
 
 
 class GroupLayout(NamedTuple):
-    """Position of one group of R rows in a packed sequence; the longest own part has M tokens.
+    """R rows behind one prefix: it spans ``start`` to ``own`` (P tokens), they span ``own`` to ``stop``, the longest has M tokens.
 
-    ``start`` is the first token of the prefix, ``own`` the first after it (P tokens later), ``stop`` the first after the group.
-    ``tokens`` (R * M,), counted from ``own``: each row's tokens, a shorter row repeats its first at the end; ``real`` (stop -
-    own,): entries that are not repeats; ``allowed`` (M, P + M) bool: the keys [prefix, own part] a row's tokens see.
+    ``tokens`` (R * M,) from ``own``, a shorter row repeats its first at the end; ``real``: entries that are no repeats; ``allowed``
+    (M, P + M) bool: the keys [prefix, own part] a row's tokens see.
     """
 
     start: int
@@ -50,21 +48,10 @@ def group_layout(start: int, prefix: int, lengths: Sequence[int], device: torch.
 
 
 def prefix_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    prefix_layout: Sequence[GroupLayout] | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend as transformers' ``sdpa`` does, or along ``prefix_layout`` (groups that cover the sequence) if given.
-
-    With a layout: query (1, heads, L, head size), key and value (1, key heads, L, head size); ``attention_mask`` is ignored.
-    Returns (1, L, heads, head size), and None for the attention weights.
-    """
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
+    scaling: float | None = None, prefix_layout: Sequence[GroupLayout] | None = None, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key heads, L, size)."""
     if prefix_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)  # type: ignore[no-any-return]
     repeats = query.shape[1] // key.shape[1]
@@ -80,7 +67,6 @@ def prefix_attention(
 
 
 def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None) -> Tensor:
-    """Attention of a group's rows, (1, heads, stop - own, head size)."""
     heads, size = query.shape[1], query.shape[-1]
 
     def rows(x: Tensor) -> Tensor:  # (R, heads, M, head size)

@@ -11,18 +11,12 @@ from typing import Any
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder
-from memalpha.training.scoring import check_masked_share
-from memalpha.types import Change, Entry, OperationKind, OperationResult, QuestionRecord
+from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceResult:
-    """Result of one rollout on one held-out instance.
-
-    ``reward``, ``tool_success`` (r2) and ``content`` (r4) are means over chunks; ``accuracy`` is the mean question score, NaN if a
-    reader or judge failed; ``compression`` is r3; ``calls`` includes unparsed text; ``updates`` and ``deletes`` count applied ones;
-    ``cut_off`` is the share of truncated completions; ``kinds``: mean score by kind of question.
-    """
+    """Result of a rollout on a held-out instance: means over chunks; ``accuracy`` is NaN if a reader or judge failed."""
 
     instance: str
     accuracy: float
@@ -72,16 +66,12 @@ def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
     calls = sum(result.calls for result in scored)
     return {
-        **means,
-        "calls_per_instance": _mean([float(result.calls) for result in scored]),
+        **means, "calls_per_instance": _mean([float(result.calls) for result in scored]),
         "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
         "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
-        "cut_off": _mean([result.cut_off for result in scored]),
-        "n": len(scored),
-        "masked": len(results) - len(scored),
-        "stderr": standard_error([result.accuracy for result in scored]),
-        "kinds": _by_kind(scored),
-    }
+        "cut_off": _mean([result.cut_off for result in scored]), "n": len(scored), "masked": len(results) - len(scored),
+        "stderr": standard_error([result.accuracy for result in scored]), "kinds": _by_kind(scored),
+    }  # fmt: skip
 
 
 def paired_difference(before: Sequence[InstanceResult], after: Sequence[InstanceResult]) -> dict[str, Any]:
@@ -103,13 +93,12 @@ def standard_error(values: Sequence[float]) -> float:
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
     """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes NaN."""
     rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
-    return [InstanceResult(**row) for row in known]
+    nan: Any = math.nan
+    return [InstanceResult(**{key: nan if value is None else value for key, value in row.items()}) for row in rows]
 
 
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
-    scores: dict[str, float] = defaultdict(float)
-    counts: dict[str, int] = defaultdict(int)
+    scores, counts = defaultdict[str, float](float), defaultdict[str, int](int)
     for result in results:
         for kind, score in result.kinds.items():
             scores[kind] += score * result.kind_counts[kind]
@@ -121,39 +110,30 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def check_masked(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
-    """Raise TrainingAborted if more than ``limit`` of the instances, over all processes, could not be scored."""
-    masked = sum(math.isnan(result.reward) for result, _ in found)
-    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
-    check_masked_share(masked, len(found), limit, errors)
-
-
 def rollout_to_json(
-    rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
+    rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig, advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
-    of_steps: Sequence[float | None] = advantages or [None] * len(totals)
-    steps = zip(rollout.steps, rewards, totals, of_steps, strict=True)
+    of_steps: Sequence[float | None] = advantages or [None] * len(rewards)
+    steps = zip(rollout.steps, rewards, of_steps, strict=True)
     return {
-        "instance": rollout.instance.id,
-        "source": rollout.instance.source,
+        "instance": rollout.instance.id, "source": rollout.instance.source,
         "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",
-        "steps": [_step(rollout, *step) for step in steps],
+        "steps": [_step(rollout, step, reward, reward.total(config), advantage) for step, reward, advantage in steps],
         "questions": [_question(record) for record in rollout.questions],
-        "memory": [_entry(entry) for entry in rollout.memory],
-        "memory_tokens": rollout.memory.tokens,
+        "memory": [asdict(entry) for entry in rollout.memory], "memory_tokens": rollout.memory.tokens,
         "input_tokens": sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
-    }
+    }  # fmt: skip
 
 
 def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
-    chunk = rollout.instance.chunks[step.chunk_index]
+    chunk, written, outcome = rollout.instance.chunks[step.chunk_index], step.completion, step.outcome
     return {
         "chunk": step.chunk_index, "text": chunk.text, "time": chunk.time,
         "prompt": step.prompt.messages[-1]["content"], "prompt_tokens": len(step.prompt.ids),
-        "completion": step.completion.text, "completion_tokens": len(step.completion.ids), "stop": step.completion.stop.value,
-        "results": [_result(result) for result in step.outcome.results],
-        "changes": [_change(change) for change in step.outcome.changes],
+        "completion": written.text, "completion_tokens": len(written.ids), "stop": written.stop.value,
+        "results": [_result(result) for result in outcome.results],
+        "changes": [_change(change) for change in outcome.changes],
         "memory_tokens": step.memory_tokens, "entries": step.entries,
         "reward": reward._asdict(), "total": total, "advantage": advantage, "error": rollout.content_errors.get(step.chunk_index),
     }  # fmt: skip
@@ -165,12 +145,8 @@ def _result(result: OperationResult) -> dict[str, Any]:
     return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
 
 
-def _entry(entry: Entry | None) -> dict[str, Any] | None:
-    return asdict(entry) if entry else None
-
-
 def _change(change: Change) -> dict[str, Any]:
-    return {"before": _entry(change.before), "after": _entry(change.after)}
+    return {name: entry and asdict(entry) for name, entry in change._asdict().items()}
 
 
 def _question(record: QuestionRecord) -> dict[str, Any]:

@@ -55,11 +55,7 @@ def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scal
 
 @dataclass(slots=True)
 class TrainingRow:
-    """One completion to train on, with the ids as sampled (end token included).
-
-    ``group_index`` counts instances; ``shared``: leading prompt ids that the group's rollouts share at this chunk; ``total`` NaN
-    masks the row; ``advantage`` is 0 for masked rows; ``logprobs`` are those of sampling, if the backend gave them.
-    """
+    """One completion to train on, ids as sampled; ``shared``: leading prompt ids equal in its group; ``total`` is NaN if masked."""
 
     group_index: int
     rollout_index: int
@@ -74,36 +70,23 @@ class TrainingRow:
 
 
 def build_rows(
-    rollouts: Sequence[Rollout],
-    rewards: Sequence[Sequence[StepReward]],
-    group_size: int,
-    reward_config: RewardConfig,
-    grouping: Grouping,
-    scale: Scale,
-) -> list[TrainingRow]:
-    """Return the rows of a batch, ordered (instance, chunk, rollout): every G consecutive rows are one step group.
-
-    ``rollouts``: G (``group_size``) consecutive ones per instance, else ValueError. ``rewards``: parts per rollout and chunk step.
-    """
+    rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]], group_size: int, reward_config: RewardConfig,
+    grouping: Grouping, scale: Scale,
+) -> list[TrainingRow]:  # fmt: skip
+    """Return rows ordered (instance, chunk, rollout) from ``group_size`` consecutive rollouts per instance, else ValueError."""
     for start in range(0, len(rollouts), group_size):
         ids = [rollout.instance.id for rollout in rollouts[start : start + group_size]]
         if ids != ids[:1] * group_size:
             raise ValueError(f"rollouts {start} to {start + len(ids) - 1} should be {group_size} of one instance and read {ids}")
     rows = [
         TrainingRow(
-            group_index=index // group_size,
-            rollout_index=index,
-            chunk_index=step.chunk_index,
-            prompt_ids=step.prompt.ids,
-            completion_ids=step.completion.ids,
-            shared=step.prompt.shared,
-            reward=reward,
-            total=reward.total(reward_config),
+            group_index=index // group_size, rollout_index=index, chunk_index=step.chunk_index, prompt_ids=step.prompt.ids,
+            completion_ids=step.completion.ids, shared=step.prompt.shared, reward=reward, total=reward.total(reward_config),
             logprobs=step.completion.logprobs,
         )
         for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True))
         for step, reward in zip(rollout.steps, parts, strict=True)
-    ]
+    ]  # fmt: skip
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
     keys = [group_key(row, grouping) for row in rows]
     for row, advantage in zip(rows, advantages([row.total for row in rows], keys, scale), strict=True):

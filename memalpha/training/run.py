@@ -1,13 +1,13 @@
 """One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate`` does not train.
 
-The folder is created, or resumed with the same options, data and number of processes. Ctrl-C or SIGTERM finishes the step, saves
-and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as launchers send them, are ignored.
+Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second stops at once.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 import signal
 import threading
@@ -28,21 +28,14 @@ from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.runs import RunFolder, check_apart, checkpoint_step, environment, make_folder, masked, trajectory_name
+from memalpha.rewards.total import RewardConfig
+from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
-from memalpha.training.results import (
-    InstanceResult,
-    check_masked,
-    instance_result,
-    paired_difference,
-    read_results,
-    rollout_to_json,
-    summarise,
-)
+from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
 from memalpha.training.rows import TrainingRow
+from memalpha.training.scoring import check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
@@ -52,9 +45,7 @@ logger = logging.getLogger(__name__)
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
-
 Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
-"""Runs one rollout per instance: a trainer's method, or ``run_rollouts`` with a generator."""
 
 
 def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
@@ -103,7 +94,6 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
 
 
 def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
-    """Run the requested warm start unless a resumed run has one; return options that start from it."""
     run, target, state = arguments.run, folder.path / "warm_start", PartialState()
     if not target.exists():
         unfinished = target.with_name(".warm_start")
@@ -130,11 +120,8 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     splits = grpo.steps_per_generation or 1
     groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
     if len(parts.instances) < groups:
-        raise InputError(
-            f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
-            expected=f"at least {groups}: an incomplete batch is never trained",
-            fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
-        )
+        said = f"{len(parts.instances)} training instances are fewer than the {groups} of one step"
+        raise InputError(said, fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation")
     try:
         rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
@@ -143,18 +130,13 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             generator=None if grpo.use_vllm else parts.generator,
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
-        raise InputError(
-            f"an option needs a package that is not there: {error}", fix="install it, or leave the option out"
-        ) from error
+        raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
     check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm)
     return trainer
 
 
 def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int) -> list[InstanceResult]:
-    """Evaluate on the held-out instances, split among ranks; write trajectories to ``held_out/NAME.jsonl``.
-
-    ``seed`` makes policies comparable. TrainingAborted if too many instances could not be scored; rollouts are still written.
-    """
+    """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted if too few are scored."""
     state, clock, instances = PartialState(), time.time(), parts.held_out
     shared_seed = seed if parts.eval_temperature else None
     sampling = Sampling(parts.agent.config.max_completion_length, parts.eval_temperature, seed=shared_seed)
@@ -165,15 +147,15 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
     rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
     config, found = parts.scorer.reward_config, []
     for rollout, rewards in zip(rollouts, parts.scorer.score(rollouts), strict=True):
-        totals = [reward.total(config) for reward in rewards]
-        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, totals)))
+        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, config)))
     if state.num_processes > 1:
         order = {instance.id: index for index, instance in enumerate(instances)}
         found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
     results = [result for result, _ in found]
     if state.is_main_process:
         folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
-    check_masked(found, parts.scorer.max_masked_share)
+    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
+    check_masked_share(sum(math.isnan(r.reward) for r in results), len(results), parts.scorer.max_masked_share, errors)
     if state.is_main_process:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
@@ -182,8 +164,7 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
 class RunCallback(TrainerCallback):  # type: ignore[misc]
     """Writes steps and rollouts to the run folder; saves and stops after a step in which any rank received a signal."""
 
-    repeated_after = 1.0
-    """Seconds before which a second Ctrl-C is ignored."""
+    repeated_after = 1.0  # seconds before which a second Ctrl-C is ignored
 
     def __init__(self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report) -> None:
         self.trainer, self.reward_config, self.folder, self.report = trainer, reward_config, folder, report
@@ -199,17 +180,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
 
-    def on_rollouts(
-        self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]
-    ) -> None:
+    def on_rollouts(self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Any]) -> None:
         """Record a step's rollouts."""
         advantage = {(row.rollout_index, row.chunk_index): row.advantage for row in rows}
         size, step = self.trainer.num_generations, self.trainer.state.global_step + 1
         lines = []
         for index, rollout in enumerate(rollouts):
             mine = [advantage[index, t] for t in range(len(rollout.steps))]
-            totals = [reward.total(self.reward_config) for reward in rewards[index]]
-            row = rollout_to_json(rollout, rewards[index], totals, mine)
+            row = rollout_to_json(rollout, rewards[index], self.reward_config, mine)
             lines.append({"step": step, "group": index // size, "rollout": index, **row})
         self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
 
@@ -238,11 +216,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
-    """Evaluate the adapter the options name on held-out instances; return the summary (also ``summary.json``).
-
-    InputError if an option, file, model or adapter does not fit, no held-out data are named, or the run to overwrite contains them
-    or the adapter. TrainingAborted if too many instances could not be scored; rollouts are still written.
-    """
+    """Evaluate the named adapter on held-out instances; return the summary. InputError if options, files or folder do not fit."""
     run, clock = arguments.run, time.time()
     if not run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
@@ -264,12 +238,8 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     return summary
 
 
-# -------------------------------------------------------------------------------------------- the run's folder
 def check_place(arguments: TrainArguments) -> None:
-    """Check, before anything is loaded, that the run can use its folder.
-
-    InputError if the run reads from the folder it overwrites; RunFolderError as :func:`open_folder`.
-    """
+    """Check, before anything is loaded, that the run can use its folder; InputError if it reads from the folder it overwrites."""
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
     if run.warm_start_steps and run.adapter:
         said = f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used"
@@ -284,10 +254,7 @@ def check_place(arguments: TrainArguments) -> None:
 
 
 def open_folder(arguments: TrainArguments, parts: Parts) -> RunFolder:
-    """Make or overwrite the folder of a run, or resume it; call it after everything is loaded.
-
-    RunFolderError if the folder exists without ``overwrite``, cannot be made, or the run began with other options or data.
-    """
+    """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or if options or data differ."""
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
         config, here = all_options(arguments), environment(state.num_processes)
@@ -322,12 +289,10 @@ MAY_CHANGE = frozenset({
 })  # fmt: skip
 """Options that do not change results, only duration and memory use."""
 
-MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")
-"""Prefixes of more such options."""
+MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
 
 
 def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What a resumed run must find as it was, by name: the number of processes, and each set of data."""
     sets = environment.get("data", {}).items()
     digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
     return {"number of processes": environment.get("world_size", 1), **digests}
@@ -348,10 +313,9 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
-    """Return the checkpoint to resume from, the same on all ranks; None starts from the beginning. Drop what came after it."""
     found: list[Any] = [None]
     if arguments.run.resume and state.is_main_process:
-        found[0], damaged = newest_whole(folder.checkpoints())
+        found[0], damaged = newest_whole(checkpoints_in(folder.path))
         folder.drop_after(checkpoint_step(found[0]) if found[0] else 0)
         report("resume", {"checkpoint": found[0].name if found[0] else "", "damaged": damaged})
     return broadcast_object_list(found)[0] if state.num_processes > 1 else found[0]  # type: ignore[no-any-return]

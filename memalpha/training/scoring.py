@@ -27,13 +27,9 @@ class RolloutScorer:
     """Turns rollouts into reward parts; without content weight ``judge`` is not asked and r4 is NaN."""
 
     def __init__(
-        self,
-        evaluator: QAEvaluator,
-        judge: ContentJudge,
-        reward_config: RewardConfig,
-        max_masked_share: float = 0.5,
+        self, evaluator: QAEvaluator, judge: ContentJudge, reward_config: RewardConfig, max_masked_share: float = 0.5,
         agent: AgentStep | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if reward_config.immediate_weight and agent is None:
             raise ValueError("immediate_weight needs the agent, to build the memory of each chunk again")
         self.evaluator, self.judge, self.reward_config = evaluator, judge, reward_config
@@ -62,20 +58,15 @@ class RolloutScorer:
         return rewards
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
-        """Judge all writes as one batch ([] for a chunk without); and, where the judge knows, whether silence was right."""
         if not self.reward_config.content_weight:
             return [([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
         chunks = [_write_requests(rollout) for rollout in rollouts]
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
         knows = self.judge if self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge) else None
-        return [
-            (
-                [next(found) if request.results else [] for request in requests],
-                [knows.nothing_due(request) if knows and not request.results else None for request in requests],
-            )
-            for requests in chunks
-        ]
+        said: list[Verdicts] = [[next(found) if request.results else [] for request in requests] for requests in chunks]
+        due = [[knows.nothing_due(r) if knows and not r.results else None for r in requests] for requests in chunks]
+        return list(zip(said, due, strict=True))
 
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
         """Return how many rollouts have an unscored step; one is enough, since chunks without writes need no verdict."""
@@ -85,19 +76,12 @@ class RolloutScorer:
         return sum(math.isnan(step.total(self.reward_config)) for step in steps)
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
-        """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing.
-
-        ``verbatim`` is the share of written texts found word for word in their chunk, ``entry_words`` their length.
-        """
+        """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing."""
         steps = [(rollout.instance.chunks[step.chunk_index].text, step) for rollout in rollouts for step in rollout.steps]
         calls = [result for _, step in steps for result in step.outcome.results]
         done = [call.operation.kind for call in calls if call.changed and call.operation is not None]
-        written = [
-            (text, result.operation.content)
-            for text, step in steps
-            for result in step.outcome.results
-            if result.changed and result.operation is not None and result.operation.content
-        ]
+        kept = [(text, result) for text, step in steps for result in step.outcome.results if result.changed]
+        written = [(text, call.operation.content) for text, call in kept if call.operation and call.operation.content]
         known = {name: [getattr(step, name) for row in rewards for step in row] for name in PARTS}
         parts = {name: [value for value in values if not math.isnan(value)] for name, values in known.items()}
         return {
@@ -119,11 +103,8 @@ class RolloutScorer:
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
     """Return the first error message of a reader or judge, or None."""
-    for rollout in rollouts:
-        errors = [*(record.error for record in rollout.questions), *rollout.content_errors.values()]
-        if found := next((error for error in errors if error), None):
-            return found
-    return None
+    errors = (error for r in rollouts for error in (*(record.error for record in r.questions), *r.content_errors.values()))
+    return next((error for error in errors if error), None)
 
 
 def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[str | None]) -> None:
@@ -131,11 +112,8 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     if not total or masked / total <= limit:
         return
     why = next((error for error in errors if error), "none; an instance without questions has no accuracy")
-    raise TrainingAborted(
-        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n"
-        f"  first failure: {why}\n"
-        "  to fix: see that the reader and the judge work; raise max_masked_share only if failures are expected"
-    )
+    said = f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n  first failure: {why}"
+    raise TrainingAborted(said, fix="see that reader and judge work; raise max_masked_share only if failures are expected")
 
 
 def _write_requests(rollout: Rollout) -> list[WriteRequest]:
@@ -155,10 +133,7 @@ def _write_requests(rollout: Rollout) -> list[WriteRequest]:
 
 
 def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator) -> list[list[list[QuestionRecord]]]:
-    """Return, for each chunk of each rollout, the scored questions whose last piece of evidence it is; all are read as one batch.
-
-    Each is asked on the memory of that moment. A question without known evidence is not asked.
-    """
+    """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
         memory = agent.new_memory()

@@ -38,28 +38,13 @@ def sharding_of(accelerator: Accelerator) -> Sharding:
 
 
 def check_sharding(sharding: Sharding, reader: str, gathers: bool) -> None:
-    """Raise InputError, naming the option, if generation would deadlock or use incomplete weights.
-
-    ``gathers``: weights sharded by ZeRO-3 are gathered for generation, or vLLM generates.
-    """
+    """Raise InputError if generation would deadlock; ``gathers``: ZeRO-3 weights are gathered for it, or vLLM generates."""
     in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
     for wrong, said, expected in (
         (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
-        (
-            sharding is not Sharding.NONE and reader == "base",
-            f"reader is 'base' with weights that ranks share ({sharding})",
-            "recall, or endpoint with the base model on a server; or weights that are not sharded (DDP, ZeRO-2)",
-        ),
-        (
-            sharding is Sharding.ZERO3 and not gathers,
-            "ds3_gather_for_generation is false with ZeRO-3",
-            "true: ranks decode different numbers of tokens, and would wait for one another for ever; or use_vllm",
-        ),
-        (
-            sharding is Sharding.FSDP2 and in_ram,
-            "fsdp_cpu_ram_efficient_loading is true",
-            "false in the file given to accelerate launch: ranks generate at once, and only rank 0 would have the weights",
-        ),
+        (sharding is not Sharding.NONE and reader == "base", f"reader is 'base' with {sharding}", "recall or endpoint, or DDP"),
+        (sharding is Sharding.ZERO3 and not gathers, "ds3_gather_for_generation is false with ZeRO-3", "true, or use_vllm"),
+        (sharding is Sharding.FSDP2 and in_ram, "fsdp_cpu_ram_efficient_loading is true", "false: all ranks need weights at once"),
     ):
         if wrong:
             raise InputError(said, expected=expected)
@@ -67,10 +52,7 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool) -> None:
 
 @contextmanager
 def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """Gather FSDP2's weights for the block; moves an unsharded model to its training device.
-
-    All ranks must enter and leave it together. ZeRO-3 is left to TRL's ``unwrap_model_for_generation``.
-    """
+    """Gather FSDP2's weights for the block, which all ranks enter and leave together; ZeRO-3 is left to TRL."""
     from torch.distributed.fsdp import FSDPModule
 
     parts: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]

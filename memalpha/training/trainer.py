@@ -1,17 +1,9 @@
 """GRPO over chunk steps, as a subclass of TRL's trainer (``trl>=1.16,<1.17``). Only this module uses trl's internals.
 
 A batch of rollouts becomes rows, one per (rollout, chunk), ordered (instance, chunk, rollout). TRL pads them and computes old and
-reference log-probabilities, the loss and its metrics. Overridden:
-
-* ``_generate_and_score_completions`` runs and scores the rollouts and pads the number of rows for ranks and splits;
-* ``_generate`` and ``_calculate_rewards`` return the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
-* advantages are those of ``memalpha.training.rows``; a masked row has advantage 0, but counts in the loss's mean and KL;
-* ``training_step`` runs ``rows_per_forward`` rows at a time in one optimizer step, and skips steps that are not finite;
-* ``_get_per_token_logps_and_entropies`` packs rows without padding and computes shared prefixes once (exact);
-* ``_compute_loss`` divides losses that are means over rows by the number of *real* rows.
-
-Token ids are trained as sampled, end token included; padding rows enter no statistic; random numbers depend on (seed, step, rank)
-only (except vLLM's); the set of trainable parameters does not change.
+reference log-probabilities, the loss and its metrics; rollouts, rewards, advantages, packing and the number of rows are ours.
+Padding rows (``tool_mask`` 0, NaN rewards) enter no statistic; a masked row has advantage 0, but counts in the loss's mean and KL.
+Random numbers depend on (seed, step, rank) only, except vLLM's.
 """
 
 from __future__ import annotations
@@ -30,6 +22,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, broadcast_object_list, gather_object
+from peft import PeftModel
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
@@ -38,6 +31,7 @@ from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.files import file_sha256
+from memalpha.generation.merging import same_trainable
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, StepReward
@@ -66,19 +60,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """Called with (rollouts, rows, rewards) after each batch."""
 
     def __init__(
-        self,
-        *,
-        agent: AgentStep,
-        instances: Sequence[Instance],
-        generator: Generator | None,
-        scorer: RolloutScorer,
-        options: RunOptions,
-        **kwargs: Any,
-    ) -> None:
+        self, *, agent: AgentStep, instances: Sequence[Instance], generator: Generator | None, scorer: RolloutScorer,
+        options: RunOptions, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
-        self.skipped_in_a_row = 0
+        self.skipped_in_a_row, self._shared = 0, list[int]()
         self.rows: list[TrainingRow | None] = []
-        self._shared: list[int] | None = None
+        if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
+            raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
         kwargs["args"].reward_weights = list(scorer.reward_config.weights)
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
         if self.aux_loss_enabled:
@@ -104,7 +93,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def _hand_over(self, servers: VLLMServers) -> None:
-        """Save the adapter under a name made from its weights, and have the servers draw with it."""
         served = Path(self.args.output_dir) / "served"
         names: list[Any] = [None]
         with whole_weights(self.model, self.accelerator):
@@ -137,7 +125,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with _same_trainable(self.model):
+        with same_trainable(self.model):
             real = self._scored_rows([self._asked(self.instances[x["instance"]]) for x in inputs])
             self.rows = [*real, *[None] * (self._padded_count(len(real)) - len(real))]
             self._shared = [row.shared if row else 0 for row in self.rows]
@@ -155,8 +143,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             rollouts = self.run_rollouts(instances, self._sampling())
         with self._timed("scoring"):
             rewards = self.scorer.score(rollouts)
-        scale = Scale(self.scale_rewards)
-        rows = build_rows(rollouts, rewards, self.num_generations, self.scorer.reward_config, self.options.grouping, scale)
+        scale, config = Scale(self.scale_rewards), self.scorer.reward_config
+        rows = build_rows(rollouts, rewards, self.num_generations, config, self.options.grouping, scale)
         if scale is Scale.BATCH:
             self._divide_by_batch(rows)
         if self.options.shuffle_advantages:
@@ -170,7 +158,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return rows
 
     def _asked(self, instance: Instance) -> Instance:
-        """The instance with this step's questions, the same for its whole group."""
         if self.options.question_share == 1 or not instance.questions:
             return instance
         count = math.ceil(self.options.question_share * len(instance.questions))
@@ -192,7 +179,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return Sampling(self.max_completion_length, self.temperature, self.top_p, self.top_k or 0, seed)
 
     def _padded_count(self, rows: int) -> int:
-        """Rows every rank must hold: a multiple of G and of the splits, the same on all ranks."""
         unit = math.lcm(self.num_generations, self.args.steps_per_generation)
         gathered = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
         return math.ceil(int(gathered.max()) / unit) * unit
@@ -203,7 +189,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return self.accelerator.gather(local).sum(0)  # type: ignore[no-any-return]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        """Return the finished rows; ``tool_mask`` 0 removes padding rows from every token count."""
         end = self._tokenizer.eos_token_id
         filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(*[math.nan] * len(PARTS)), math.nan, logprobs=(0.0,))
         rows = [row or filler for row in self.rows]
@@ -216,14 +201,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> torch.Tensor:
-        """Reward parts of all ranks' rows, (rows, parts); NaN for padding and masked rows."""
         nan = [math.nan] * len(PARTS)
         parts = [list(row.reward) if row and not math.isnan(row.total) else nan for row in self.rows]
         return self.accelerator.gather(torch.tensor(parts, device=self.accelerator.device))  # type: ignore[no-any-return]
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        """Log this rank's seconds for a part of the step; TRL's ``step_time`` is the update alone."""
         began = time.perf_counter()
         yield
         self._metrics["train"][f"time/{part}"].append(time.perf_counter() - began)
@@ -247,7 +230,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 self._metrics["train"][f"memory/{name}"].append(total / count)
 
     def _log_silent_groups(self, rows: Sequence[TrainingRow]) -> None:
-        """Replace TRL's share of groups without signal, which counts padding."""
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
             groups[group_key(row, self.options.grouping)] |= set() if math.isnan(row.total) else {row.total}
@@ -285,7 +267,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
-        """Drop the gradients of a step whose loss or gradient is not finite on any rank."""
         wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
         skip = bool(self.sum_over_ranks([wrong]))
         if skip:
@@ -295,11 +276,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
         if self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps):
-            raise TrainingAborted(
-                f"step {self.state.global_step + 1}: loss or gradient is not finite, {self.skipped_in_a_row} steps in a row "
-                f"(max_skipped_steps = {self.options.max_skipped_steps})\n  the weights are those of the last finite step\n"
-                "  to fix: lower learning_rate or max_grad_norm, and look at the rewards of these steps in trajectories/"
-            )
+            count = f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})"
+            said = f"step {self.state.global_step + 1}: loss or gradient is not finite, {count}"
+            raise TrainingAborted(said, fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/")
         return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -314,16 +293,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """As TRL's, (B, T) over the completion, without padding and with each shared prefix computed once."""
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int,
+        batch_size: int | None = None, compute_entropy: bool = False, **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         most = self.options.rows_per_forward
         if not self.options.share_prefix:
             given = (model, input_ids, attention_mask, logits_to_keep, most, compute_entropy)
@@ -355,26 +327,11 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         advice = f"lower rows_per_forward (now {rows})" if rows > 1 else "shorten chunks, view_tokens or max_completion_length"
-        raise TrainingAborted(
-            f"out of memory in the update, with rows_per_forward = {rows}\n  to fix: {advice}; "
-            f"on a GPU also bf16 or gradient_checkpointing\n  the device said: {str(error).splitlines()[0]}"
-        ) from error
-
-
-@contextmanager
-def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
-    """Restore ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable."""
-    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, trains in before:
-            parameter.requires_grad_(trains)
+        said = f"out of memory in the update, with rows_per_forward = {rows}: {str(error).splitlines()[0]}"
+        raise TrainingAborted(said, fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing") from error
 
 
 def _reward_stub(name: str) -> Any:
-    """A named reward for TRL's weights and metrics; its values come from the rollouts."""
-
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rewards are computed by the rollouts")
 
@@ -399,10 +356,7 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
 
 
 def spread(sources: Sequence[str], seed: int) -> list[int]:
-    """Return a random order of the instances in which each source comes at even intervals.
-
-    Without it, several steps in a row may use one source by chance, and the policy unlearns the others.
-    """
+    """Return a random order in which each source comes at even intervals: steps of one source alone unlearn the others."""
     generator = torch.Generator().manual_seed(seed)
     members: dict[str, list[int]] = defaultdict(list)
     for index in torch.randperm(len(sources), generator=generator).tolist():

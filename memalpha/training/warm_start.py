@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,8 +113,7 @@ class WarmupRunOptions(NamedTuple):
     training: WarmupTrainingArguments
 
 
-WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)
-"""The groups of ``memalpha warmup``, in the order of ``WarmupRunOptions``."""
+WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)  # in the order of ``WarmupRunOptions``
 
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
@@ -122,11 +122,7 @@ def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
 
 
 def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
-    """Train on demonstrations, save, and return the folder of the adapter (or model).
-
-    InputError if an option, model or source does not fit. RunFolderError if the folder exists without ``overwrite``, is no warm
-    start's, is the base model's, or cannot be made.
-    """
+    """Train on demonstrations; return the folder of the adapter (or model); InputError if options or folder do not fit."""
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
     _check_place(target, warmup)
@@ -162,7 +158,6 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
 
 
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
-    """Raise RunFolderError unless the folder is free, or a warm start's, finished or not, and ``overwrite`` is set."""
     if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
         raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
     if holds_something(target):
@@ -181,17 +176,14 @@ class Demonstration(NamedTuple):
     shared: int
 
 
-def make_demonstrations(
-    warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
-) -> tuple[list[Demonstration], list[Operation]]:
+def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
-    pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
+    pairs = list(demonstrate(instances, agent, _teacher(warmup), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
 
 def _teacher(warmup: WarmupOptions) -> Teacher:
-    """The teacher of each instance: toy task, annotated facts, or plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
 
@@ -233,11 +225,8 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
     positions = positions_of(model_config)
     longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
     if positions and longest > positions:
-        raise InputError(
-            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
-            expected=f"at most {positions} tokens",
-            fix="lower view_tokens, or prepare the data with shorter chunks",
-        )
+        said = f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}"
+        raise InputError(said, fix="lower view_tokens, or prepare the data with shorter chunks")
 
 
 class WarmupTrainer(Trainer):  # type: ignore[misc]
@@ -246,9 +235,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
         first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
-        self.common_prefix = next(
-            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
-        )
+        self.common_prefix = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))))
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -262,9 +249,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         """Return the next micro-batches without a token count: each micro-batch has its own mean."""
         return [next(epoch_iterator) for _ in range(num_batches)], None
 
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
+    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:
         """Mean of -log p over the completion tokens of the batch."""
         rows = [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in inputs["rows"]]
         logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps

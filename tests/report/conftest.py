@@ -54,7 +54,7 @@ def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResu
     rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), Sampling(90))
     found = []
     for rollout, rewards in zip(rollouts, SCORER.score(rollouts), strict=True):
-        recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards])
+        recorded = rollout_to_json(rollout, rewards, REWARD)
         found.append((instance_result(rollout, rewards, REWARD), recorded))
     return found
 
@@ -66,7 +66,7 @@ def write_training_step(run: RunFolder, agent: AgentStep, step: int) -> None:
     lines = []
     for index, (rollout, rewards) in enumerate(zip(rollouts, SCORER.score(rollouts), strict=True)):
         advantages = [(1 - 2 * index) * advantage for advantage in (0.5, 0.25)]
-        recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards], advantages)
+        recorded = rollout_to_json(rollout, rewards, REWARD, advantages)
         lines.append({"step": step, "group": 0, "rollout": index, **recorded})
     run.write_lines(trajectory_name(step, 0), lines)
 

@@ -1,6 +1,7 @@
 """Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them; the terminal."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from hypothesis import given
@@ -15,7 +16,7 @@ from memalpha.report import view
 from memalpha.report.terminal import list_rollouts, show_rollout
 from memalpha.report.view import SIGNS, Tone, calls, duration, known, mean, memory_after_steps, number, printable
 from memalpha.runs import RunFolder
-from memalpha.training.results import _change, _entry, _result
+from memalpha.training.results import _change, _result
 from memalpha.types import Change, Chunk, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
@@ -69,7 +70,7 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
                 assert result.entry_id is not None
                 changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
         found.append({"changes": changes})
-        truth.append({entry.id: view.entry_text(_entry(entry) or {}) for entry in memory})
+        truth.append({entry.id: view.entry_text(asdict(entry)) for entry in memory})
     return {"steps": found}, truth
 
 

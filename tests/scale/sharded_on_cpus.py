@@ -1,12 +1,7 @@
-"""``memalpha`` on CPUs as if they were accelerators, for tests of FSDP2 and DeepSpeed; started by ``accelerate launch``.
+"""``memalpha`` on CPUs as if they were accelerators, for tests of sharding; several commands are joined by --then.
 
-    accelerate launch --config_file configs/accelerate/fsdp2.yaml --num_processes 2 --mixed_precision no \
-        tests/scale/sharded_on_cpus.py train OPTIONS [--then train OPTIONS ...]
-
-torch and DeepSpeed shard on CPUs with gloo as anywhere; Accelerate asks for an accelerator first, and is told that the CPUs are
-some. Needs ACCELERATE_TORCH_DEVICE=cpu and ``--use_cpu false``. Into each run folder goes ``sharded.json``: for each step, how many
-parameters hold less than all of their elements on this rank, and how many there are. AS_THEY_ARE=1 leaves out the putting together
-of weights: the planted fault.
+Needs ACCELERATE_TORCH_DEVICE=cpu and ``--use_cpu false``. Into each run folder goes ``sharded.json``: for each step, how many
+parameters are shards, and how many there are. AS_THEY_ARE=1 leaves out the putting together of weights: the planted fault.
 """
 
 import json
@@ -21,7 +16,6 @@ from transformers import training_args
 
 
 def cpus_as_accelerators():
-    """For sharding alone: DDP takes CPUs as they are."""
     if not {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():
         return
     training_args.is_torch_bf16_gpu_available = lambda: True

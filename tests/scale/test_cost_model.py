@@ -10,9 +10,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 # q 8x4, k and v 8x2 each, o 4x8, gate, up and down 8x10 each: 32 + 32 + 32 + 240 = 336 weights a layer
 TINY = cost.Model(hidden=8, layers=3, heads=2, kv_heads=1, head_dim=2, intermediate=10, vocabulary=50)
-SMALL = cost.Setting(
-    instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5,
-)  # fmt: skip
+SMALL = cost.Setting(instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5)
 BARE = cost.Training(lora_rank=0, checkpointing=False)
 
 
@@ -35,15 +33,6 @@ def test_tokens_by_hand():
     assert cost.update_tokens(SMALL, BARE) == 6 * 100 + 24 * 30
     assert cost.update_tokens(SMALL, replace(BARE, rows_per_forward=2)) == 12 * 100 + 24 * 30  # each group in two packs
     assert cost.update_tokens(SMALL, replace(BARE, share_prefix=False)) == 24 * 130
-
-
-def test_visible_pairs_by_counting():
-    """Against a mask of prefix and rows, the diagonal counted half, as the formula does."""
-    prefix, own, rows = 5, 3, 2
-    segment = [0] * prefix + [1] * own + [2] * own
-    seen = sum((0.5 if i == j else 1.0) for i in range(len(segment)) for j in range(i + 1) if segment[j] in (0, segment[i]))
-    assert cost.visible_pairs(prefix, own, rows, share=True) == seen
-    assert cost.visible_pairs(prefix, own, rows, share=False) == rows * (prefix + own) ** 2 / 2
 
 
 def test_operations_of_the_update_by_hand():

@@ -7,16 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from memalpha.errors import InputError
-from memalpha.training.build import load_policy
-from memalpha.training.config import RunOptions
-from memalpha.training.sharding import Sharding, check_sharding, sharding_of
+from memalpha.training.sharding import Sharding, check_sharding
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = [
@@ -29,7 +26,6 @@ needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is No
 
 
 def launch(config, *command, **environment):
-    """Run a command of two processes through the launcher."""
     command = [
         sys.executable, "-m", "accelerate.commands.launch", "--config_file", f"configs/accelerate/{config}.yaml",
         "--num_processes", "2", "--mixed_precision", "no", *map(str, command),
@@ -127,18 +123,6 @@ def test_generating_from_shards_fails(ddp, tmp_path):
     assert done.returncode != 0
 
 
-def state(**plugins):
-    return SimpleNamespace(state=SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins}))
-
-
-def test_the_way_of_sharding_is_read_from_the_plugins():
-    assert sharding_of(state()) is Sharding.NONE
-    assert sharding_of(state(fsdp_plugin=SimpleNamespace(fsdp_version=2))) is Sharding.FSDP2
-    assert sharding_of(state(fsdp_plugin=SimpleNamespace(fsdp_version=1))) is Sharding.FSDP1
-    assert sharding_of(state(deepspeed_plugin=SimpleNamespace(zero_stage=2))) is Sharding.NONE
-    assert sharding_of(state(deepspeed_plugin=SimpleNamespace(zero_stage=3))) is Sharding.ZERO3
-
-
 @pytest.mark.parametrize(
     ("sharding", "reader", "gathers", "named"),
     [
@@ -154,8 +138,3 @@ def test_what_would_hang_is_refused_by_name_and_the_rest_passes(monkeypatch, sha
         check_sharding(sharding, reader, gathers)
     check_sharding(Sharding.NONE, "base", gathers=False)
     check_sharding(Sharding.ZERO3, "endpoint", gathers=True)
-
-
-def test_sixteen_bits_are_refused_for_weights_that_all_train():
-    with pytest.raises(InputError, match="full_finetuning with dtype bfloat16"):
-        load_policy(RunOptions(model="nano", full_finetuning=True, dtype="bfloat16"))

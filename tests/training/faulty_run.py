@@ -1,13 +1,8 @@
 """Runs the command line with a fault planted at one step of one rank: ``faulty_run.py FAULT STEP RANK train ...``."""
 
 import os
-import resource
 import signal
 import sys
-from contextlib import suppress
-from pathlib import Path
-
-import torch
 
 from memalpha import runs
 from memalpha.cli import main
@@ -19,25 +14,11 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-HOARD: list[torch.Tensor] = []
-
-
-def no_memory() -> None:
-    """Let this process have no more than it has, and take what is free of that but for some crumbs."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
-    for size in (2**20, 2**16):
-        with suppress(RuntimeError):
-            while True:
-                HOARD.append(torch.empty(size))
-
-
-WRAPPED = {  # the fault: what is wrapped, what happens, and whether afterwards
-    "before-rollouts": ("_generate_and_score_completions", kill, False),
-    "between-rollouts-and-update": ("_scored_rows", kill, True),
-    "in-update": ("_compute_loss", kill, True),
-    "after-gradients": ("_keep_step", kill, True),
-    "no-memory": ("_compute_loss", no_memory, False),
+WRAPPED = {  # the fault: what is wrapped, and whether the kill comes afterwards
+    "before-rollouts": ("_generate_and_score_completions", False),
+    "between-rollouts-and-update": ("_scored_rows", True),
+    "in-update": ("_compute_loss", True),
+    "after-gradients": ("_keep_step", True),
 }
 
 
@@ -62,16 +43,16 @@ def plant(fault: str, step: int, rank: int) -> None:
         real_pending(trainer, folder)
 
     if fault in WRAPPED:
-        name, act, after = WRAPPED[fault]
+        name, after = WRAPPED[fault]
         real = getattr(MemoryGRPOTrainer, name)
 
         def wrapped(trainer, *args, **kwargs):
             now = trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
             if now and not after:
-                act()
+                kill()
             result = real(trainer, *args, **kwargs)
             if now and after:
-                act()
+                kill()
             return result
 
         setattr(MemoryGRPOTrainer, name, wrapped)

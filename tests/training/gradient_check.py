@@ -176,15 +176,15 @@ def make_instances():
     ]
 
 
-def make_trainer(case, folder):
+def make_trainer(case, folder, **more):
     world = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = MemoryGRPOConfig(
-        output_dir=str(folder), use_cpu=True, num_generations=GROUP,
+        output_dir=str(folder), use_cpu="ACCELERATE_USE_FSDP" not in os.environ, num_generations=GROUP,
         per_device_train_batch_size=GROUP if case.splits > 1 else 2 * GROUP // world,
         steps_per_generation=case.splits, num_iterations=case.iterations, max_steps=case.steps, max_completion_length=LONGEST,
         learning_rate=1e-2, lr_scheduler_type="constant", beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,
         epsilon_high=1.02 if case.loss == "cispo" else 0.25, scale_rewards=case.scale, importance_sampling_level=case.level,
-        mask_truncated_completions=case.drop_cut_off, save_strategy="no", seed=3,
+        mask_truncated_completions=case.drop_cut_off, save_strategy="no", seed=3, **more,
     )  # fmt: skip
     policy, instances = make_policy(case), make_instances()
     if case.start == "full" and case.beta:  # TRL loads the reference from where the policy came from
@@ -271,15 +271,10 @@ class Check(TrainerCallback):
                 ids = list(step.completion.ids)
                 local.append(
                     HandRow(
-                        key,
-                        (i // GROUP, t, i),
-                        list(step.prompt.ids),
-                        ids,
-                        reward,
-                        ids[-1] not in ends,
+                        key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends,
                         sampled=step.completion.logprobs,
                     )
-                )
+                )  # fmt: skip
         local.sort(key=lambda row: row.place)
         self.rows = gather_object(local)
         advantages_by_hand(self.rows, case.scale)

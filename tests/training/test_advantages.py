@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,21 +42,3 @@ def test_against_numpy_over_ragged_groups(rows, scale):
             divisor = 1.0 if scale is Scale.NONE else rewards[mine].std(ddof=1) + 1e-4
             expected[mine] = (rewards[mine] - rewards[mine].mean()) / divisor
     assert advantages(rewards.tolist(), groups.tolist(), scale) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-6)
-
-
-@given(
-    st.integers(2, 5).flatmap(lambda g: st.lists(st.lists(REWARDS | st.just(NAN), min_size=g, max_size=g), min_size=1, max_size=5)),
-    SCALES,
-)
-def test_step_groups_are_normalised_as_by_trl(groups, scale):
-    """GRPOTrainer: rewards.view(-1, G), nanmean, nanstd, (r - mean) / (std + 1e-4), NaN to 0."""
-    from trl.trainer.utils import nanstd
-
-    grouped, size = torch.tensor(groups, dtype=torch.float64), len(groups[0])
-    expected = grouped - grouped.nanmean(1, keepdim=True)
-    if scale is Scale.GROUP:
-        expected = expected / (nanstd(grouped, dim=1)[:, None] + 1e-4)
-    expected[torch.isfinite(grouped).sum(1) == 1] = 0.0  # TRL's deviation of one is NaN, too
-    keys = [index // size for index in range(grouped.numel())]
-    found = advantages(grouped.flatten().tolist(), keys, scale)
-    assert found == pytest.approx(expected.nan_to_num(nan=0.0).flatten().tolist(), rel=1e-6, abs=1e-6)

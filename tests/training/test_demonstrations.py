@@ -1,7 +1,6 @@
 """Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of the same state."""
 
 import json
-import random
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -43,23 +42,9 @@ def scripted(instance, index, memory, rng):
     return STEPS[index]
 
 
-def hermes(*calls):
-    return "\n".join(
-        f'<tool_call>\n{{"name": "memory_{name}", "arguments": {{{arguments}}}}}\n</tool_call>' for name, arguments in calls
-    )
-
-
 TEXTS = {
     "compact": ["+ apple\n+ boat", ".", "= 1 apple door\n- 2"],
     "compact_text": ["+ apple\n+ boat", ".", "= apple\n> apple door\n- boat"],
-    "hermes": [
-        hermes(("insert", '"section": "facts", "content": "apple"'), ("insert", '"section": "facts", "content": "boat"')),
-        "",
-        hermes(
-            ("update", '"entry_id": "1", "content": "apple door", "section": "facts"'),
-            ("delete", '"entry_id": "2", "section": "facts"'),
-        ),
-    ],
 }
 
 
@@ -82,13 +67,6 @@ def say(*operations):
     return lambda instance, index, memory, rng: list(operations)
 
 
-def test_end_marks_in_a_text_are_not_end_tokens():
-    agent, quotes = make_agent(), say(Operation(INSERT, "facts", "<|im_end|>"))
-    ((demonstration, _),) = demonstrate([make_instance("x", "apple")], agent, quotes, END, seed=0)
-    assert demonstration.completion_ids.count(END) == 1
-    assert agent.encoder.tokenizer.decode(demonstration.completion_ids[:-1]) == "+ <|im_end|>"
-
-
 def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
     fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
     assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
@@ -97,18 +75,6 @@ def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
     wrong = say(Operation(DELETE, "facts", entry_id="9"))
     with pytest.raises(InputError, match="the teacher's call fails on x: no entry '9' in facts"):
         list(demonstrate([INSTANCE], make_agent(), wrong, END, seed=0))
-
-
-def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
-    seen = []
-
-    def draws(instance, index, memory, rng):
-        seen.append((instance.id, index, len(memory), rng.random()))
-        return [Operation(INSERT, "facts", "apple")] if index == 0 else []
-
-    list(demonstrate([make_instance(name, "apple", "boat") for name in "ab"], make_agent(), draws, END, seed=3))
-    alone = random.Random("3/b")
-    assert seen[2:] == [("b", 0, 0, alone.random()), ("b", 1, 1, alone.random())] and len({row[3] for row in seen}) == 4
 
 
 @pytest.mark.parametrize("codec", ["compact_text", "hermes"])

@@ -55,7 +55,6 @@ def test_frozen_layers_stay_frozen_when_the_reference_switches_adapters():
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    """Reports of both ranks, from a run of its own."""
     out = tmp_path_factory.mktemp("two") / "reports.json"
     done = two(gradient_check.__file__, str(out))
     assert out.exists(), done.stderr[-4000:]

@@ -11,12 +11,12 @@ from memalpha.data.toy import THINGS
 CONFIG = str(Path(__file__).parents[2] / "configs" / "train" / "nano.yaml")
 
 
-def train(folder: Path, *options: str) -> dict:
+def train(folder, *options):
     assert run(["train", "--config", CONFIG, "--output_dir", str(folder), *options]) == 0
     return json.loads((folder / "summary.json").read_text())
 
 
-def share_of_things(folder: Path, name: str) -> float:
+def share_of_things(folder, name):
     """Share of things among all words that the held-out rollouts put into memory; 0 if they put none."""
     rollouts = [json.loads(line)["rollout"] for line in (folder / "held_out" / f"{name}.jsonl").read_text().splitlines()]
     results = [result for rollout in rollouts for step in rollout["steps"] for result in step["results"]]

@@ -7,7 +7,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from memalpha.errors import InputError
 from memalpha.training import prefix_attention
-from memalpha.training.logprobs import token_scores
 from memalpha.training.packed import Row, pack_rows, packed_logps, split_rows
 
 VOCABULARY = 101
@@ -101,23 +100,6 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
     assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
     model.save_pretrained(tmp_path)
     assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("at_once", [1, 20, 2**20])
-def test_token_scores_equal_log_softmax(at_once, monkeypatch):
-    monkeypatch.setattr("memalpha.training.logprobs.ELEMENTS_AT_ONCE", at_once)
-    draw, vocabulary = torch.Generator().manual_seed(4), 7
-    logits = (3 * torch.randn(5, vocabulary, generator=draw)).requires_grad_()
-    targets = torch.randint(0, vocabulary, (5,), generator=draw)
-    weights = torch.randn(5, generator=draw)
-    scores = (logits / 0.6).log_softmax(-1)
-    expected = scores.gather(-1, targets[:, None])[:, 0]
-    (expected_gradient,) = torch.autograd.grad((weights * expected).sum(), logits)
-    result = token_scores(logits, targets, 0.6, compute_entropy=True)
-    (gradient,) = torch.autograd.grad((weights * result.logps).sum(), logits)
-    torch.testing.assert_close(result.logps, expected)
-    torch.testing.assert_close(gradient, expected_gradient)
-    torch.testing.assert_close(result.entropies, -(scores.exp() * scores).sum(-1))
 
 
 def test_split_keeps_groups_together_and_under_the_budget():

@@ -2,26 +2,18 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
 
-from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import run_rollouts
-from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
-from memalpha.generation.hf import HFGenerator
-from memalpha.models import load_policy_model
-from memalpha.training.run import RunCallback, check_same
+from memalpha.training.run import check_same
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.types import Sampling
 
 LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", "in-checkpoint", "after-checkpoint"
 EVERY_KILL = [pytest.param(fault, step, marks=pytest.mark.slow) for fault in ("before-rollouts", *LATE) for step in (1, 2, 3, 4)]
@@ -45,7 +37,7 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory) -> Path:
+def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train") / "run"
     assert train(folder) == 0
     return folder
@@ -59,24 +51,6 @@ def test_every_step_moved_the_weights_and_every_epoch_has_an_order_of_its_own(wh
     first, second = [list(dict.fromkeys(steps[i] + steps[i + 1])) for i in (0, 2)]
     assert sorted(first) == sorted(second) and len(first) == 8
     assert first != second
-
-
-def test_a_checkpoint_draws_the_completions_of_the_next_step(whole_run):
-    """Replay: the saved weights, loaded into a fresh model, write step 3 again, word for word; those of step 1 do not."""
-    lines = (whole_run / "trajectories" / "step-000003-rank-0.jsonl").read_text().splitlines()
-    wanted = [json.loads(line) for line in lines]
-    instances = {instance.id: instance for instance in load_data("toy", {"n": 8, "split": "train"}, 1)}
-    sampling = Sampling(32, 1.0, seed=random.Random("1/2/0").getrandbits(40))
-
-    def written(step: int) -> list[list[str]]:
-        policy = load_policy_model(str(whole_run / f"checkpoint-{step}"))
-        agent = AgentStep(AgentConfig.load(whole_run / "adapter"), policy.tokenizer)
-        generator = HFGenerator(policy.model, policy.tokenizer)
-        rollouts = run_rollouts([instances[row["instance"]] for row in wanted], agent, generator, sampling)
-        return [[record.completion.text for record in rollout.steps] for rollout in rollouts]
-
-    expected = [[step["completion"] for step in row["steps"]] for row in wanted]
-    assert written(2) == expected != written(1)
 
 
 @pytest.mark.parametrize(("fault", "step"), KILLS)
@@ -140,19 +114,6 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(whole_run, tmp_path
     assert_same_end(tmp_path / "run", whole_run)
 
 
-def test_a_second_ctrl_c_stops_at_once(monkeypatch):
-    callback = RunCallback(None, None, None, None)
-    with callback.listening():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # a launcher's repetition
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert callback.signal is signal.SIGINT
-        monkeypatch.setattr(callback, "repeated_after", 0.0)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(1)
-
-
 def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     before = (whole_run / "summary.json").read_bytes()
     assert train(whole_run) == 1
@@ -182,7 +143,7 @@ def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def whole_run_of_two(tmp_path_factory) -> Path:
+def whole_run_of_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two") / "run"
     cpus = ["--config_file", "configs/accelerate/cpu-2.yaml", "-m", "memalpha", "train"]
     done = launch("-m", "accelerate.commands.launch", *cpus, *OF_TWO, "--output_dir", str(folder))

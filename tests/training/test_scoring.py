@@ -97,16 +97,6 @@ def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
     assert [len(request.results) for request in asked] == [1, 2, 1]
 
 
-def test_a_reader_that_fails_masks_its_rollout_and_no_other(rollouts):
-    rewards = scorer_of(Recall("apple")).score(rollouts)
-    assert all(math.isnan(step.accuracy) and math.isnan(step.total(RewardConfig())) for step in rewards[0])
-    assert [step.tool for step in rewards[0]] == [0.5, 2 / 3]
-    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
-    candle, apple = rollouts[0].questions
-    assert candle.score == 1.0 and candle.error is None
-    assert math.isnan(apple.score) and "the reader is down" in apple.error
-
-
 def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
     scorer = scorer_of(judge=Judge("a0"))
     rewards = scorer.score(rollouts)
@@ -124,8 +114,6 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
 
 
 class Quiet(Judge):
-    """Knows, too, after which chunks nothing had to change."""
-
     def nothing_due(self, request):
         self.asked.append(request)
         return request.chunk_index == 1
@@ -158,20 +146,6 @@ def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
     assert (summary["n"], summary["masked"], summary["accuracy"]) == (2, 0, 0.75)
     assert (summary["content"], summary["reward"]) == (1.0, pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1))  # b alone
     assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
-
-
-def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):
-    judge, config = Judge("a0", "b0"), RewardConfig(content_weight=0.0)
-    scorer = scorer_of(judge=judge, config=config)
-    rewards = scorer.score(rollouts)
-    assert judge.asked == []
-    assert all(math.isnan(step.content) for steps in rewards for step in steps)
-    assert rewards[1][0].total(config) == 1.0 + 1.0 + 0.05 * 0.5
-    metrics = scorer.metrics(rollouts, rewards)
-    assert metrics["reward_content"][1] == 0  # nothing was judged, so there is nothing to show
-    assert metrics["masked"] == (0.0, 2)
-    blind = RewardConfig(accuracy_weight=0.0)
-    assert not any(math.isnan(step.total(blind)) for step in scorer_of(Recall("seen"), config=blind).score(rollouts)[0])
 
 
 def test_metrics_by_hand(rollouts):

@@ -41,7 +41,7 @@ def make_instance(name: str) -> Instance:
 class Keeper(ScriptedGenerator):
     """Rollout i of each group keeps the first i words of the chunk it reads."""
 
-    def __init__(self, model, tokenizer, max_batch):
+    def __init__(self, model, tokenizer, **options):
         super().__init__(self.say, tokenizer)
 
     def say(self, prompt):
@@ -50,7 +50,6 @@ class Keeper(ScriptedGenerator):
 
 
 def asked(body) -> str:
-    """The word that a reader's question is about."""
     return re.search(r"was (\w+) seen", body["messages"][-1]["content"])[1]
 
 
@@ -64,7 +63,6 @@ def about_boat(body) -> bool:
 
 
 def written(body) -> str:
-    """The content of the write that a judge is asked about."""
     return json.loads(body["messages"][-1]["content"])["after"]
 
 
@@ -89,8 +87,6 @@ def judge():
 
 
 class Run:
-    """A finished run folder."""
-
     def __init__(self, folder):
         lines = [line for path in (folder / "trajectories").glob("*") for line in path.read_text().splitlines()]
         self.rollouts = {(row["instance"], row["rollout"] % GROUP): row for row in map(json.loads, lines)}
@@ -157,13 +153,6 @@ def test_a_reader_that_is_down_ends_the_run_with_one_message_that_names_it(tmp_p
     assert (done.rollouts, done.metrics) == ({}, [])
     rows = [json.loads(line) for line in (tmp_path / "run" / "held_out" / "before.jsonl").read_text().splitlines()]
     assert [row["result"]["accuracy"] for row in rows] == [None, None]
-
-
-def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, reader):
-    reader.script = [error(503, "starting")] * 10
-    code, done = train(tmp_path, data, reader.url, "--endpoint_retries", "7")
-    assert code == 0
-    check_by_value(done, masked=())
 
 
 FAULTS = {"server error": error(500, "worn out"), "refusal": error(400, "worn out: too long"), "silence": Fault(hang=True)}
