@@ -102,7 +102,6 @@ def attention_flops(model: Model, setting: Setting, own: float, share: bool) -> 
 
 
 def update_flops(model: Model, setting: Setting, training: Training) -> float:
-    """Operations of forward, backward and, with checkpointing, the second forward of the update."""
     tokens, lora = update_tokens(setting, training), training.lora_rank > 0
     attention = attention_flops(model, setting, setting.own + setting.completion, training.share_prefix)
     forward = 2 * model.layers * model.layer * tokens + attention
@@ -119,7 +118,6 @@ def prefill_flops(model: Model, setting: Setting, share: bool) -> float:
 
 
 def row_cache(model: Model, setting: Setting, width: int) -> float:
-    """Bytes of a row's keys and values, its share of the common prefix included."""
     return (setting.shared / setting.rollouts + setting.own + setting.completion) * model.kv_elements * width
 
 
@@ -191,10 +189,7 @@ def cpu_check() -> dict[str, dict[str, float]]:
         lengths = {key: run[key] for key in ("shared", "completion", "longest")}
         setting = Setting(run["groups"], run["rollouts"], run["chunks"], own=run["prompt"] - run["shared"], **lengths)
         work = update_flops(model, setting, Training(16, run["trained_layers"], checkpointing=False))
-        prefill, moved = (
-            prefill_flops(model, setting, share=True),
-            decode_seconds(model, setting, math.inf, 1.0, 4),
-        )  # at 1 byte a second
+        prefill, moved = prefill_flops(model, setting, True), decode_seconds(model, setting, math.inf, 1.0, 4)  # at 1 byte a second
         if not found:
             flops = work / run["update_seconds"]
             bandwidth = moved / (run["rollout_seconds"] - prefill / flops)
@@ -231,12 +226,12 @@ def work(training: Training) -> dict[str, float]:
     }
 
 
-def held(layout: tuple[Training, int, str]) -> dict[str, float]:
-    return {part: value / GB for part, value in memory(QWEN3_4B, 2, PUBLISHED, *layout).items()}
-
-
-def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False) -> str:
+def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False, unit: float = 1) -> str:
     """A Markdown table with three digits that matter, one line an entry, or one column if ``turned``."""
+
+    def shown(value: float) -> str:
+        return f"{value / unit:,.{0 if value >= 100 * unit else 1 if value >= 10 * unit else 2}f}"
+
     if turned:
         rows = {key: {name: row[key] for name, row in rows.items()} for key in next(iter(rows.values()))}
     columns = list(next(iter(rows.values())))
@@ -244,14 +239,10 @@ def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False) -> s
     return "\n".join([*lines, *(f"| {name} | " + " | ".join(map(shown, row.values())) + " |" for name, row in rows.items())])
 
 
-def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "work": lambda: table({name: work(variant) for name, variant in VARIANTS.items()}, turned=True),
     "sizes": lambda: table({"Qwen3-4B": SIZES}, turned=True),
-    "memory": lambda: table({name: held(layout) for name, layout in LAYOUTS.items()}),
+    "memory": lambda: table({name: memory(QWEN3_4B, 2, PUBLISHED, *layout) for name, layout in LAYOUTS.items()}, unit=GB),
     "step": lambda: table({f"{name}, {gpus}": step(gpus, *of) for name, of in STEPS.items() for gpus in (1, 8, 32)}),
     "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
     "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),

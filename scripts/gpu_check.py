@@ -3,7 +3,7 @@
     python scripts/gpu_check.py [--output runs/gpu_check] [--steps 8]     GRPO with LoRA in bfloat16 on SmolLM2-135M
     python scripts/gpu_check.py --cpu --output DIR                        in small, on the CPU: tests everything but the device
 
-Writes DIR/gpu_check.json and the run folder DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU.
+Writes DIR/gpu_check.json and DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(run: Path, options: dict[str, str]) -> dict[str, Any]:
-    """Train with these options and return what the run folder says."""
     from memalpha import cli
 
     code = cli.run(["train", *(word for name, value in options.items() for word in (f"--{name}", value)), "--overwrite"])
@@ -86,7 +85,6 @@ def speed(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def failures(rows: list[dict[str, Any]], steps: int, found: dict[str, Any]) -> list[str]:
-    """What is not well, one line each."""
     said = [] if len(rows) == steps else [f"{len(rows)} steps were logged, {steps} asked for"]
     for row in rows:
         bad = [name for name in ("loss", "grad_norm") if not isinstance(row.get(name), int | float) or not math.isfinite(row[name])]

@@ -30,19 +30,17 @@ Json = dict[str, Any]
 
 
 def read(name: str) -> Json:
-    """Read docs/results/NAME.json; empty if it is not there."""
+    """A record; empty if it is not there."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write(name: str, data: Json) -> None:
-    """Write docs/results/NAME.json."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def record_run(run: Path, name: str) -> None:
-    """A training run: summary, options, environment, curve."""
     folder = RunFolder(run)
     summary = folder.read_json("summary.json")
     if "delta" not in summary:
@@ -51,7 +49,6 @@ def record_run(run: Path, name: str) -> None:
 
 
 def record_comparison(folder: Path, name: str) -> None:
-    """An evaluation; in ``comparison`` its sets take the place of those of the same name."""
     run = RunFolder(folder)
     summary, origin = run.read_json("summary.json"), run.origin()
     part = {**origin, "inputs": run.read_json("inputs.json"), "false_accept": summary.pop("false_accept", None)}
@@ -61,16 +58,9 @@ def record_comparison(folder: Path, name: str) -> None:
 
 
 def merged(old: Json, new: Json) -> Json:
-    """A comparison with the sets of a newer one in the place of its own; the means over sets are taken anew.
-
-    InputError if both have an option or an adapter of one name that is not the same.
-    """
-
-    def named(item: Json) -> tuple[str, str]:
-        return item["set"], item["reader"]
-
-    known = {named(item): item for item in old["summary"]["sets"]}
-    fresh = {named(item): item for item in new["summary"]["sets"] if item["cells"] or named(item) not in known}
+    """A comparison with the sets of a newer one in the place of its own; the means over sets are taken anew."""
+    known, fresh = ({(item["set"], item["reader"]): item for item in of["summary"]["sets"]} for of in (old, new))
+    fresh = {key: item for key, item in fresh.items() if item["cells"] or key not in known}
     kept = {key: item for key, item in known.items() if key not in fresh}
     if not kept:
         return new
@@ -88,15 +78,10 @@ def merged(old: Json, new: Json) -> Json:
 
 def check_alike(old: Json, new: Json) -> None:
     """See that an option or an input that two evaluations both name is the same in both."""
-    before, after = (
-        {name: value for name, value in part["config"].items() if name not in {*MAY_CHANGE, *LISTS}} | part["inputs"]["adapters"]
-        for part in (old, new)
-    )
-    if other := [name for name in before.keys() & after.keys() if before[name] != after[name]]:
-        raise InputError(
-            f"{other[0]} was {before[other[0]]!r} and is {after[other[0]]!r}",
-            expected="the options and weights of the sets that stay",
-        )
+    before, after = ({**part["config"], **part["inputs"]["adapters"]} for part in (old, new))
+    for name in before.keys() & after.keys() - {*MAY_CHANGE, *LISTS}:
+        if before[name] != after[name]:
+            raise InputError(f"{name} was {before[name]!r} and is {after[name]!r}", expected="what the sets that stay were made with")
 
 
 def means(sets: Sequence[Json], kinds: Mapping[str, str]) -> Json:
@@ -111,10 +96,7 @@ FREE = {"output_dir", "rows_per_forward", "generation_rows", "overwrite", "resum
 
 
 def record_ablations(folder: Path) -> None:
-    """Every finished run of a folder, against its own start and against ``default``.
-
-    InputError if there is no run, or one differs from ``default`` in more than its change.
-    """
+    """Every finished run of a folder, against its own start and against ``default``, from which its change alone sets it apart."""
     changes = {"default": {}, **yaml.safe_load((ROOT / "configs" / "train" / "ablations.yaml").read_text(encoding="utf-8"))}
     runs = []
     for path in sorted(folder.glob("*/seed-*/summary.json")):
@@ -142,15 +124,11 @@ def record_ablations(folder: Path) -> None:
 
 
 def check_change(reference: RunFolder, run: RunFolder, change: Json) -> None:
-    """See that a run differs from another in its change alone."""
-    options = [reference.config, run.config]
-    other = {key for key in options[0].keys() & options[1].keys() if options[0][key] != options[1][key]} - FREE - change.keys()
-    if other:
-        name = min(other)
-        raise InputError(
-            f"{run.path} has {name} {options[1][name]!r} and {reference.path} has {options[0][name]!r}",
-            expected=f"runs that differ in {', '.join(change) or 'nothing'}",
-        )
+    before, after = reference.config, run.config
+    for name in sorted(before.keys() & after.keys() - FREE - change.keys()):
+        if before[name] != after[name]:
+            said = f"{run.path} has {name} {after[name]!r} and {reference.path} has {before[name]!r}"
+            raise InputError(said, expected=f"runs that differ in {', '.join(change) or 'nothing'}")
 
 
 def difference(first: RunFolder, at_first: str, second: RunFolder, at_second: str) -> Json:
@@ -174,12 +152,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", nargs="?", help="of the record (default: comparison, ablations, or the name of the run's folder)")
     given = parser.parse_args(arguments)
     try:
-        if given.what == "run":
-            record_run(given.folder, given.name or given.folder.name)
-        elif given.what == "comparison":
-            record_comparison(given.folder, given.name or "comparison")
-        else:
+        if given.what == "ablations":
             record_ablations(given.folder)
+        else:
+            record, name = {"run": (record_run, given.folder.name), "comparison": (record_comparison, "comparison")}[given.what]
+            record(given.folder, given.name or name)
     except (MemAlphaError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

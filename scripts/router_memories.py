@@ -37,8 +37,6 @@ SETTINGS = {
 
 
 class FaissSections:
-    """FAISS layer 1 in front of any layer 2."""
-
     def __init__(self, kept, embedder):
         self._config, self._embedder = RetrievalConfig(retrieval=RetrievalMode.DENSE, sections_kept=kept), embedder
         self._retrievers = {}
@@ -58,7 +56,7 @@ def trained(task, embedder, seed):
 
 
 def compare(task, config, embedder, routers):
-    """A row for all sections, each router, and the oracle, which has no time. Time: processor time of a search, both layers."""
+    """A row for all sections, each router, and the oracle; time: processor time of a search, both layers."""
     rows = []
     for name, router in {"everything": None, **routers}.items():
         memories = {id(case.memory): case.memory for case in task.cases}
