@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     at = {**environment(), "threads": options.threads, "load": round(os.getloadavg()[0], 2)}
     machine = {name: at[name] for name in ("processor", "cores", "threads", "load")}
-    versions = {"python": at["python"], "code": at["code"], **at["packages"]}
-    made = {"command": " ".join(["python scripts/bench.py", *words]), "date": at["started"], "machine": machine, "versions": versions}
+    made = {"command": " ".join(["python scripts/bench.py", *words]), "date": at["started"], "machine": machine}
+    made["versions"] = {"python": at["python"], "code": at["code"], **at["packages"]}
     found = {"name": options.name, "ratios": found["ratios"], "details": made | found["details"]}
     print(json.dumps(found, allow_nan=False, indent=None if options.json else 1), flush=True)
     return 0

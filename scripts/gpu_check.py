@@ -47,8 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     output = known.output.resolve()
     os.chdir(ROOT)
     options = {**(CPU_OPTIONS if known.cpu else GPU_OPTIONS), "max_steps": str(known.steps), "output_dir": str(output / "run")}
-    found = measure(output / "run", options)
-    found |= {"device": "CPU", "peak_memory_GB": None}
+    found = measure(output / "run", options) | {"device": "CPU", "peak_memory_GB": None}
     if not known.cpu:
         found |= {"device": torch.cuda.get_device_name(0), "peak_memory_GB": torch.cuda.max_memory_allocated() / 1e9}
     (output / "gpu_check.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

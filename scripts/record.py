@@ -52,8 +52,7 @@ def record_comparison(folder: Path, name: str) -> None:
     run = RunFolder(folder)
     summary, origin = run.read_json("summary.json"), run.origin()
     part = {**origin, "inputs": run.read_json("inputs.json"), "false_accept": summary.pop("false_accept", None)}
-    sets = [{"part": 0, **item} for item in summary["sets"]]
-    found = {"parts": [part], "summary": {**summary, "sets": sets}}
+    found = {"parts": [part], "summary": {**summary, "sets": [{"part": 0, **item} for item in summary["sets"]]}}
     write(name, merged(read(name), found) if read(name) else found)
 
 
@@ -81,7 +80,9 @@ def check_alike(old: Json, new: Json) -> None:
     before, after = ({**part["config"], **part["inputs"]["adapters"]} for part in (old, new))
     for name in before.keys() & after.keys() - {*MAY_CHANGE, *LISTS}:
         if before[name] != after[name]:
-            raise InputError(f"{name} was {before[name]!r} and is {after[name]!r}", expected="what the sets that stay were made with")
+            raise InputError(
+                f"{name} was {before[name]!r} and is {after[name]!r}", expected="what the sets that stay were made with"
+            )
 
 
 def means(sets: Sequence[Json], kinds: Mapping[str, str]) -> Json:
@@ -108,9 +109,7 @@ def record_ablations(folder: Path) -> None:
             compared = difference(RunFolder(reference), "after", run, "after")
         summary, at = run.read_json("summary.json"), run.origin()["environment"]
         runs.append({
-            "name": name,
-            "change": changes[name],
-            "command": " ".join(at["command"]),
+            "name": name, "change": changes[name], "command": " ".join(at["command"]),
             **{key: summary[key] for key in ("seed", "steps", "seconds")},
             **{key: at[key] for key in ("started", "code", "processor", "cores")},
             **{part: {key: summary[part][key] for key in WATCHED} for part in ("before", "after")},
@@ -133,16 +132,13 @@ def check_change(reference: RunFolder, run: RunFolder, change: Json) -> None:
 
 def difference(first: RunFolder, at_first: str, second: RunFolder, at_second: str) -> Json:
     """Mean accuracy of the second held-out evaluation minus the first, paired by instance; ``left_out`` lack a score."""
-    scores = [
-        {row["result"]["instance"]: row["result"]["accuracy"] for row in run.read_lines(f"held_out/{name}.jsonl")}
-        for run, name in ((first, at_first), (second, at_second))
-    ]
-    if scores[0].keys() != scores[1].keys():
+    rows = first.read_lines(f"held_out/{at_first}.jsonl"), second.read_lines(f"held_out/{at_second}.jsonl")
+    before, after = ({row["result"]["instance"]: row["result"]["accuracy"] for row in of} for of in rows)
+    if before.keys() != after.keys():
         raise InputError(f"{first.path} and {second.path} were evaluated on different instances", expected="the same eval_data")
-    known = [key for key, score in scores[0].items() if score is not None and scores[1][key] is not None]
-    gaps = [scores[1][key] - scores[0][key] for key in known]
+    gaps = [after[key] - score for key, score in before.items() if score is not None and after[key] is not None]
     stderr = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
-    return {"mean": statistics.fmean(gaps), "stderr": stderr, "n": len(known), "left_out": len(scores[0]) - len(known)}
+    return {"mean": statistics.fmean(gaps), "stderr": stderr, "n": len(gaps), "left_out": len(before) - len(gaps)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

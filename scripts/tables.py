@@ -133,17 +133,12 @@ HELD_OUT = (
     "calls_per_instance", "update_share", "delete_share", "cut_off",
 )  # fmt: skip
 SAMPLED = {
-    "completions/mean_length": "tokens a completion",
-    "memory/tokens": "tokens of the memory at the end",
-    "memory/entries": "entries at the end",
-    "memory/entry_words": "words an entry",
-    "memory/verbatim": "entries copied word for word",
-    "memory/duplicates": "calls that insert what is there",
-    "memory/calls_per_chunk": "calls a chunk",
-    "memory/silent_chunks": "chunks without a call",
-    "memory/unparsed": "calls that are none",
-    "completions/clipped_ratio": "completions cut off",
-}
+    "completions/mean_length": "tokens a completion", "memory/tokens": "tokens of the memory at the end",
+    "memory/entries": "entries at the end", "memory/entry_words": "words an entry",
+    "memory/verbatim": "entries copied word for word", "memory/duplicates": "calls that insert what is there",
+    "memory/calls_per_chunk": "calls a chunk", "memory/silent_chunks": "chunks without a call",
+    "memory/unparsed": "calls that are none", "completions/clipped_ratio": "completions cut off",
+}  # fmt: skip
 """What would show a policy that games its reward, by its name in ``metrics.jsonl``."""
 INCIDENTAL = {"output_dir", "seed", "overwrite", "rows_per_forward", "save_steps"}
 

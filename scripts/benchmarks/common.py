@@ -33,7 +33,7 @@ class Series(NamedTuple):
 
 
 def alternate(variants: Mapping[str, Callable[[], object]], rounds: int, *, warmup: int = 1) -> dict[str, Series]:
-    """Time each variant once a round, in turn (a slow minute hits all of them), after ``warmup`` rounds."""
+    """Time each variant once a round, in turn (a slow minute hits all of them)."""
     for _ in range(warmup):
         for call in variants.values():
             call()

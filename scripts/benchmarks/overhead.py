@@ -100,5 +100,5 @@ def run(options: Any) -> dict[str, Any]:
     total, steps = found.pop("total"), max(1, options.steps - 1)
     parts = sorted({**found, "rest": total - sum(found.values())}.items(), key=lambda item: -item[1])
     table = [{"part": name, "seconds_a_step": seconds / steps, "share": seconds / total} for name, seconds in parts]
-    overhead = 1 - sum(found[name] for name in ("forward", "backward", "optimizer")) / total
-    return {"ratios": {"overhead": overhead}, "details": {"sizes": {"steps": steps, "seconds_a_step": total / steps}, "table": table}}
+    ratios = {"overhead": 1 - sum(found[name] for name in ("forward", "backward", "optimizer")) / total}
+    return {"ratios": ratios, "details": {"sizes": {"steps": steps, "seconds_a_step": total / steps}, "table": table}}

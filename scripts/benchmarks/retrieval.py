@@ -1,12 +1,11 @@
 """Search and update of the two-layer retriever at 100, 10,000 and 1,000,000 entries, against brute force and rank_bm25.
 
-* dense: random vectors of 384 dimensions around centres around nine sections, with layer 1 open and keeping two of the nine;
-  against a numpy product with all vectors. The embedder is a table, so embedding costs nothing in either.
-* lexical: texts of 5 to 12 words by a power law; against rank_bm25, which is built anew after an update because it has no other
-  way, and BM25 computed in numpy over all texts.
+* dense: random vectors around centres around nine sections, with layer 1 open and keeping two of the nine; against a numpy product
+  with all vectors. The embedder is a table.
+* lexical: texts by a power law; against rank_bm25, which is built anew after an update, and numpy over all texts.
 
-Recall@10: hits whose exact score is at least the tenth best one's. An update's time ends with a search that has seen it; ``build_s``
-is the first search, which builds the index. Ratios are of medians of processor time. A million entries take 7 GB.
+Recall@10: hits whose exact score is at least the tenth best one's. An update's time ends with a search that has seen it; the first
+search builds the index (``build_s``). Ratios are of medians of processor time. A million entries take 7 GB.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def run(options: Any) -> dict[str, Any]:
 
 
 class Bench:
-    """A memory and its retriever. A subclass has ``queries``, ``exact(query)``: scores of all entries, and ``change(number)``, which
-    gives an entry (from 0) a new content and returns it."""
+    """A memory and its retriever; ``exact`` scores all entries, ``change`` gives an entry (from 0) a new content and returns it."""
 
     kind: RetrievalMode
     queries: list[str]
@@ -91,11 +89,10 @@ class Bench:
         found, right = 0, 0
         for query in self.queries:
             scores = self.exact(query)
-            wanted = min(K, int((scores > 0).sum()) if self.kind == "lexical" else len(scores))
+            wanted = min(K, int((scores > 0).sum()) if self.kind is RetrievalMode.LEXICAL else len(scores))
             if wanted:
-                least = np.partition(scores, -wanted)[-wanted] - 2e-6
                 hits = [int(hit.entry.id) - 1 for hit in self.retriever.search(query, K)]
-                right += int((scores[hits] >= least).sum())
+                right += int((scores[hits] >= np.partition(scores, -wanted)[-wanted] - 2e-6).sum())
                 found += wanted
         return right / found
 
@@ -118,10 +115,8 @@ class Bench:
         return rows, faster, update
 
     def time_searches(self, rounds: int, **calls: Callable[[], object]) -> dict[str, common.Series]:
-        def several(call: Callable[[], object]) -> Callable[[], object]:
-            return lambda: [call() for _ in range(self.per)]
-
-        return common.alternate({name: several(call) for name, call in calls.items()}, rounds)
+        several = {name: lambda call=call: [call() for _ in range(self.per)] for name, call in calls.items()}
+        return common.alternate(several, rounds)
 
     def row(self, name: str, searched: common.Series) -> dict[str, Any]:
         return {"variant": name, "search_ms": 1e3 * searched.median("cpu") / self.per}

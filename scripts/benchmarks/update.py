@@ -59,14 +59,14 @@ def run(options: Any) -> dict[str, Any]:
     most = products[peak][0]
     line("ours, beside torch.mm", series["ours"], tokens, work["total"])
     line(f"torch.mm {peak}", series[peak], None, most)
-    pairs = zip(getattr(series["ours"], options.clock), getattr(series[peak], options.clock), strict=True)
-    shares = [work["total"] / a * b / most for a, b in pairs]
+    pairs = zip(*(getattr(series[name], options.clock) for name in (peak, "ours")), strict=True)
+    shares = [work["total"] / most * a / b for a, b in pairs]
     ratios["gemm_peak"] = statistics.median(shares)
     return {"ratios": ratios, "details": details | {"table": table, "peaks_gflops": peaks, "gemm_peak_by_round": shares}}
 
 
 def our_trainer(options: Any, folder: str) -> tuple[Any, Any, Any]:
-    """Return a ``MemoryGRPOTrainer`` with LoRA on every layer, its options and its parts."""
+    """A ``MemoryGRPOTrainer`` with LoRA on every layer, its options and its parts."""
     from memalpha.training.build import build_parts
     from memalpha.training.run import build_trainer
 
@@ -77,7 +77,7 @@ def our_trainer(options: Any, folder: str) -> tuple[Any, Any, Any]:
 
 
 def trl_trainer(options: Any) -> Any:
-    """Return TRL's trainer with a fresh copy of the policy and the same options; it takes rows that are ready."""
+    """TRL's trainer with a fresh copy of the policy and the same options; it takes rows that are ready."""
     from datasets import Dataset
     from trl import GRPOTrainer
 
@@ -161,7 +161,8 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     layers = config.num_hidden_layers
     attention = 4 * head_size * config.num_attention_heads * pairs * (layers + 2 * (layers - lowest))
-    parts = {"linear": linear, "adapters": lora, "attention": attention, "head": 4 * config.hidden_size * config.vocab_size * predicted}
+    head = 4 * config.hidden_size * config.vocab_size * predicted
+    parts = {"linear": linear, "adapters": lora, "attention": attention, "head": head}
     work = {f"gflop_{name}": value / 1e9 for name, value in parts.items()}
     return {"packed_tokens": tokens, "predicted_tokens": predicted, **work, "total": float(sum(parts.values()))}
 
