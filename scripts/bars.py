@@ -68,8 +68,6 @@ def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
 
 
 def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
-    """Bars about longer inputs: how far accuracy falls from the usual length, against retrieval over raw chunks."""
-
     def by_member(item: SetSummary, group: str) -> dict[str, float]:
         cell = item.cells.get(group)
         return {member: cell.accuracy.per_seed[seed] for seed, member in cell.members.items()} if cell else {}
@@ -143,8 +141,6 @@ def home_rows(folder: Path) -> Members:
 
 
 def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
-    """Bars about questions on changed and removed facts, against what keeps the input as it is."""
-
     def scores(member: str) -> dict[str, list[float]]:
         asked = {key: [q.score for q in row.questions if q.kind in CHANGED] for key, row in rows[member].items()}
         return {key: known for key, known in asked.items() if known}

@@ -40,9 +40,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One step. Lengths are means, in tokens; ``longest`` is the mean of the longest completion that a lockstep waits for."""
-
+class Setting:  # lengths are means, in tokens; ``longest``: of the longest completion that a lockstep waits for
     instances: int = 32
     rollouts: int = 8
     chunks: int = 10
@@ -63,8 +61,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class Training:
-    """How weights are trained."""
-
     lora_rank: int = 32  # 0: all weights
     layers: int = 0  # whose adapters train, from the top (0: all)
     checkpointing: bool = True
@@ -92,7 +88,7 @@ def prefill_tokens(setting: Setting, share: bool) -> float:
 
 
 def visible_pairs(prefix: float, own: float, rows: float, share: bool) -> float:
-    """Pairs of a token and one it sees, for rows of a group: causal over prefix and own part."""
+    """Pairs of a token and one it sees, for rows of a group."""
     return prefix**2 / 2 + rows * (own * prefix + own**2 / 2) if share else rows * (prefix + own) ** 2 / 2
 
 
@@ -113,8 +109,7 @@ def update_flops(model: Model, setting: Setting, training: Training) -> float:
 
 
 def prefill_flops(model: Model, setting: Setting, share: bool) -> float:
-    linear = 2 * model.layers * model.layer * prefill_tokens(setting, share)
-    return linear + attention_flops(model, setting, setting.own, share)
+    return 2 * model.layers * model.layer * prefill_tokens(setting, share) + attention_flops(model, setting, setting.own, share)
 
 
 def row_cache(model: Model, setting: Setting, width: int) -> float:

@@ -1,8 +1,5 @@
 """Trains a few steps on one GPU, measures them, and says whether all is well; scripts/gpu_check.sh installs and starts it.
 
-    python scripts/gpu_check.py [--output runs/gpu_check] [--steps 8]     GRPO with LoRA in bfloat16 on SmolLM2-135M
-    python scripts/gpu_check.py --cpu --output DIR                        in small, on the CPU: tests everything but the device
-
 Writes DIR/gpu_check.json and DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU.
 """
 
@@ -31,7 +28,7 @@ CPU_OPTIONS = {
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cpu", action="store_true", help="run in small on the CPU")
+    parser.add_argument("--cpu", action="store_true", help="run in small on the CPU: tests everything but the device")
     parser.add_argument("--output", type=Path, default=Path("runs/gpu_check"), help="folder to write")
     parser.add_argument("--steps", type=int, default=8, help="training steps, at least 2: the first is not timed")
     known = parser.parse_args(arguments)
@@ -73,14 +70,9 @@ def speed(rows: list[dict[str, Any]]) -> dict[str, float]:
     timed = rows[1:]
     update = sum(row["step_time"] for row in timed)
     rollouts = sum(row["time/rollouts"] + row["time/scoring"] for row in timed)
-    written = sum(row["rows"] * row["completions/mean_length"] for row in timed)
-    trained = written + sum(row["rows"] * row["prompts/mean_length"] for row in timed)
-    return {
-        "seconds_a_step": (update + rollouts) / len(timed),
-        "update_seconds_a_step": update / len(timed),
-        "generated_tokens_a_second": written / rollouts,
-        "trained_tokens_a_second": trained / update,
-    }
+    written, read = (sum(row["rows"] * row[f"{part}/mean_length"] for row in timed) for part in ("completions", "prompts"))
+    seconds = {"seconds_a_step": (update + rollouts) / len(timed), "update_seconds_a_step": update / len(timed)}
+    return {**seconds, "generated_tokens_a_second": written / rollouts, "trained_tokens_a_second": (written + read) / update}
 
 
 def failures(rows: list[dict[str, Any]], steps: int, found: dict[str, Any]) -> list[str]:

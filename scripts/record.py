@@ -1,8 +1,7 @@
 """Keeps the numbers of run folders in docs/results/*.json; then ``python scripts/tables.py`` brings the pages up to date.
 
 python scripts/record.py run runs/mixed-1 mixed-1             a training run: docs/results/mixed-1.json, and its curves
-python scripts/record.py comparison runs/main                 an evaluation: its sets replace those in comparison.json
-python scripts/record.py comparison runs/mine mine            an evaluation as a record of its own: mine.json
+python scripts/record.py comparison runs/main [NAME]          an evaluation: its sets replace those in comparison.json (NAME.json)
 python scripts/record.py ablations runs/ablations             the runs of scripts/ablations.py
 """
 

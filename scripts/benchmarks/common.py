@@ -1,7 +1,7 @@
 """What the benchmarks share: fair timing of several variants, ratios with their spread, and the run that they measure.
 
-A benchmark is a module with ``run(options) -> {"ratios", "details"}``; ``details`` holds ``sizes`` and ``table``: flat dicts with the
-same keys. Processor time counts all threads of this process alone: on a shared machine it is the one to trust.
+A benchmark is a module with ``run(options) -> {"ratios", "details"}``; in ``details`` are ``sizes``, and ``table`` of flat dicts.
+Processor time counts all threads of this process alone: on a shared machine it is the one to trust.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "train"
 
 
 class Series(NamedTuple):
-    """Readings of one variant in seconds, one a round: elapsed time, and processor time of all threads together."""
+    """Readings of one variant in seconds, one a round: elapsed time, and processor time."""
 
     wall: tuple[float, ...]
     cpu: tuple[float, ...]

@@ -10,12 +10,13 @@ search builds the index (``build_s``). Ratios are of medians of processor time. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import process_time
 from typing import Any
 
 import numpy as np
+from rank_bm25 import BM25Okapi
 
 from benchmarks import common
 from memalpha.memory.memory import Memory
@@ -24,7 +25,7 @@ from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 
-K, SECTIONS_KEPT, DIMENSION, NOISE_DIMENSIONS, WORDS = 10, 2, 384, 32, 50_000
+K, DIMENSION, NOISE_DIMENSIONS, WORDS = 10, 384, 32, 50_000
 COLUMNS = ("variant", "recall", "search_ms", "update_ms", "recall_after_updates", "build_s")
 
 
@@ -37,8 +38,10 @@ def run(options: Any) -> dict[str, Any]:
         for entries in sizes:
             rounds = options.rounds or (2 if options.quick else 10 if entries <= 100_000 else 5)
             bench: Bench = Dense(entries, queries) if kind == "dense" else Lexical(entries, queries)
-            found, faster, _ = bench.measure(rounds)
-            rows += [{"kind": kind, "entries": entries, **dict.fromkeys(COLUMNS), **row} for row in found.values()]
+            found, faster = bench.measure(rounds)
+            rows += [
+                {"kind": kind, "entries": entries, **dict.fromkeys(COLUMNS), "variant": name, **row} for name, row in found.items()
+            ]
             ratios |= {f"{kind}_{name}_{entries}": value for name, value in faster.items()}
     ratios["recall"] = min(row["recall"] for row in rows if row["variant"] == "ours")
     return {"ratios": ratios, "details": {"sizes": {"entries": sizes, "queries": queries}, "table": rows}}
@@ -52,6 +55,8 @@ class Bench:
     exact: Callable[[str], Any]
     change: Callable[[int], str]
     embedder: Any = None
+    others: Mapping[str, Callable[[], object]] = {}
+    rebuild = 0.0
 
     def __init__(self, entries: int) -> None:
         self.entries, self.turn, self.updates = entries, 0, 0
@@ -96,30 +101,32 @@ class Bench:
                 found += wanted
         return right / found
 
-    def measure(self, rounds: int, **others: Callable[[], object]) -> tuple[dict[str, dict[str, Any]], dict[str, float], float]:
-        """Build, search and update: a row a variant, ratios, and seconds an update; the others are ways to search once."""
+    def measure(self, rounds: int) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+        """Build, search and update: a row a variant, and ratios."""
         start = process_time()
         self.retriever = TwoLayerRetriever(self.memory, RetrievalConfig(retrieval=self.kind), embedder=self.embedder)
         self.retriever.search(self.queries[0], K)
         build, recall = process_time() - start, self.recall()
-        searched = self.time_searches(rounds, ours=self.search, numpy=self.brute_force, **others)
-        faster = {name: one.median("cpu") / searched["ours"].median("cpu") for name, one in searched.items() if name != "ours"}
-        rows: dict[str, dict[str, Any]] = {name: self.row(name, one) for name, one in searched.items()}
+        searched = self.search_seconds(rounds, ours=self.search, numpy=self.brute_force, **self.others)
+        faster = {name: seconds / searched["ours"] for name, seconds in searched.items() if name != "ours"}
+        rows: dict[str, dict[str, Any]] = {name: {"search_ms": 1e3 * seconds} for name, seconds in searched.items()}
         if self.kind is RetrievalMode.DENSE:  # layer 1 of the retriever as it is: another would hold everything a second time
-            config, name = self.retriever._config, f"{SECTIONS_KEPT} sections of 9"
-            self.retriever._config = replace(config, sections_kept=SECTIONS_KEPT)
-            rows[name] = {**self.row(name, self.time_searches(rounds, kept=self.search)["kept"]), "recall": self.recall()}
+            config, self.retriever._config = self.retriever._config, replace(self.retriever._config, sections_kept=2)
+            rows["2 sections of 9"] = {
+                "search_ms": 1e3 * self.search_seconds(rounds, kept=self.search)["kept"],
+                "recall": self.recall(),
+            }
             self.retriever._config = config
         update = common.alternate({"ours": self.update}, max(rounds, 20))["ours"].median("cpu")
         rows["ours"] |= {"recall": recall, "recall_after_updates": self.recall(), "update_ms": 1e3 * update, "build_s": build}
-        return rows, faster, update
+        if self.others:
+            rows["rank_bm25"] |= {"update_ms": 1e3 * self.rebuild, "build_s": self.rebuild}
+            faster["update_rank_bm25"] = self.rebuild / update
+        return rows, faster
 
-    def time_searches(self, rounds: int, **calls: Callable[[], object]) -> dict[str, common.Series]:
+    def search_seconds(self, rounds: int, **calls: Callable[[], object]) -> dict[str, float]:
         several = {name: lambda call=call: [call() for _ in range(self.per)] for name, call in calls.items()}
-        return common.alternate(several, rounds)
-
-    def row(self, name: str, searched: common.Series) -> dict[str, Any]:
-        return {"variant": name, "search_ms": 1e3 * searched.median("cpu") / self.per}
+        return {name: series.median("cpu") / self.per for name, series in common.alternate(several, rounds).items()}
 
 
 class Dense(Bench):
@@ -178,6 +185,10 @@ class Lexical(Bench):
         self.queries = [" ".join([*words, *(f"w{word}" for word in self.random_words(3))]) for words in first]
         for number, text in enumerate(texts):
             self.write(OperationKind.INSERT, self.names[number % 9], text)
+        start = process_time()
+        other = BM25Okapi([text.split() for text in texts])
+        self.rebuild = process_time() - start
+        self.others = {"rank_bm25": lambda: np.argpartition(-other.get_scores(self.next_query().split()), K - 1)[:K]}
 
     def random_words(self, count: int) -> Any:
         return (self.rng.pareto(0.7, count) * 3).astype(np.int64) % WORDS
@@ -187,10 +198,7 @@ class Lexical(Bench):
         self.words[number] = -1
         self.words[number, :length] = self.random_words(length)
         self.words[number, length] = WORDS + self.rng.integers(0, 2**31 - 1 - WORDS)  # no text twice
-        return " ".join(self.text(number))
-
-    def text(self, number: int) -> list[str]:
-        return [f"w{word}" for word in self.words[number].tolist() if word >= 0]
+        return " ".join(f"w{word}" for word in self.words[number, : length + 1].tolist())
 
     def exact(self, query: str) -> Any:
         """Scores of the formula over all texts, by numpy."""
@@ -202,17 +210,3 @@ class Lexical(Bench):
             idf = np.log1p((self.entries - holders + 0.5) / (holders + 0.5))
             scores += idf * counts / (counts + 1.5 * (0.25 + 0.75 * lengths / lengths.mean()))
         return scores
-
-    def measure(self, rounds: int, **others: Callable[[], object]) -> tuple[dict[str, dict[str, Any]], dict[str, float], float]:
-        from rank_bm25 import BM25Okapi
-
-        start = process_time()
-        other = BM25Okapi([self.text(number) for number in range(self.entries)])
-        build = process_time() - start
-
-        def search() -> None:
-            np.argpartition(-other.get_scores(self.next_query().split()), K - 1)[:K]
-
-        rows, faster, update = super().measure(rounds, rank_bm25=search)
-        rows["rank_bm25"] |= {"update_ms": 1e3 * build, "build_s": build}
-        return rows, {**faster, "update_rank_bm25": build / update}, update
