@@ -1,7 +1,6 @@
 """Says which of the bars set for the result are met: docs/results/bars.json, which scripts/tables.py shows in docs/bars.md.
 
-    python scripts/bars.py runs/main runs/behaviour     after an evaluation of all sets, and rollouts
-    python scripts/bars.py                              after an evaluation of some sets that has changed comparison.json
+    python scripts/bars.py [runs/main runs/behaviour]
 
 Needs docs/results/comparison.json; the folder of the dialogues' evaluation; a folder with one folder of ``memalpha rollout`` on
 them for each agent. What is made from the two folders stays as it was where they are not given. A bar about a difference is met
@@ -86,21 +85,20 @@ def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
                 yield bar(asked)
                 continue
             fall = {group: before - after for group, (before, after) in levels.items()}
-            found = "; ".join(
-                f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
-                for group, (before, after) in levels.items()
-            )
+            keeps = {group: f", keeps {after / before:.2f}" if before else "" for group, (before, after) in levels.items()}
+            falls = {group: f"{before:.3f} → {after:.3f}, by {fall[group]:.3f}" for group, (before, after) in levels.items()}
+            found = "; ".join(f"`{group}` {falls[group]}{keeps[group]}" for group in levels)
             home, longer = (difference_from(sets[key].differences, rival, TRAINED) for key in (HOME, name))
             less = None
             if not alone and home and longer:  # two sets share no instance: the interval is made from both standard errors
                 mean, reach = longer.mean - home.mean, QUANTILE * math.hypot(home.stderr, longer.stderr)
                 less = [mean, mean - reach, mean + reach]
-            found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less) if less else ""
+                found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less)
             yield bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall, "difference": less})
 
 
 def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
-    """Bars about what the trained policies do on the dialogues; ``rollouts``: the warm start's summary, then each seed's."""
+    """``rollouts``: the warm start's summary, then each seed's."""
 
     def of_seeds(text: str, values: Mapping[str, float], meets: Callable[[float, float], bool], more: str = "") -> Json:
         if not values or None in values.values():
@@ -158,7 +156,6 @@ def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
 
 
 def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Json:
-    """The bar about the size of the memory: tokens of contents, and with the time before each entry and each chunk."""
     asked = f"{HOME}: memory at most half the tokens of the input"
     if folder is None or not members or not rows.keys() >= set(members):
         return bar(asked)
@@ -188,10 +185,9 @@ def make(comparison: Json, before: Json, evaluation: Path | None, rollouts: Path
     cells = sets[HOME].cells if HOME in sets else {}
     rows = home_rows(evaluation) if evaluation else {}
     earlier = {row["asked"]: row for row in before.get("bars", [])}
-    summaries = before.get("rollouts", {})
-    if rollouts:
-        paths = sorted(rollouts.glob("*/summary.json"))
-        summaries = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    paths = sorted(rollouts.glob("*/summary.json")) if rollouts else []
+    read = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    summaries = read if rollouts else before.get("rollouts", {})
     members = list(cells[TRAINED].members.values()) if TRAINED in cells else []
     agents = [WARM, *(member.rsplit(" seed ", 1)[0] for member in members)]
     known = {agent: summaries[agent] for agent in agents} if members and summaries.keys() >= set(agents) else {}

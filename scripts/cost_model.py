@@ -2,8 +2,7 @@
 
 A step is rollouts (prefill, then decoding in lockstep over chunks), questions and judgements on other GPUs, the update, and the
 exchange between GPUs; they follow one another. Matrix products count 2 operations a weight and token, attention 4 a head, channel
-and visible pair; backward through frozen weights costs as much as forward, through trained ones twice that. Decoding reads the
-weights once a step, and the keys and values of every row. What is assumed (utilisation, lengths) stands in the dataclasses.
+and visible pair; backward through frozen weights costs as much as forward, through trained ones twice that.
 """
 
 from __future__ import annotations
@@ -21,13 +20,10 @@ TIMES = Path(__file__).resolve().parent.parent / "docs" / "step_times.json"
 class Model:
     """A decoder-only transformer with tied embeddings; sizes as in its config."""
 
-    def __init__(
-        self, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocabulary: int
-    ) -> None:
+    def __init__(self, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocabulary: int):
         self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim = hidden, layers, heads, kv_heads, head_dim
         self.intermediate, self.vocabulary = intermediate, vocabulary
-        q, kv = heads * head_dim, kv_heads * head_dim
-        up = (hidden, intermediate)
+        q, kv, up = heads * head_dim, kv_heads * head_dim, (hidden, intermediate)
         self.linears = [(hidden, q), (hidden, kv), (hidden, kv), (q, hidden), up, up, up[::-1]]  # (inputs, outputs)
         self.layer = sum(a * b for a, b in self.linears)  # weights of one layer
         self.head = vocabulary * hidden  # of the embedding, which is the output head as well
@@ -35,7 +31,6 @@ class Model:
         self.kv_elements = 2 * layers * kv  # keys and values of one token
 
     def lora(self, rank: int) -> int:
-        """Weights of adapters on every matrix."""
         return self.layers * rank * sum(a + b for a, b in self.linears)
 
 
@@ -77,7 +72,6 @@ LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
 
 
 def update_tokens(setting: Setting, training: Training) -> float:
-    """Tokens of the update's forward passes; a group's prefix counts once a pack."""
     packs = math.ceil(setting.rollouts / min(training.rows_per_forward, setting.rollouts))
     prefixes = setting.groups * packs if training.share_prefix else setting.rows
     return prefixes * setting.shared + setting.rows * (setting.own + setting.completion)
@@ -119,10 +113,7 @@ def row_cache(model: Model, setting: Setting, width: int) -> float:
 def decode_seconds(
     model: Model, setting: Setting, flops: float, bandwidth: float, width: int = 2, gpus: int = 1, cache: float = math.inf
 ) -> float:
-    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn.
-
-    A step reads the weights (of ``width`` bytes) once and each row's keys and values, or computes, whichever takes longer.
-    """
+    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn."""
     rows = setting.instances * setting.rollouts / gpus
     context = setting.shared + setting.own + setting.completion / 2
     waves = math.ceil(rows * row_cache(model, setting, width) / cache) if cache < math.inf else 1
@@ -242,4 +233,3 @@ TABLES: dict[str, Callable[[], str]] = {
     "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
     "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),
 }
-"""Each table of docs/scale.md, by the name of its place."""

@@ -38,8 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
 
     if not known.cpu and not torch.cuda.is_available():
-        print(f"gpu_check: torch {torch.__version__} sees no CUDA GPU; nothing was run", file=sys.stderr)
-        print("  to fix: see what nvidia-smi says; then remove .venv and run scripts/install.sh again", file=sys.stderr)
+        fix = "to fix: see what nvidia-smi says; then remove .venv and run scripts/install.sh again"
+        print(f"gpu_check: torch {torch.__version__} sees no CUDA GPU; nothing was run\n  {fix}", file=sys.stderr)
         return 2
     output = known.output.resolve()
     os.chdir(ROOT)

@@ -64,8 +64,9 @@ def merged(old: Json, new: Json) -> Json:
         return new
     used = sorted({item["part"] for item in kept.values()})
     parts = [old["parts"][part] for part in used]
-    for part in parts:
-        check_alike(part, new["parts"][0])
+    newer, *others = ({**part["config"], **part["inputs"]["adapters"]} for part in (new["parts"][0], *parts))
+    for other in others:
+        check_alike(other, newer, {*MAY_CHANGE, *LISTS}, "the options and weights of the sets that stay")
     sets = [
         {**fresh[key], "part": len(parts)} if key in fresh else {**kept[key], "part": used.index(kept[key]["part"])}
         for key in dict.fromkeys([*known, *fresh])
@@ -74,18 +75,14 @@ def merged(old: Json, new: Json) -> Json:
     return {"parts": [*parts, *new["parts"]], "summary": {**old["summary"], "sets": sets, **means(sets, kinds), "kinds_of": kinds}}
 
 
-def check_alike(old: Json, new: Json) -> None:
-    """See that an option or an input that two evaluations both name is the same in both."""
-    before, after = ({**part["config"], **part["inputs"]["adapters"]} for part in (old, new))
-    for name in before.keys() & after.keys() - {*MAY_CHANGE, *LISTS}:
+def check_alike(before: Json, after: Json, free: set[str], expected: str) -> None:
+    """See that what both name is the same in both, but for what is free."""
+    for name in sorted(before.keys() & after.keys() - free):
         if before[name] != after[name]:
-            raise InputError(
-                f"{name} was {before[name]!r} and is {after[name]!r}", expected="what the sets that stay were made with"
-            )
+            raise InputError(f"{name} was {before[name]!r} and is {after[name]!r}", expected=expected)
 
 
 def means(sets: Sequence[Json], kinds: Mapping[str, str]) -> Json:
-    """Means over the sets that count, by reader: of each group that is on all of them, and of each pair's difference."""
     empty: Json = {"over_sets": {}, "differences": {}, "kinds_of": kinds}
     found = over_sets(Summary.from_json({**empty, "sets": sets}).sets, kinds).to_json()
     return {name: found[name] for name in ("over_sets", "differences")}
@@ -104,7 +101,8 @@ def record_ablations(folder: Path) -> None:
         reference = folder / "default" / run.path.name
         compared = None
         if (reference / "summary.json").is_file():
-            check_change(RunFolder(reference), run, changes[name])
+            other = f"what {reference} has, but for {', '.join(changes[name]) or 'nothing'}"
+            check_alike(RunFolder(reference).config, run.config, FREE | changes[name].keys(), other)
             compared = difference(RunFolder(reference), "after", run, "after")
         summary, at = run.read_json("summary.json"), run.origin()["environment"]
         runs.append({
@@ -119,14 +117,6 @@ def record_ablations(folder: Path) -> None:
     if not runs:
         raise InputError(f"no finished run in {folder}", expected="runs of scripts/ablations.py, VARIANT/seed-N")
     write("ablations", {"command": f"python scripts/record.py ablations {folder}", "runs": runs})
-
-
-def check_change(reference: RunFolder, run: RunFolder, change: Json) -> None:
-    before, after = reference.config, run.config
-    for name in sorted(before.keys() & after.keys() - FREE - change.keys()):
-        if before[name] != after[name]:
-            said = f"{run.path} has {name} {after[name]!r} and {reference.path} has {before[name]!r}"
-            raise InputError(said, expected=f"runs that differ in {', '.join(change) or 'nothing'}")
 
 
 def difference(first: RunFolder, at_first: str, second: RunFolder, at_second: str) -> Json:
@@ -149,9 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.what == "ablations":
             record_ablations(given.folder)
+        elif given.what == "run":
+            record_run(given.folder, given.name or given.folder.name)
         else:
-            record, name = {"run": (record_run, given.folder.name), "comparison": (record_comparison, "comparison")}[given.what]
-            record(given.folder, given.name or name)
+            record_comparison(given.folder, given.name or "comparison")
     except (MemAlphaError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -49,8 +49,7 @@ def faiss_sections(kept, embedder):
 def trained(task, embedder, seed):
     config = load_config(CONFIG, ["--seed", str(seed)])
     learner = make_learner(config, task.shape)
-    for _ in fit(learner, task, config.run):
-        pass
+    list(fit(learner, task, config.run))
     return LearnedSectionRouter([agent.policy for agent in learner.agents], task.routes, embedder)
 
 
@@ -72,7 +71,7 @@ def compare(task, config, embedder, routers):
 
 
 def over_memories(task, values):
-    """Mean over questions, and its standard error over memories: questions about one memory are not independent."""
+    """Mean over questions, and its standard error over memories: questions about one are not independent."""
     memories = np.array([id(case.memory) for case in task.cases])
     means = np.array([values[memories == memory].mean() for memory in dict.fromkeys(memories.tolist())])
     return float(values.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))

@@ -1,7 +1,6 @@
 """Makes the tables of docs/ from docs/results/*.json, and the CSV files with all their numbers.
 
-    python scripts/tables.py                 every page
-    python scripts/tables.py results bars    some of them: ablations, bars, comparison, recipe, results, router, scale
+    python scripts/tables.py [PAGE ...]      every page, or some: ablations, bars, comparison, recipe, results, router, scale
     python scripts/tables.py --check         writes nothing; exit code 1 if a file is out of date
 
 What stands between ``<!-- NAME -->`` and ``<!-- end -->`` of a page is made here. scripts/record.py writes the JSON files.
@@ -243,8 +242,12 @@ def bars() -> str:
 
 
 LEARNERS = {
-    "random": "random", "linucb": "LinUCB", "sb3_ppo": "PPO of stable-baselines3", "mappo": "MAPPO", "grpo": "multi-agent GRPO",
-}  # fmt: skip
+    "random": "random",
+    "linucb": "LinUCB",
+    "sb3_ppo": "PPO of stable-baselines3",
+    "mappo": "MAPPO",
+    "grpo": "multi-agent GRPO",
+}
 TASKS = {"one": "one router", "team": "a team of three", "facets": "three facets"}
 
 
@@ -278,8 +281,7 @@ def router_memories() -> str:
 
 def router_made() -> str:
     lines = []
-    for name in ("router_synthetic", "router_memories"):
-        at = read(name)["environment"]
+    for at in (read(name)["environment"] for name in ("router_synthetic", "router_memories")):
         packages = ", ".join(f"{package} {at['packages'][package]}" for package in ("memalpha", "torch", "numpy"))
         lines.append(f"`{' '.join(at['command'])}`: {at['started'][:10]}; {at['processor']}, one thread a run; {packages}.")
     return "\n".join(lines)

@@ -47,7 +47,7 @@ def alternate(variants: Mapping[str, Callable[[], object]], rounds: int, *, warm
 
 
 def seconds(call: Callable[[], object]) -> tuple[float, float]:
-    """(wall, processor) seconds of one call; the garbage collector runs before it and not in it."""
+    """(wall, processor) seconds of one call, the garbage collector not in it."""
     gc.collect()
     gc.disable()
     try:

@@ -1,8 +1,7 @@
 """The share of a training step that is no forward, backward or optimizer pass of the model.
 
-A real run of the quickstart's policy on generated dialogues, a few steps, from the end of the first to the end of the last.
-Functions of the library, of TRL and of Accelerate are wrapped by a clock that stops while a wrapped function inside runs, so that
-the parts add up; ``forward`` holds the scoring of the model's output (the LM head), ``rest`` what no wrapped function accounts for.
+A run of the quickstart's policy on generated dialogues, from the end of the first step to that of the last. Functions are wrapped
+by a clock that stops while a wrapped function inside runs; ``forward`` holds the LM head, ``rest`` what no function accounts for.
 """
 
 from __future__ import annotations

@@ -73,20 +73,15 @@ def run(options: Any) -> dict[str, Any]:
     prompts = [step.prompt for rollout in rollouts for step in rollout.steps]
     for row in table:
         row |= {"new_tokens_s": new * len(prompts) / row["seconds"], "rollouts_s": len(rollouts) / row["seconds"]}
-    sizes = {
-        "rollouts": len(rollouts),
-        "chunks": len(lockstep),
+    tokens = {
         "prompt_tokens": sum(len(prompt.ids) for prompt in prompts),
-        "shared_prompt_tokens": sum(prompt.shared for prompt in prompts),
+        "shared_tokens": sum(prompt.shared for prompt in prompts),
     }
-    ratios = {
-        clock: {
-            name: [value * scale[name] for value in common.ratio(series[name], series["lockstep"], clock)]
-            for name in ("sequential", "plain_generate")
-        }
-        for clock in ("wall", "cpu")
-    }
-    return {
-        "ratios": {name: value for name, (value, *_) in ratios["wall"].items()},
-        "details": {"sizes": sizes, "table": table, "ratios_and_quartiles": ratios},
-    }
+    details = {"sizes": {"rollouts": len(rollouts), "chunks": len(lockstep), **tokens}, "table": table}
+
+    def ratios(clock: str) -> dict[str, list[float]]:
+        found = {name: common.ratio(series[name], series["lockstep"], clock) for name in ("sequential", "plain_generate")}
+        return {name: [value * scale[name] for value in values] for name, values in found.items()}
+
+    details["ratios_and_quartiles"] = {clock: ratios(clock) for clock in ("wall", "cpu")}
+    return {"ratios": {name: values[0] for name, values in ratios("wall").items()}, "details": details}

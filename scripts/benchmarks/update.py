@@ -95,14 +95,13 @@ def trl_trainer(options: Any) -> Any:
 
 
 def our_step(trainer: Any, batch: Mapping[str, Any]) -> Any:
-    """One update's forward and backward; returns the model, which holds the gradients."""
+    """Forward and backward; returns the model, which holds the gradients."""
     fresh(trainer)
     trainer.training_step(trainer.model, dict(batch))
     return trainer.model
 
 
 def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
-    """The same rows, ``size`` at a time, gradients adding up."""
     fresh(trainer)
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "tool_mask")
     for start in range(0, len(batch["row_order"]), size):
@@ -129,10 +128,9 @@ def difference(*models: Any) -> float | None:
 def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, float]:
     """Model FLOPs of one update, multiplications and additions counted apart; no padding, recomputation or element-wise work.
 
-    L tokens go through the model (each shared prefix once), N of them predict a completion token. A frozen layer of K inputs and M
-    outputs takes 2 K M L forward and as much backward; its adapter of rank r 2 r (K + M) L and 4 r (K + M) L; attention 4 D and 8 D
-    a head of size D and pair of a token and one that it sees; the LM head (H, V) 2 H V N each way. Layers below the lowest trained
-    one count forward only, and in that one q, k and v need no gradient of their input.
+    L tokens go through the model (each shared prefix once), N predict a completion token. A frozen layer (K, M) takes 2 K M L forward
+    and backward; its adapter of rank r 2 r (K + M) L and 4 r (K + M) L; attention 4 D and 8 D a head of size D and visible pair; the
+    LM head (H, V) 2 H V N each way. Below the lowest trained layer only forward counts; in it q, k and v need no input gradient.
     """
     from memalpha.training.packed import base_model, pack_rows
 
@@ -173,9 +171,4 @@ def product(m: int, k: int, n: int, work: float) -> tuple[float, Callable[[], ob
 
     a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
     times = max(1, int(work / (2 * m * k * n)))
-
-    def go() -> None:
-        for _ in range(times):
-            torch.mm(a, b, out=out)
-
-    return 2.0 * m * k * n * times, go
+    return 2.0 * m * k * n * times, lambda: [torch.mm(a, b, out=out) for _ in range(times)]
