@@ -1,11 +1,9 @@
 """Trains one change at a time: the variants of configs/train/ablations.yaml, one run after another.
 
-    python scripts/ablations.py runs/ablations --max_steps 16                             all variants, seed 1
-    python scripts/ablations.py runs/ablations --only control,no_immediate --seeds 1,2    some of them
+    python scripts/ablations.py runs/ablations --only control,no_immediate --seeds 1,2 --max_steps 16
 
-Further arguments are options of ``memalpha train`` for all variants alike. Makes RUNS/VARIANT/seed-N; ``default`` is the run
-without a change. Finished runs are kept, and a run that was cut short goes on from its last checkpoint. Then ``python
-scripts/record.py ablations RUNS`` writes the numbers down, and refuses runs that differ in more than their change.
+Further arguments are options of ``memalpha train`` for all variants alike. Makes RUNS/VARIANT/seed-N; ``default`` has no change.
+Finished runs are kept, and a run that was cut short goes on. Then ``python scripts/record.py ablations RUNS`` keeps the numbers.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Says which of the bars set for the result are met: docs/results/bars.json, which scripts/tables.py shows in docs/bars.md.
 
-    python scripts/bars.py runs/main runs/behaviour     after an evaluation of all sets, and rollouts
-    python scripts/bars.py                              after an evaluation of some sets that has changed comparison.json
+    python scripts/bars.py [runs/main runs/behaviour]
 
-Needs: docs/results/comparison.json; the folder of the dialogues' evaluation; a folder with one folder of ``memalpha rollout`` on
-the same dialogues for each agent, by its name there. What is made from the two folders stays as it was where they are not given.
-
-A bar about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side, if nothing else
-is said; one about longer inputs by the means alone, with the interval beside it; one about behaviour where every training seed
-meets it. What was not evaluated is neither met nor missed.
+Needs docs/results/comparison.json; the folder of the dialogues' evaluation; a folder with one folder of ``memalpha rollout`` on
+them for each agent. What is made from the two folders stays as it was where they are not given. A bar about a difference is met
+where its whole 95% interval (paired bootstrap over instances) is on the right side, if nothing else is said; one about longer
+inputs by the means alone; one about behaviour where every training seed meets it. What was not evaluated is neither met nor missed.
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ RAW = ("verbatim", "rag_bm25", "rag_dense", "rag_two_layer")
 CHANGED = ("latest", "removed")
 QUANTILE = statistics.NormalDist().inv_cdf(0.975)
 Json = dict[str, Any]
-Members = Mapping[str, Mapping[str, SystemResult]]
-"""Results of the dialogues by member, then by instance."""
+Members = Mapping[str, Mapping[str, SystemResult]]  # results of the dialogues by member, then by instance
 
 
 def bar(asked: str, found: str = "not evaluated", met: bool | None = None, numbers: Any = None) -> Json:
@@ -46,7 +42,6 @@ def bar(asked: str, found: str = "not evaluated", met: bool | None = None, numbe
 
 
 def about(asked: str, found: Estimate | None, meets: Callable[[Estimate], bool]) -> Json:
-    """A bar about a difference."""
     if found is None:
         return bar(asked)
     seeds = list(found.per_seed.values())
@@ -56,25 +51,22 @@ def about(asked: str, found: Estimate | None, meets: Callable[[Estimate], bool])
 
 
 def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
-    """Bars about what training has changed, set by set."""
-
     def change(name: str, group: str) -> Estimate | None:
         return difference_from(sets[name].differences, WARM, group) if name in sets else None
 
     asked = f"{HOME}: GRPO gains at least .15 over its warm start, every seed above 0, interval off 0"
     yield about(asked, change(HOME, TRAINED), lambda d: d.mean >= 0.15 and d.low > 0 and min(d.per_seed.values()) > 0)
-    for name in (name for name in sets if name not in (HOME, *LONGER)):
+    for name in sets:
         if name in TRAINED_ON:
             yield about(f"{name}: GRPO gains over its warm start", change(name, TRAINED), lambda d: d.low > 0)
-        else:
+        elif name not in (HOME, *LONGER):
             yield about(f"{name} (never trained on): no loss beyond the interval", change(name, TRAINED), lambda d: d.high >= 0)
-    for name in (name for name in (HOME, "squad") if name in sets):
-        yield about(f"{name}: the control (advantages shuffled) does not gain", change(name, CONTROL), lambda d: d.low <= 0)
+    for name in (HOME, "squad"):
+        if name in sets:
+            yield about(f"{name}: the control (advantages shuffled) does not gain", change(name, CONTROL), lambda d: d.low <= 0)
 
 
 def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
-    """Bars about longer inputs: how far accuracy falls from the usual length, against retrieval over raw chunks."""
-
     def by_member(item: SetSummary, group: str) -> dict[str, float]:
         cell = item.cells.get(group)
         return {member: cell.accuracy.per_seed[seed] for seed, member in cell.members.items()} if cell else {}
@@ -93,30 +85,29 @@ def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
                 yield bar(asked)
                 continue
             fall = {group: before - after for group, (before, after) in levels.items()}
-            found = "; ".join(
-                f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
-                for group, (before, after) in levels.items()
-            )
+            keeps = {group: f", keeps {after / before:.2f}" if before else "" for group, (before, after) in levels.items()}
+            falls = {group: f"{before:.3f} → {after:.3f}, by {fall[group]:.3f}" for group, (before, after) in levels.items()}
+            found = "; ".join(f"`{group}` {falls[group]}{keeps[group]}" for group in levels)
             home, longer = (difference_from(sets[key].differences, rival, TRAINED) for key in (HOME, name))
             less = None
             if not alone and home and longer:  # two sets share no instance: the interval is made from both standard errors
                 mean, reach = longer.mean - home.mean, QUANTILE * math.hypot(home.stderr, longer.stderr)
                 less = [mean, mean - reach, mean + reach]
-            found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less) if less else ""
+                found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less)
             yield bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall, "difference": less})
 
 
 def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
-    """Bars about what the trained policies do on the dialogues; ``rollouts``: the warm start's summary, then each seed's."""
+    """``rollouts``: the warm start's summary, then each seed's."""
 
     def of_seeds(text: str, values: Mapping[str, float], meets: Callable[[float, float], bool], more: str = "") -> Json:
         if not values or None in values.values():
             return bar(f"{HOME}: {text}")
         met = all(meets(value, values[WARM]) for name, value in values.items() if name != WARM)
-        return bar(f"{HOME}: {text}", series(values.values()) + more, met, values)
+        return bar(f"{HOME}: {text}", series(values) + more, met, values)
 
-    def series(values: Any) -> str:
-        first, *rest = (f"{value:.3f}" for value in values)
+    def series(values: Mapping[str, float]) -> str:
+        first, *rest = (f"{value:.3f}" for value in values.values())
         return f"{first} → {', '.join(rest)}"
 
     def column(field: str) -> Json:
@@ -130,13 +121,13 @@ def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
         calls, shares = column("calls_per_instance"), column(f"{name}_share")
         known = shares and None not in [*calls.values(), *shares.values()]
         rate = {agent: calls[agent] * shares[agent] for agent in shares} if known else {}
-        more = f" an instance ({series(shares.values())} of the calls)" if known else ""
+        more = f" an instance ({series(shares)} of the calls)" if known else ""
         text = f"{name}s above 0 and more an instance than at the warm start"
         yield of_seeds(text, rate, lambda value, warm: value > warm, more)
 
 
 def home_rows(folder: Path) -> Members:
-    """Results of each member and instance of the dialogues, for the instances that all members have a score for."""
+    """Results of the dialogues, of the instances that all members have a score for."""
     found: dict[str, dict[str, SystemResult]] = {}
     for row in read_results(folder):
         if (row.set, row.reader) == (HOME, READER):
@@ -148,29 +139,23 @@ def home_rows(folder: Path) -> Members:
 
 
 def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
-    """Bars about questions on changed and removed facts, against what keeps the input as it is."""
+    def scores(member: str) -> dict[str, list[float]]:
+        asked = {key: [q.score for q in row.questions if q.kind in CHANGED] for key, row in rows[member].items()}
+        return {key: known for key, known in asked.items() if known}
 
-    def scores(group: str) -> dict[Any, dict[str, list[float]]]:
-        by_seed = {seed: rows[member].items() for seed, member in cells[group].members.items()}
-        asked = {
-            seed: {key: [q.score for q in row.questions if q.kind in CHANGED] for key, row in of} for seed, of in by_seed.items()
-        }
-        return {seed: {key: known for key, known in its.items() if known} for seed, its in asked.items()}
+    def means(group: str) -> dict[Any, dict[str, float]]:
+        of = {seed: scores(member) for seed, member in cells[group].members.items()}
+        return {seed: {key: sum(known) / len(known) for key, known in its.items()} for seed, its in of.items()}
 
     for rival in RAW:
         found = None
         if all(group in cells and rows.keys() >= set(cells[group].members.values()) for group in (TRAINED, rival)):
-            means = [
-                {seed: {key: sum(known) / len(known) for key, known in its.items()} for seed, its in scores(group).items()}
-                for group in (rival, TRAINED)
-            ]
-            counts = {key: float(len(known)) for key, known in next(iter(scores(rival).values())).items()}
-            found = estimate(paired_scores(*means), weights=counts)
+            counts = {key: float(len(known)) for key, known in scores(next(iter(cells[rival].members.values()))).items()}
+            found = estimate(paired_scores(means(rival), means(TRAINED)), weights=counts)
         yield about(f"{HOME}, questions about changed and removed facts: above `{rival}`", found, lambda d: d.low > 0)
 
 
 def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Json:
-    """The bar about the size of the memory: tokens of contents, and with the time before each entry and each chunk."""
     asked = f"{HOME}: memory at most half the tokens of the input"
     if folder is None or not members or not rows.keys() >= set(members):
         return bar(asked)
@@ -184,10 +169,8 @@ def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Jso
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False).input_ids)
 
-    inputs = {
-        item.id: sum(count(f"[{chunk.time}] {chunk.text}" if chunk.time else chunk.text) for chunk in item.chunks)
-        for item in load_data(source["data"], source.get("options"))
-    }
+    texts = {item.id: item.chunks for item in load_data(source["data"], source.get("options"))}
+    inputs = {key: sum(count(f"[{c.time}] {c.text}" if c.time else c.text) for c in of) for key, of in texts.items()}
     own = [rows[member] for member in members]
     contents = [sum(r.memory_tokens for r in of.values()) / sum(r.input_tokens for r in of.values()) for of in own]
     dated = [sum(count(e) for r in of.values() for e in r.entries) / sum(inputs[key] for key in of) for of in own]
@@ -202,10 +185,9 @@ def make(comparison: Json, before: Json, evaluation: Path | None, rollouts: Path
     cells = sets[HOME].cells if HOME in sets else {}
     rows = home_rows(evaluation) if evaluation else {}
     earlier = {row["asked"]: row for row in before.get("bars", [])}
-    summaries = before.get("rollouts", {})
-    if rollouts:
-        paths = sorted(rollouts.glob("*/summary.json"))
-        summaries = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    paths = sorted(rollouts.glob("*/summary.json")) if rollouts else []
+    read = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    summaries = read if rollouts else before.get("rollouts", {})
     members = list(cells[TRAINED].members.values()) if TRAINED in cells else []
     agents = [WARM, *(member.rsplit(" seed ", 1)[0] for member in members)]
     known = {agent: summaries[agent] for agent in agents} if members and summaries.keys() >= set(agents) else {}

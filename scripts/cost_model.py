@@ -2,8 +2,7 @@
 
 A step is rollouts (prefill, then decoding in lockstep over chunks), questions and judgements on other GPUs, the update, and the
 exchange between GPUs; they follow one another. Matrix products count 2 operations a weight and token, attention 4 a head, channel
-and visible pair; backward through frozen weights costs as much as forward, through trained ones twice that. Decoding reads the
-weights once a step, and the keys and values of every row. What is assumed (utilisation, lengths) stands in the dataclasses.
+and visible pair; backward through frozen weights costs as much as forward, through trained ones twice that.
 """
 
 from __future__ import annotations
@@ -21,13 +20,10 @@ TIMES = Path(__file__).resolve().parent.parent / "docs" / "step_times.json"
 class Model:
     """A decoder-only transformer with tied embeddings; sizes as in its config."""
 
-    def __init__(
-        self, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocabulary: int
-    ) -> None:
+    def __init__(self, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocabulary: int):
         self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim = hidden, layers, heads, kv_heads, head_dim
         self.intermediate, self.vocabulary = intermediate, vocabulary
-        q, kv = heads * head_dim, kv_heads * head_dim
-        up = (hidden, intermediate)
+        q, kv, up = heads * head_dim, kv_heads * head_dim, (hidden, intermediate)
         self.linears = [(hidden, q), (hidden, kv), (hidden, kv), (q, hidden), up, up, up[::-1]]  # (inputs, outputs)
         self.layer = sum(a * b for a, b in self.linears)  # weights of one layer
         self.head = vocabulary * hidden  # of the embedding, which is the output head as well
@@ -35,14 +31,11 @@ class Model:
         self.kv_elements = 2 * layers * kv  # keys and values of one token
 
     def lora(self, rank: int) -> int:
-        """Weights of adapters on every matrix."""
         return self.layers * rank * sum(a + b for a, b in self.linears)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One step. Lengths are means, in tokens; ``longest`` is the mean of the longest completion that a lockstep waits for."""
-
+class Setting:  # lengths are means, in tokens; ``longest``: of the longest completion that a lockstep waits for
     instances: int = 32
     rollouts: int = 8
     chunks: int = 10
@@ -63,8 +56,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class Training:
-    """How weights are trained."""
-
     lora_rank: int = 32  # 0: all weights
     layers: int = 0  # whose adapters train, from the top (0: all)
     checkpointing: bool = True
@@ -81,7 +72,6 @@ LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
 
 
 def update_tokens(setting: Setting, training: Training) -> float:
-    """Tokens of the update's forward passes; a group's prefix counts once a pack."""
     packs = math.ceil(setting.rollouts / min(training.rows_per_forward, setting.rollouts))
     prefixes = setting.groups * packs if training.share_prefix else setting.rows
     return prefixes * setting.shared + setting.rows * (setting.own + setting.completion)
@@ -92,7 +82,7 @@ def prefill_tokens(setting: Setting, share: bool) -> float:
 
 
 def visible_pairs(prefix: float, own: float, rows: float, share: bool) -> float:
-    """Pairs of a token and one it sees, for rows of a group: causal over prefix and own part."""
+    """Pairs of a token and one it sees, for rows of a group."""
     return prefix**2 / 2 + rows * (own * prefix + own**2 / 2) if share else rows * (prefix + own) ** 2 / 2
 
 
@@ -102,7 +92,6 @@ def attention_flops(model: Model, setting: Setting, own: float, share: bool) -> 
 
 
 def update_flops(model: Model, setting: Setting, training: Training) -> float:
-    """Operations of forward, backward and, with checkpointing, the second forward of the update."""
     tokens, lora = update_tokens(setting, training), training.lora_rank > 0
     attention = attention_flops(model, setting, setting.own + setting.completion, training.share_prefix)
     forward = 2 * model.layers * model.layer * tokens + attention
@@ -114,22 +103,17 @@ def update_flops(model: Model, setting: Setting, training: Training) -> float:
 
 
 def prefill_flops(model: Model, setting: Setting, share: bool) -> float:
-    linear = 2 * model.layers * model.layer * prefill_tokens(setting, share)
-    return linear + attention_flops(model, setting, setting.own, share)
+    return 2 * model.layers * model.layer * prefill_tokens(setting, share) + attention_flops(model, setting, setting.own, share)
 
 
 def row_cache(model: Model, setting: Setting, width: int) -> float:
-    """Bytes of a row's keys and values, its share of the common prefix included."""
     return (setting.shared / setting.rollouts + setting.own + setting.completion) * model.kv_elements * width
 
 
 def decode_seconds(
     model: Model, setting: Setting, flops: float, bandwidth: float, width: int = 2, gpus: int = 1, cache: float = math.inf
 ) -> float:
-    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn.
-
-    A step reads the weights (of ``width`` bytes) once and each row's keys and values, or computes, whichever takes longer.
-    """
+    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn."""
     rows = setting.instances * setting.rollouts / gpus
     context = setting.shared + setting.own + setting.completion / 2
     waves = math.ceil(rows * row_cache(model, setting, width) / cache) if cache < math.inf else 1
@@ -191,10 +175,7 @@ def cpu_check() -> dict[str, dict[str, float]]:
         lengths = {key: run[key] for key in ("shared", "completion", "longest")}
         setting = Setting(run["groups"], run["rollouts"], run["chunks"], own=run["prompt"] - run["shared"], **lengths)
         work = update_flops(model, setting, Training(16, run["trained_layers"], checkpointing=False))
-        prefill, moved = (
-            prefill_flops(model, setting, share=True),
-            decode_seconds(model, setting, math.inf, 1.0, 4),
-        )  # at 1 byte a second
+        prefill, moved = prefill_flops(model, setting, True), decode_seconds(model, setting, math.inf, 1.0, 4)  # at 1 byte a second
         if not found:
             flops = work / run["update_seconds"]
             bandwidth = moved / (run["rollout_seconds"] - prefill / flops)
@@ -231,12 +212,12 @@ def work(training: Training) -> dict[str, float]:
     }
 
 
-def held(layout: tuple[Training, int, str]) -> dict[str, float]:
-    return {part: value / GB for part, value in memory(QWEN3_4B, 2, PUBLISHED, *layout).items()}
-
-
-def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False) -> str:
+def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False, unit: float = 1) -> str:
     """A Markdown table with three digits that matter, one line an entry, or one column if ``turned``."""
+
+    def shown(value: float) -> str:
+        return f"{value / unit:,.{0 if value >= 100 * unit else 1 if value >= 10 * unit else 2}f}"
+
     if turned:
         rows = {key: {name: row[key] for name, row in rows.items()} for key in next(iter(rows.values()))}
     columns = list(next(iter(rows.values())))
@@ -244,16 +225,11 @@ def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False) -> s
     return "\n".join([*lines, *(f"| {name} | " + " | ".join(map(shown, row.values())) + " |" for name, row in rows.items())])
 
 
-def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "work": lambda: table({name: work(variant) for name, variant in VARIANTS.items()}, turned=True),
     "sizes": lambda: table({"Qwen3-4B": SIZES}, turned=True),
-    "memory": lambda: table({name: held(layout) for name, layout in LAYOUTS.items()}),
+    "memory": lambda: table({name: memory(QWEN3_4B, 2, PUBLISHED, *layout) for name, layout in LAYOUTS.items()}, unit=GB),
     "step": lambda: table({f"{name}, {gpus}": step(gpus, *of) for name, of in STEPS.items() for gpus in (1, 8, 32)}),
     "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
     "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),
 }
-"""Each table of docs/scale.md, by the name of its place."""

@@ -1,9 +1,6 @@
 """Trains a few steps on one GPU, measures them, and says whether all is well; scripts/gpu_check.sh installs and starts it.
 
-    python scripts/gpu_check.py [--output runs/gpu_check] [--steps 8]     GRPO with LoRA in bfloat16 on SmolLM2-135M
-    python scripts/gpu_check.py --cpu --output DIR                        in small, on the CPU: tests everything but the device
-
-Writes DIR/gpu_check.json and the run folder DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU.
+Writes DIR/gpu_check.json and DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ CPU_OPTIONS = {
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cpu", action="store_true", help="run in small on the CPU")
+    parser.add_argument("--cpu", action="store_true", help="run in small on the CPU: tests everything but the device")
     parser.add_argument("--output", type=Path, default=Path("runs/gpu_check"), help="folder to write")
     parser.add_argument("--steps", type=int, default=8, help="training steps, at least 2: the first is not timed")
     known = parser.parse_args(arguments)
@@ -41,14 +38,13 @@ def main(arguments: list[str] | None = None) -> int:
     import torch
 
     if not known.cpu and not torch.cuda.is_available():
-        print(f"gpu_check: torch {torch.__version__} sees no CUDA GPU; nothing was run", file=sys.stderr)
-        print("  to fix: see what nvidia-smi says; then remove .venv and run scripts/install.sh again", file=sys.stderr)
+        fix = "to fix: see what nvidia-smi says; then remove .venv and run scripts/install.sh again"
+        print(f"gpu_check: torch {torch.__version__} sees no CUDA GPU; nothing was run\n  {fix}", file=sys.stderr)
         return 2
     output = known.output.resolve()
     os.chdir(ROOT)
     options = {**(CPU_OPTIONS if known.cpu else GPU_OPTIONS), "max_steps": str(known.steps), "output_dir": str(output / "run")}
-    found = measure(output / "run", options)
-    found |= {"device": "CPU", "peak_memory_GB": None}
+    found = measure(output / "run", options) | {"device": "CPU", "peak_memory_GB": None}
     if not known.cpu:
         found |= {"device": torch.cuda.get_device_name(0), "peak_memory_GB": torch.cuda.max_memory_allocated() / 1e9}
     (output / "gpu_check.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -57,7 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(run: Path, options: dict[str, str]) -> dict[str, Any]:
-    """Train with these options and return what the run folder says."""
     from memalpha import cli
 
     code = cli.run(["train", *(word for name, value in options.items() for word in (f"--{name}", value)), "--overwrite"])
@@ -75,18 +70,12 @@ def speed(rows: list[dict[str, Any]]) -> dict[str, float]:
     timed = rows[1:]
     update = sum(row["step_time"] for row in timed)
     rollouts = sum(row["time/rollouts"] + row["time/scoring"] for row in timed)
-    written = sum(row["rows"] * row["completions/mean_length"] for row in timed)
-    trained = written + sum(row["rows"] * row["prompts/mean_length"] for row in timed)
-    return {
-        "seconds_a_step": (update + rollouts) / len(timed),
-        "update_seconds_a_step": update / len(timed),
-        "generated_tokens_a_second": written / rollouts,
-        "trained_tokens_a_second": trained / update,
-    }
+    written, read = (sum(row["rows"] * row[f"{part}/mean_length"] for row in timed) for part in ("completions", "prompts"))
+    seconds = {"seconds_a_step": (update + rollouts) / len(timed), "update_seconds_a_step": update / len(timed)}
+    return {**seconds, "generated_tokens_a_second": written / rollouts, "trained_tokens_a_second": (written + read) / update}
 
 
 def failures(rows: list[dict[str, Any]], steps: int, found: dict[str, Any]) -> list[str]:
-    """What is not well, one line each."""
     said = [] if len(rows) == steps else [f"{len(rows)} steps were logged, {steps} asked for"]
     for row in rows:
         bad = [name for name in ("loss", "grad_norm") if not isinstance(row.get(name), int | float) or not math.isfinite(row[name])]

@@ -1,11 +1,9 @@
 """Prepares every data set that a file of configs/data/ names, from a folder of original files.
 
-    python scripts/prepare.py configs/data/comparison.yaml originals                  the test sets of the comparison
-    python scripts/prepare.py configs/data/published.yaml originals --seed 1          every published set that is there
-    python scripts/prepare.py configs/data/published.yaml originals --only locomo     one source, or one set
+    python scripts/prepare.py configs/data/published.yaml originals --seed 1 --only locomo
 
-Each set is one call of ``memalpha prepare``, which is printed. ORIGINALS is searched for each ``input`` pattern, at any depth.
-Folders that are there already are kept unless --overwrite is given. Exit code 1 if a set could not be prepared; the others are.
+Each set is one call of ``memalpha prepare``, which is printed; ``input`` patterns are looked for at any depth. Folders that are
+there are kept unless --overwrite is given. Exit code 1 if a set could not be prepared; the others are.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], origin
     """Arguments of ``memalpha prepare`` that make a set; None if its original is not there and need not be, else InputError."""
 
     def find(patterns: str | Sequence[str]) -> list[Path]:
-        """The paths that match, in the order of the patterns."""
         each = [patterns] if isinstance(patterns, str) else patterns
         found = list(dict.fromkeys(path for pattern in each for path in sorted(originals.rglob(pattern))))
         if not found and not config.get("if_found"):

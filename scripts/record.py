@@ -1,8 +1,7 @@
 """Keeps the numbers of run folders in docs/results/*.json; then ``python scripts/tables.py`` brings the pages up to date.
 
 python scripts/record.py run runs/mixed-1 mixed-1             a training run: docs/results/mixed-1.json, and its curves
-python scripts/record.py comparison runs/main                 an evaluation: its sets replace those in comparison.json
-python scripts/record.py comparison runs/mine mine            an evaluation as a record of its own: mine.json
+python scripts/record.py comparison runs/main [NAME]          an evaluation: its sets replace those in comparison.json (NAME.json)
 python scripts/record.py ablations runs/ablations             the runs of scripts/ablations.py
 """
 
@@ -30,19 +29,17 @@ Json = dict[str, Any]
 
 
 def read(name: str) -> Json:
-    """Read docs/results/NAME.json; empty if it is not there."""
+    """A record; empty if it is not there."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def write(name: str, data: Json) -> None:
-    """Write docs/results/NAME.json."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def record_run(run: Path, name: str) -> None:
-    """A training run: summary, options, environment, curve."""
     folder = RunFolder(run)
     summary = folder.read_json("summary.json")
     if "delta" not in summary:
@@ -51,33 +48,25 @@ def record_run(run: Path, name: str) -> None:
 
 
 def record_comparison(folder: Path, name: str) -> None:
-    """An evaluation; in ``comparison`` its sets take the place of those of the same name."""
     run = RunFolder(folder)
     summary, origin = run.read_json("summary.json"), run.origin()
     part = {**origin, "inputs": run.read_json("inputs.json"), "false_accept": summary.pop("false_accept", None)}
-    sets = [{"part": 0, **item} for item in summary["sets"]]
-    found = {"parts": [part], "summary": {**summary, "sets": sets}}
+    found = {"parts": [part], "summary": {**summary, "sets": [{"part": 0, **item} for item in summary["sets"]]}}
     write(name, merged(read(name), found) if read(name) else found)
 
 
 def merged(old: Json, new: Json) -> Json:
-    """A comparison with the sets of a newer one in the place of its own; the means over sets are taken anew.
-
-    InputError if both have an option or an adapter of one name that is not the same.
-    """
-
-    def named(item: Json) -> tuple[str, str]:
-        return item["set"], item["reader"]
-
-    known = {named(item): item for item in old["summary"]["sets"]}
-    fresh = {named(item): item for item in new["summary"]["sets"] if item["cells"] or named(item) not in known}
+    """A comparison with the sets of a newer one in the place of its own; the means over sets are taken anew."""
+    known, fresh = ({(item["set"], item["reader"]): item for item in of["summary"]["sets"]} for of in (old, new))
+    fresh = {key: item for key, item in fresh.items() if item["cells"] or key not in known}
     kept = {key: item for key, item in known.items() if key not in fresh}
     if not kept:
         return new
     used = sorted({item["part"] for item in kept.values()})
     parts = [old["parts"][part] for part in used]
-    for part in parts:
-        check_alike(part, new["parts"][0])
+    newer, *others = ({**part["config"], **part["inputs"]["adapters"]} for part in (new["parts"][0], *parts))
+    for other in others:
+        check_alike(other, newer, {*MAY_CHANGE, *LISTS}, "the options and weights of the sets that stay")
     sets = [
         {**fresh[key], "part": len(parts)} if key in fresh else {**kept[key], "part": used.index(kept[key]["part"])}
         for key in dict.fromkeys([*known, *fresh])
@@ -86,21 +75,14 @@ def merged(old: Json, new: Json) -> Json:
     return {"parts": [*parts, *new["parts"]], "summary": {**old["summary"], "sets": sets, **means(sets, kinds), "kinds_of": kinds}}
 
 
-def check_alike(old: Json, new: Json) -> None:
-    """See that an option or an input that two evaluations both name is the same in both."""
-    before, after = (
-        {name: value for name, value in part["config"].items() if name not in {*MAY_CHANGE, *LISTS}} | part["inputs"]["adapters"]
-        for part in (old, new)
-    )
-    if other := [name for name in before.keys() & after.keys() if before[name] != after[name]]:
-        raise InputError(
-            f"{other[0]} was {before[other[0]]!r} and is {after[other[0]]!r}",
-            expected="the options and weights of the sets that stay",
-        )
+def check_alike(before: Json, after: Json, free: set[str], expected: str) -> None:
+    """See that what both name is the same in both, but for what is free."""
+    for name in sorted(before.keys() & after.keys() - free):
+        if before[name] != after[name]:
+            raise InputError(f"{name} was {before[name]!r} and is {after[name]!r}", expected=expected)
 
 
 def means(sets: Sequence[Json], kinds: Mapping[str, str]) -> Json:
-    """Means over the sets that count, by reader: of each group that is on all of them, and of each pair's difference."""
     empty: Json = {"over_sets": {}, "differences": {}, "kinds_of": kinds}
     found = over_sets(Summary.from_json({**empty, "sets": sets}).sets, kinds).to_json()
     return {name: found[name] for name in ("over_sets", "differences")}
@@ -111,10 +93,7 @@ FREE = {"output_dir", "rows_per_forward", "generation_rows", "overwrite", "resum
 
 
 def record_ablations(folder: Path) -> None:
-    """Every finished run of a folder, against its own start and against ``default``.
-
-    InputError if there is no run, or one differs from ``default`` in more than its change.
-    """
+    """Every finished run of a folder, against its own start and against ``default``, from which its change alone sets it apart."""
     changes = {"default": {}, **yaml.safe_load((ROOT / "configs" / "train" / "ablations.yaml").read_text(encoding="utf-8"))}
     runs = []
     for path in sorted(folder.glob("*/seed-*/summary.json")):
@@ -122,13 +101,12 @@ def record_ablations(folder: Path) -> None:
         reference = folder / "default" / run.path.name
         compared = None
         if (reference / "summary.json").is_file():
-            check_change(RunFolder(reference), run, changes[name])
+            other = f"what {reference} has, but for {', '.join(changes[name]) or 'nothing'}"
+            check_alike(RunFolder(reference).config, run.config, FREE | changes[name].keys(), other)
             compared = difference(RunFolder(reference), "after", run, "after")
         summary, at = run.read_json("summary.json"), run.origin()["environment"]
         runs.append({
-            "name": name,
-            "change": changes[name],
-            "command": " ".join(at["command"]),
+            "name": name, "change": changes[name], "command": " ".join(at["command"]),
             **{key: summary[key] for key in ("seed", "steps", "seconds")},
             **{key: at[key] for key in ("started", "code", "processor", "cores")},
             **{part: {key: summary[part][key] for key in WATCHED} for part in ("before", "after")},
@@ -141,30 +119,15 @@ def record_ablations(folder: Path) -> None:
     write("ablations", {"command": f"python scripts/record.py ablations {folder}", "runs": runs})
 
 
-def check_change(reference: RunFolder, run: RunFolder, change: Json) -> None:
-    """See that a run differs from another in its change alone."""
-    options = [reference.config, run.config]
-    other = {key for key in options[0].keys() & options[1].keys() if options[0][key] != options[1][key]} - FREE - change.keys()
-    if other:
-        name = min(other)
-        raise InputError(
-            f"{run.path} has {name} {options[1][name]!r} and {reference.path} has {options[0][name]!r}",
-            expected=f"runs that differ in {', '.join(change) or 'nothing'}",
-        )
-
-
 def difference(first: RunFolder, at_first: str, second: RunFolder, at_second: str) -> Json:
     """Mean accuracy of the second held-out evaluation minus the first, paired by instance; ``left_out`` lack a score."""
-    scores = [
-        {row["result"]["instance"]: row["result"]["accuracy"] for row in run.read_lines(f"held_out/{name}.jsonl")}
-        for run, name in ((first, at_first), (second, at_second))
-    ]
-    if scores[0].keys() != scores[1].keys():
+    rows = first.read_lines(f"held_out/{at_first}.jsonl"), second.read_lines(f"held_out/{at_second}.jsonl")
+    before, after = ({row["result"]["instance"]: row["result"]["accuracy"] for row in of} for of in rows)
+    if before.keys() != after.keys():
         raise InputError(f"{first.path} and {second.path} were evaluated on different instances", expected="the same eval_data")
-    known = [key for key, score in scores[0].items() if score is not None and scores[1][key] is not None]
-    gaps = [scores[1][key] - scores[0][key] for key in known]
+    gaps = [after[key] - score for key, score in before.items() if score is not None and after[key] is not None]
     stderr = statistics.stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
-    return {"mean": statistics.fmean(gaps), "stderr": stderr, "n": len(known), "left_out": len(scores[0]) - len(known)}
+    return {"mean": statistics.fmean(gaps), "stderr": stderr, "n": len(gaps), "left_out": len(before) - len(gaps)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -174,12 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", nargs="?", help="of the record (default: comparison, ablations, or the name of the run's folder)")
     given = parser.parse_args(arguments)
     try:
-        if given.what == "run":
-            record_run(given.folder, given.name or given.folder.name)
-        elif given.what == "comparison":
-            record_comparison(given.folder, given.name or "comparison")
-        else:
+        if given.what == "ablations":
             record_ablations(given.folder)
+        elif given.what == "run":
+            record_run(given.folder, given.name or given.folder.name)
+        else:
+            record_comparison(given.folder, given.name or "comparison")
     except (MemAlphaError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

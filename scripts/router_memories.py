@@ -2,9 +2,8 @@
 
     OMP_NUM_THREADS=1 python scripts/router_memories.py            writes docs/results/router_memories.json
 
-Trains on 30 dialogues of the train split, measures on 12 of the test split, which share no name and no value with them. Ways to
-choose the sections of a question: all; FAISS layer 1 keeping 1, 2 or 3; the learned router; an oracle that has seen the answers.
-Layer 2, k and reader are the same for all. Settings that the file holds already are not run again.
+Trains on 30 dialogues of the train split, measures on 12 of the test split, which share no name and no value with them. Sections of
+a question: all; FAISS layer 1 keeping 1, 2 or 3; the learned router; an oracle. Settings that the file holds are not run again.
 """
 
 import json
@@ -36,29 +35,26 @@ SETTINGS = {
 }
 
 
-class FaissSections:
-    """FAISS layer 1 in front of any layer 2."""
+def faiss_sections(kept, embedder):
+    config, retrievers = RetrievalConfig(retrieval=RetrievalMode.DENSE, sections_kept=kept), {}
 
-    def __init__(self, kept, embedder):
-        self._config, self._embedder = RetrievalConfig(retrieval=RetrievalMode.DENSE, sections_kept=kept), embedder
-        self._retrievers = {}
+    def rank(query, memory):
+        if id(memory) not in retrievers:
+            retrievers[id(memory)] = TwoLayerRetriever(memory, config, embedder=embedder)
+        return retrievers[id(memory)].route(query)
 
-    def rank(self, query, memory):
-        if id(memory) not in self._retrievers:
-            self._retrievers[id(memory)] = TwoLayerRetriever(memory, self._config, embedder=self._embedder)
-        return self._retrievers[id(memory)].route(query)
+    return rank
 
 
 def trained(task, embedder, seed):
     config = load_config(CONFIG, ["--seed", str(seed)])
     learner = make_learner(config, task.shape)
-    for _ in fit(learner, task, config.run):
-        pass
+    list(fit(learner, task, config.run))
     return LearnedSectionRouter([agent.policy for agent in learner.agents], task.routes, embedder)
 
 
 def compare(task, config, embedder, routers):
-    """A row for all sections, each router, and the oracle, which has no time. Time: processor time of a search, both layers."""
+    """A row for all sections, each router, and the oracle; time: processor time of a search, both layers."""
     rows = []
     for name, router in {"everything": None, **routers}.items():
         memories = {id(case.memory): case.memory for case in task.cases}
@@ -75,7 +71,7 @@ def compare(task, config, embedder, routers):
 
 
 def over_memories(task, values):
-    """Mean over questions, and its standard error over memories: questions about one memory are not independent."""
+    """Mean over questions, and its standard error over memories: questions about one are not independent."""
     memories = np.array([id(case.memory) for case in task.cases])
     means = np.array([values[memories == memory].mean() for memory in dict.fromkeys(memories.tolist())])
     return float(values.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
@@ -93,20 +89,18 @@ def row(task, name, chosen, milliseconds):
 def run(name, embedder):
     train_options, test_options = SETTINGS[name]
     task, held_out = (SectionTask(o, embedder) for o in (train_options, replace(test_options, split="test", instances=12)))
-    faiss = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder).rank for kept in (1, 2, 3)}
+    faiss = {f"FAISS layer 1, {kept} kept": faiss_sections(kept, embedder) for kept in (1, 2, 3)}
     routers = {f"learned, seed {seed}": trained(task, embedder, seed).rank for seed in range(3)}
     rows = compare(held_out, RetrievalConfig(retrieval=test_options.mode), embedder, {**faiss, **routers})
     scores = {one["name"]: one.pop("scores") for one in rows}
     learned = np.mean([scores[name] for name in routers], axis=0)
     gaps = {name: over_memories(held_out, learned - own) for name, own in scores.items() if name not in routers}
-    return {
-        "train": asdict(train_options),
-        "train_questions": len(task.cases),
-        "questions": len(held_out.cases),
-        "entries": float(held_out.sizes.sum(axis=1).mean()),
-        "rows": rows,
-        "differences": {name: {"mean": mean, "stderr": error} for name, (mean, error) in gaps.items()},
-    }
+    differences = {name: {"mean": mean, "stderr": error} for name, (mean, error) in gaps.items()}
+    entries, asked = (
+        float(held_out.sizes.sum(axis=1).mean()),
+        {"train_questions": len(task.cases), "questions": len(held_out.cases)},
+    )
+    return {"train": asdict(train_options), **asked, "entries": entries, "rows": rows, "differences": differences}
 
 
 if __name__ == "__main__":

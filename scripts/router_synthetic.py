@@ -2,8 +2,7 @@
 
     OMP_NUM_THREADS=1 python scripts/router_synthetic.py            writes docs/results/router_synthetic.json
 
-A seed draws the hidden specialties of the task, first weights and actions; all learners of a seed meet the same task. Those with
-gradients have the same widths, rates, steps between updates and passes. Runs that the file holds already are not run again.
+A seed draws the task, first weights and actions; all learners of a seed meet the same task. Runs that the file holds are kept.
 """
 
 import json
@@ -33,8 +32,7 @@ def run(name: str, task_name: str, seed: int) -> dict:
     config = RouterConfig(*parse([f"--{option}={value}" for option, value in options.items()], GROUPS, "a router"))
     began, cpu = time.perf_counter(), time.process_time()
     learner = make_learner(config, task.shape)
-    for _ in fit(learner, task, config.run):
-        pass
+    list(fit(learner, task, config.run))
     spent = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
     asked = {"learner": name, "task": task_name, "seed": seed, "steps": config.run.steps}
     return {**asked, **spent, **measure(learner, task, 4_000, seed)}

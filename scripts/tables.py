@@ -1,11 +1,9 @@
 """Makes the tables of docs/ from docs/results/*.json, and the CSV files with all their numbers.
 
-    python scripts/tables.py                 every page
-    python scripts/tables.py results bars    some of them: ablations, bars, comparison, recipe, results, router, scale
+    python scripts/tables.py [PAGE ...]      every page, or some: ablations, bars, comparison, recipe, results, router, scale
     python scripts/tables.py --check         writes nothing; exit code 1 if a file is out of date
 
-The text of a page is written by hand. What stands between ``<!-- NAME -->`` and ``<!-- end -->`` is made here. What is not known is
-a dash in a table and an empty cell in a CSV file. scripts/record.py writes the JSON files.
+What stands between ``<!-- NAME -->`` and ``<!-- end -->`` of a page is made here. scripts/record.py writes the JSON files.
 """
 
 from __future__ import annotations
@@ -36,17 +34,15 @@ Row = Mapping[str, Any]
 
 @cache
 def read(name: str) -> dict[str, Any]:
-    """Read docs/results/NAME.json."""
     return json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def decimals(value: float | None, digits: int = 3, sign: str = "") -> str:
-    """A number with so many decimals; ``sign="+"`` shows the sign of positive ones."""
     return UNKNOWN if value is None else format(round(value, digits) + 0.0, f"{sign},.{digits}f")
 
 
 def with_error(found: Row | None, name: str = "mean") -> str:
-    """``+.137 ± .029``, with what was left out."""
+    """``+0.137 ± 0.029``, with what was left out."""
     if found is None:
         return UNKNOWN
     out = found.get("left_out")
@@ -55,17 +51,14 @@ def with_error(found: Row | None, name: str = "mean") -> str:
 
 
 def arrow(values: Iterable[float | None], digits: int = 3) -> str:
-    """``0.551 → 0.731``."""
     return " → ".join(decimals(value, digits) for value in values)
 
 
-def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Text of a CSV file; eight digits a number."""
+def as_csv(head: str, rows: Iterable[Sequence[Any]]) -> str:
+    """Text of a CSV file; eight digits a number, and nothing for what is not known."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    for row in rows:
-        writer.writerow(["" if cell != cell else f"{cell:.8g}" if isinstance(cell, float) else cell for cell in row])
+    shown = (["" if cell != cell else f"{cell:.8g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows([head.split(","), *shown])
     return text.getvalue()
 
 
@@ -85,12 +78,10 @@ def comparison_made() -> str:
 
 
 def comparison_overall(reader: str) -> str:
-    """A row a system: its accuracy on each set, the mean over sets, and the difference from the trained agent."""
     return overall(comparison(), reader, REFERENCE, lambda found: number(found.mean) if found else UNKNOWN)
 
 
 def comparison_home() -> str:
-    """The first set in more detail."""
     item = next(item for item in comparison().sets if item.reader == "recall")
     rows = []
     for group, cell in item.cells.items():
@@ -106,7 +97,6 @@ def comparison_home() -> str:
 
 def comparison_csv() -> str:
     """One row a number: of each set, reader and system, and of the means over sets."""
-    head = "set,reader,system,quantity,value,low,high,stderr,instances,questions"
     rows: list[list[Any]] = []
 
     def add(place: Sequence[str], quantity: str, found: Estimate | float | None, questions: Any = "") -> None:
@@ -134,7 +124,7 @@ def comparison_csv() -> str:
             add(["mean over sets", reader, group], "accuracy", mean)
             if apart := difference_from(summary.differences[reader], REFERENCE, group):
                 add(["mean over sets", reader, group], f"accuracy minus {REFERENCE}", apart)
-    return as_csv(head.split(","), rows)
+    return as_csv("set,reader,system,quantity,value,low,high,stderr,instances,questions", rows)
 
 
 HELD_OUT = (
@@ -142,23 +132,17 @@ HELD_OUT = (
     "calls_per_instance", "update_share", "delete_share", "cut_off",
 )  # fmt: skip
 SAMPLED = {
-    "completions/mean_length": "tokens a completion",
-    "memory/tokens": "tokens of the memory at the end",
-    "memory/entries": "entries at the end",
-    "memory/entry_words": "words an entry",
-    "memory/verbatim": "entries copied word for word",
-    "memory/duplicates": "calls that insert what is there",
-    "memory/calls_per_chunk": "calls a chunk",
-    "memory/silent_chunks": "chunks without a call",
-    "memory/unparsed": "calls that are none",
-    "completions/clipped_ratio": "completions cut off",
-}
+    "completions/mean_length": "tokens a completion", "memory/tokens": "tokens of the memory at the end",
+    "memory/entries": "entries at the end", "memory/entry_words": "words an entry",
+    "memory/verbatim": "entries copied word for word", "memory/duplicates": "calls that insert what is there",
+    "memory/calls_per_chunk": "calls a chunk", "memory/silent_chunks": "chunks without a call",
+    "memory/unparsed": "calls that are none", "completions/clipped_ratio": "completions cut off",
+}  # fmt: skip
 """What would show a policy that games its reward, by its name in ``metrics.jsonl``."""
 INCIDENTAL = {"output_dir", "seed", "overwrite", "rows_per_forward", "save_steps"}
 
 
 def training_runs() -> dict[str, dict[str, Any]]:
-    """The records that are training runs, by name."""
     names = sorted(path.stem for path in (DOCS / "results").glob("*.json"))
     return {name: read(name) for name in names if "curve" in read(name)}
 
@@ -179,19 +163,18 @@ def results_accuracy() -> str:
     return table(head.split("|"), rows)
 
 
+def listed(options: Row) -> str:
+    return ", ".join(f"`{key}: {value}`" for key, value in options.items()) or UNKNOWN
+
+
 def results_made() -> str:
-    """How each run was made, and the options in which it differs from the recipe."""
     reference, rows = read(RECIPE)["config"], []
     for name, run in training_runs().items():
         at, config = run["environment"], run["config"]
-        other = {
-            key: config.get(key, "not there yet")
-            for key in sorted((reference.keys() | config.keys()) - INCIDENTAL)
-            if config.get(key) != reference.get(key)
-        }
+        other = [key for key in sorted((reference.keys() | config.keys()) - INCIDENTAL) if config.get(key) != reference.get(key)]
         parts = 1 + len(at.get("resumed", []))
         seconds = decimals(run["summary"]["seconds"], 0) + (f", the last part of {parts}" if parts > 1 else "")
-        options = ", ".join(f"`{key}: {value}`" for key, value in other.items()) or UNKNOWN
+        options = listed({key: config.get(key, "not there yet") for key in other})
         seed = str(run["summary"]["seed"])
         rows.append([name, f"`{' '.join(at['command'])}`", options, seed, seconds, at["started"][:10], at["code"]])
     return table(["run", "command", f"options unlike `{RECIPE}`", "seed", "seconds", "day", "code"], rows)
@@ -208,7 +191,6 @@ def sampled(run: Row) -> dict[str, tuple[float, float]]:
 
 
 def recipe_sampled() -> str:
-    """First eighth of the steps → last, of the recipe's runs and the control."""
     runs = {name: sampled(read(name)) for name in ("mixed-1", "mixed-2", "mixed-3", "control")}
     shown = [name for name in SAMPLED.values() if name not in ("calls that are none", "entries at the end")]
     rows = []
@@ -231,12 +213,10 @@ def results_csv() -> str:
             was = before["kinds"].get(kind, {}).get("accuracy")
             rows.append([name, "held out", f"accuracy, kind {kind}", was, row["accuracy"], row["questions"]])
         rows += [[name, "sampled", key, *values, ""] for key, values in sampled(run).items()]
-    return as_csv(["run", "where", "quantity", "before", "after", "n"], rows)
+    return as_csv("run,where,quantity,before,after,n", rows)
 
 
 def ablations() -> str:
-    """A row a variant: against its own start and against the unchanged run of its seed."""
-
     def order(run: Row) -> tuple[bool, float]:
         return run["name"] != "default", -(run["against_default"] or {"mean": 0})["mean"]
 
@@ -244,9 +224,8 @@ def ablations() -> str:
     for run in sorted(read("ablations")["runs"], key=order):
         before, after = run["before"], run["after"]
         rows.append([
-            run["name"], ", ".join(f"`{key}: {value}`" for key, value in run["change"].items()) or UNKNOWN,
-            f"{run['seed']}, {run['steps']}", decimals(before["accuracy"]), decimals(after["accuracy"]),
-            with_error(run["gain"]), with_error(run["against_default"]),
+            run["name"], listed(run["change"]), f"{run['seed']}, {run['steps']}",
+            decimals(before["accuracy"]), decimals(after["accuracy"]), with_error(run["gain"]), with_error(run["against_default"]),
             *(decimals(after[key], 2) for key in ("tool_success", "content", "memory_tokens")),
             *(decimals(after[key]) for key in ("update_share", "delete_share", "cut_off")),
         ])  # fmt: skip
@@ -263,13 +242,16 @@ def bars() -> str:
 
 
 LEARNERS = {
-    "random": "random", "linucb": "LinUCB", "sb3_ppo": "PPO of stable-baselines3", "mappo": "MAPPO", "grpo": "multi-agent GRPO",
-}  # fmt: skip
+    "random": "random",
+    "linucb": "LinUCB",
+    "sb3_ppo": "PPO of stable-baselines3",
+    "mappo": "MAPPO",
+    "grpo": "multi-agent GRPO",
+}
 TASKS = {"one": "one router", "team": "a team of three", "facets": "three facets"}
 
 
 def router_synthetic() -> str:
-    """Mean (worst) over seeds, and processor seconds, a task a pair of columns."""
     runs = read("router_synthetic")["runs"]
     rows = []
     for learner, shown in LEARNERS.items():
@@ -299,8 +281,7 @@ def router_memories() -> str:
 
 def router_made() -> str:
     lines = []
-    for name in ("router_synthetic", "router_memories"):
-        at = read(name)["environment"]
+    for at in (read(name)["environment"] for name in ("router_synthetic", "router_memories")):
         packages = ", ".join(f"{package} {at['packages'][package]}" for package in ("memalpha", "torch", "numpy"))
         lines.append(f"`{' '.join(at['command'])}`: {at['started'][:10]}; {at['processor']}, one thread a run; {packages}.")
     return "\n".join(lines)
@@ -324,16 +305,14 @@ CSV_FILES: dict[str, Callable[[], str]] = {"comparison": comparison_csv, "result
 def filled(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
     """A page with its tables made anew; ValueError names a table that has no place in it."""
     for name, make in tables.items():
-        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not place.search(text):
+        place = re.search(rf"<!-- {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
+        if not place:
             raise ValueError(f"the page has no place for {name}; expected: <!-- {name} --> ... <!-- end -->")
-        content = make()
-        text = place.sub(lambda match, content=content: f"{match[1]}\n{content}\n\n{match[2]}", text)  # type: ignore[misc]
+        text = f"{text[: place.start(1)]}\n{make()}\n\n{text[place.end(1) :]}"
     return text
 
 
 def outputs(pages: Iterable[str]) -> dict[Path, str]:
-    """What the files of some pages should hold."""
     found = {}
     for page in pages:
         path = DOCS / f"{page}.md"
@@ -350,11 +329,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := set(given.pages) - PAGES.keys():
         parser.error(f"no page {sorted(unknown)[0]!r}; expected: some of {', '.join(PAGES)}")
-    old = {
-        path: text
-        for path, text in outputs(given.pages or PAGES).items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    }
+    made = outputs(given.pages or PAGES)
+    old = {path: text for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}
     for path, text in old.items():
         if not given.check:
             path.write_text(text, encoding="utf-8")

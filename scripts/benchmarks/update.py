@@ -1,26 +1,9 @@
 """One GRPO update: trained tokens a second against TRL's own trainer, and model FLOPs against the machine's matrix products.
 
-Both trainers get the very same rows: real rollouts of the quickstart's policy on generated dialogues, padded as TRL pads them (all
-rows of the generation batch to the longest prompt and the longest completion). ``ours`` is one ``training_step`` of
-``MemoryGRPOTrainer``; ``trl`` is ``GRPOTrainer.training_step`` over the same rows, at the fastest per-device batch of those tried.
-Both compute the dapo loss with entropies and clip statistics, forward and backward; neither generates, scores or steps the
-optimizer. LoRA on every linear layer, float32. Each has a copy of the policy of its own. The relative difference of the two
-gradients is in the details.
-
-Model FLOPs of the update (``flops`` below), multiplications and additions counted apart, padding, recomputation and everything
-element-wise not counted; L tokens go through the model (each shared prefix once), N of them predict a completion token:
-
-    frozen linear layer (K inputs, M outputs)   2 K M L forward, 2 K M L backward for the gradient of its input; none for q, k, v of
-                                                the lowest trained layer, whose input needs no gradient
-    its adapter of rank r                       2 r (K + M) L forward; 4 r (K + M) L backward, of inputs and of weights; 2 r K L
-                                                less where the input needs no gradient
-    attention, A pairs of a token and one       4 D A a head forward, 8 D A backward (D = head size)
-      that it sees
-    LM head (H inputs, V outputs)               2 H V N forward, 2 H V N backward: the head is frozen
-
-Layers below the lowest trained one count forward only. The peak is the fastest of several products of square and model-like float32
-matrices with ``torch.mm`` at the same number of threads, timed in turn with the updates. Of both clocks the details have
-every round; the processor's clock counts all threads.
+Both trainers get the same rows, real rollouts on one dialogue, padded as TRL pads them. ``ours`` is one ``training_step`` of
+``MemoryGRPOTrainer``; ``trl`` is ``GRPOTrainer.training_step`` over the same rows, at the fastest per-device batch of those tried:
+the dapo loss with entropies and clip statistics, forward and backward, LoRA on every linear layer, float32. The peak is the fastest
+of several products of float32 matrices (``torch.mm``) at the same number of threads, timed in turn with the updates.
 """
 
 from __future__ import annotations
@@ -29,27 +12,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import common, policy
+from benchmarks import common
 
-GEMM_SHAPES = ((1024, 1024, 1024), (2048, 2048, 2048), (512, 576, 1536), (1024, 1536, 576))
-"""(m, k, n) of the products that may be the peak."""
-
-
-def add_arguments(parser: Any) -> None:
-    policy.add_model(parser)
-    parser.add_argument("--instances", type=int, default=1, help="dialogues (default 1)")
-    parser.add_argument("--group", type=int, default=8, help="rollouts of each (default 8)")
-    parser.add_argument("--trl-batches", type=int, nargs="+", help="per-device batches tried for TRL (default 2 4 8)")
-    parser.add_argument("--skip-trl", action="store_true", help="compare with the matrix products alone")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="of the ratios; cpu for a machine that is shared")
-    parser.add_argument("--rows-per-forward", type=int, default=24, help="ours; memory grows with it (default 24)")
+GEMM_SHAPES = ((1024, 1024, 1024), (2048, 2048, 2048), (512, 576, 1536), (1024, 1536, 576))  # (m, k, n)
 
 
 def run(options: Any) -> dict[str, Any]:
-    """Measure."""
     from memalpha.training.packed import Row
 
-    ours, setup = our_trainer(options, options.folder)
+    ours, _, _ = our_trainer(options, options.folder)
     ours.model.train()
     batch = ours._prepare_inputs(next(iter(ours.get_train_dataloader())))  # rolled out, scored and padded as in training
     rounds = options.rounds or (1 if options.quick else 2)
@@ -57,75 +28,56 @@ def run(options: Any) -> dict[str, Any]:
     work = flops(ours.model, rows, ours.options.rows_per_forward)
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
     padded = len(batch["row_order"]) * (batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1])
-    details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}, "table": []}
-    ratios = {}
+    details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}}
+    ratios, table = {}, []
+
+    def line(name: str, series: common.Series, tokens: int | None, work: float | None) -> None:
+        row = series.row(name)
+        rates = (tokens and tokens / row["seconds"], work and work / row["seconds"] / 1e9)
+        table.append({**row, "trained_tokens_s": rates[0], "gflops": rates[1]})
+
     if not options.skip_trl:
-        trl = trl_trainer(options, ours)
-        best, details["trl_seconds_by_batch"] = _best_batch(trl, batch, options)
-        details["gradient_difference"] = _difference(our_step(ours, batch), trl_step(trl, batch, best))
+        trl = trl_trainer(options)
+        first = {name: value if value.ndim == 0 else value[:8] for name, value in batch.items()}
+        sizes = [4] if options.quick else [2, 4, 8]
+        trl_step(trl, first, sizes[-1])  # not timed
+        tried = {size: common.seconds(lambda size=size: trl_step(trl, first, size))[0] for size in sizes}
+        best = min(sizes, key=tried.__getitem__)
+        details["trl_seconds_by_batch"] = tried
+        details["gradient_difference"] = difference(our_step(ours, batch), trl_step(trl, batch, best))
         variants = {"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}
         against = common.alternate(variants, rounds, warmup=0)
-        details["table"] += [_line("ours", against["ours"], tokens, work["total"]), _line("trl", against["trl"], tokens, None)]
-        both = {clock: common.ratio(against["trl"], against["ours"], clock) for clock in ("wall", "cpu")}
-        details["trl"] = {clock: list(ratio) for clock, ratio in both.items()}
-        ratios["trl"] = both[options.clock].value
-    products = matrix_products(options.quick)
-    variants = {name: call for name, (_, call) in products.items()} | {"ours": lambda: our_step(ours, batch)}
-    series = common.alternate(variants, 3 * rounds, warmup=0)
-    details["peaks_gflops"] = {name: done / series[name].median(options.clock) / 1e9 for name, (done, _) in products.items()}
-    peak = max(products, key=lambda name: details["peaks_gflops"][name])
+        line("ours", against["ours"], tokens, work["total"])
+        line("trl", against["trl"], tokens, None)
+        details["trl"] = {clock: common.ratio(against["trl"], against["ours"], clock) for clock in ("wall", "cpu")}
+        ratios["trl"] = details["trl"][options.clock][0]
+    products = {"x".join(map(str, shape)): product(*shape, 1e9 if options.quick else 6e10) for shape in GEMM_SHAPES}
+    calls = {name: call for name, (_, call) in products.items()} | {"ours": lambda: our_step(ours, batch)}
+    series = common.alternate(calls, 3 * rounds, warmup=0)
+    peaks = {name: done / series[name].median(options.clock) / 1e9 for name, (done, _) in products.items()}
+    peak = max(peaks, key=peaks.__getitem__)
     most = products[peak][0]
-    shares = {
-        clock: [
-            work["total"] / a * b / most for a, b in zip(getattr(series["ours"], clock), getattr(series[peak], clock), strict=True)
-        ]
-        for clock in ("wall", "cpu")
-    }
-    details["table"] += [
-        _line("ours, beside torch.mm", series["ours"], tokens, work["total"]),
-        _line(f"torch.mm {peak}", series[peak], None, most),
-    ]
-    details |= {"gemm_peak_by_round": shares, "policy": policy.describe(setup)}
-    return {
-        "name": "update",
-        "ratios": ratios | {"gemm_peak": statistics.median(shares[options.clock])},
-        "details": details,
-    }
+    line("ours, beside torch.mm", series["ours"], tokens, work["total"])
+    line(f"torch.mm {peak}", series[peak], None, most)
+    pairs = zip(*(getattr(series[name], options.clock) for name in (peak, "ours")), strict=True)
+    shares = [work["total"] / most * a / b for a, b in pairs]
+    ratios["gemm_peak"] = statistics.median(shares)
+    return {"ratios": ratios, "details": details | {"table": table, "peaks_gflops": peaks, "gemm_peak_by_round": shares}}
 
 
-def _best_batch(trl: Any, batch: Mapping[str, Any], options: Any) -> tuple[int, dict[int, float]]:
-    """Return the per-device batch at which TRL is fastest on the first 8 rows, after a first pass, and the seconds of each."""
-    first = {name: value if value.ndim == 0 else value[:8] for name, value in batch.items()}
-    sizes = options.trl_batches or ([4] if options.quick else [2, 4, 8])
-    trl_step(trl, first, sizes[-1])
-    tried = {size: common.seconds(lambda size=size: trl_step(trl, first, size))[0] for size in sizes}
-    common.progress(f"update: TRL's seconds for 8 rows by per-device batch {tried}")
-    return min(tried, key=lambda size: tried[size]), tried
-
-
-def _line(name: str, series: common.Series, tokens: int | None, work: float | None) -> dict[str, Any]:
-    row = series.row(name)
-    rates = (tokens and tokens / row["seconds"], work and work / row["seconds"] / 1e9)
-    return {**row, "trained_tokens_s": rates[0], "gflops": rates[1]}
-
-
-# -------------------------------------------------------------------------------------------- the two trainers
-def our_trainer(options: Any, folder: str) -> tuple[Any, policy.Setup]:
-    """Return a ``MemoryGRPOTrainer`` with LoRA on every layer."""
+def our_trainer(options: Any, folder: str) -> tuple[Any, Any, Any]:
+    """A ``MemoryGRPOTrainer`` with LoRA on every layer, its options and its parts."""
+    from memalpha.training.build import build_parts
     from memalpha.training.run import build_trainer
 
-    size = options.instances * options.group
-    setup = policy.quickstart(
-        options,
-        f"{folder}/ours",
-        *("--per_device_train_batch_size", str(size), "--num_generations", str(options.group)),
-        *("--rows_per_forward", str(options.rows_per_forward), "--train_layers", "0"),
-    )
-    return build_trainer(setup.arguments, setup.parts), setup
+    sizes = ("--per_device_train_batch_size", "8", "--num_generations", "8", "--train_layers", "0")
+    arguments = common.quickstart(options, f"{folder}/ours", *sizes, "--rows_per_forward", str(options.rows_per_forward))
+    parts = build_parts(arguments)
+    return build_trainer(arguments, parts), arguments, parts
 
 
-def trl_trainer(options: Any, ours: Any) -> Any:
-    """Return TRL's trainer with a fresh copy of the policy and the options of ``ours``; it takes rows that are ready."""
+def trl_trainer(options: Any) -> Any:
+    """TRL's trainer with a fresh copy of the policy and the same options; it takes rows that are ready."""
     from datasets import Dataset
     from trl import GRPOTrainer
 
@@ -133,32 +85,24 @@ def trl_trainer(options: Any, ours: Any) -> Any:
         def _prepare_inputs(self, inputs: Any) -> Any:
             return inputs
 
-    _, setup = our_trainer(options, f"{options.folder}/copy")
-
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rows are scored already")
 
-    args = setup.arguments.grpo
-    args.reward_weights = None
-    return Ready(
-        model=setup.parts.model,
-        reward_funcs=reward,
-        args=args,
-        train_dataset=Dataset.from_list([{"prompt": ""}] * 64),
-        processing_class=setup.parts.tokenizer,
-    )
+    _, arguments, parts = our_trainer(options, f"{options.folder}/copy")
+    arguments.grpo.reward_weights = None
+    data = Dataset.from_list([{"prompt": ""}] * 64)
+    return Ready(parts.model, reward_funcs=reward, args=arguments.grpo, train_dataset=data, processing_class=parts.tokenizer)
 
 
 def our_step(trainer: Any, batch: Mapping[str, Any]) -> Any:
-    """One update's forward and backward; returns the model, which holds the gradients."""
-    _fresh(trainer)
+    """Forward and backward; returns the model, which holds the gradients."""
+    fresh(trainer)
     trainer.training_step(trainer.model, dict(batch))
     return trainer.model
 
 
 def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
-    """The same rows, ``size`` at a time, gradients adding up."""
-    _fresh(trainer)
+    fresh(trainer)
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "tool_mask")
     for start in range(0, len(batch["row_order"]), size):
         part = {name: batch[name][start : start + size] for name in names}
@@ -166,28 +110,28 @@ def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
     return trainer.model
 
 
-def _fresh(trainer: Any) -> None:
+def fresh(trainer: Any) -> None:
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.zero_grad(set_to_none=True)
-    trainer._step = 0
-    trainer._current_train_step_time = 0.0
+    trainer._step, trainer._current_train_step_time = 0, 0.0
     trainer._metrics["train"].clear()
 
 
-def _difference(model: Any, other: Any) -> float | None:
+def difference(*models: Any) -> float | None:
     """Relative distance of two models' gradients; None where they vanish (no reward differs)."""
     import torch
 
-    def vector(m: Any) -> Any:
-        return torch.cat([p.grad.flatten() for p in m.parameters() if p.requires_grad])
-
-    expected = vector(other)
-    return float((vector(model) - expected).norm() / expected.norm()) if expected.any() else None
+    found, expected = (torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad]) for model in models)
+    return float((found - expected).norm() / expected.norm()) if expected.any() else None
 
 
-# -------------------------------------------------------------------------------------------- work and peak
 def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, float]:
-    """Model FLOPs of one update, by the formula at the top of this module."""
+    """Model FLOPs of one update, multiplications and additions counted apart; no padding, recomputation or element-wise work.
+
+    L tokens go through the model (each shared prefix once), N predict a completion token. A frozen layer (K, M) takes 2 K M L forward
+    and backward; its adapter of rank r 2 r (K + M) L and 4 r (K + M) L; attention 4 D and 8 D a head of size D and visible pair; the
+    LM head (H, V) 2 H V N each way. Below the lowest trained layer only forward counts; in it q, k and v need no input gradient.
+    """
     from memalpha.training.packed import base_model, pack_rows
 
     config = base_model(model).config
@@ -197,13 +141,16 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     pairs = 0
     for _, prefix, lengths in (group for pack in packs for group in pack.groups):  # causal, and each own part sees the prefix
         pairs += prefix * (prefix + 1) // 2 + sum(own * prefix + own * (own + 1) // 2 for own in lengths)
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    lowest = min(int(name.split(".layers.")[1].split(".")[0]) for name in trained)
+
+    def layer_of(name: str) -> int:
+        return int(name.split(".layers.")[1].split(".")[0])
+
+    lowest = min(layer_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad)
     linear = lora = 0
     for name, module in model.named_modules():
-        if not hasattr(module, "lora_A") or not module.lora_A:
+        if not getattr(module, "lora_A", None):
             continue
-        layer = int(name.split(".layers.")[1].split(".")[0])
+        layer = layer_of(name)
         below = layer < lowest or (layer == lowest and name.endswith(("q_proj", "k_proj", "v_proj")))
         inputs, outputs, rank = module.in_features, module.out_features, next(iter(module.r.values()))
         linear += 2 * inputs * outputs * tokens * (1 if below else 2)
@@ -218,20 +165,10 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     return {"packed_tokens": tokens, "predicted_tokens": predicted, **work, "total": float(sum(parts.values()))}
 
 
-def matrix_products(quick: bool) -> dict[str, tuple[float, Callable[[], object]]]:
-    """For each of ``GEMM_SHAPES`` some equal products in a row: their FLOPs, and what computes them."""
+def product(m: int, k: int, n: int, work: float) -> tuple[float, Callable[[], object]]:
+    """Some equal products in a row, ``work`` FLOPs or one product: their FLOPs, and what computes them."""
     import torch
 
-    torch.manual_seed(0)
-
-    def product(m: int, k: int, n: int) -> tuple[float, Callable[[], object]]:
-        a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
-        times = max(1, int((1e9 if quick else 6e10) / (2 * m * k * n)))
-
-        def go() -> None:
-            for _ in range(times):
-                torch.mm(a, b, out=out)
-
-        return 2.0 * m * k * n * times, go
-
-    return {"x".join(map(str, shape)): product(*shape) for shape in GEMM_SHAPES}
+    a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
+    times = max(1, int(work / (2 * m * k * n)))
+    return 2.0 * m * k * n * times, lambda: [torch.mm(a, b, out=out) for _ in range(times)]

@@ -115,7 +115,10 @@ def test_an_instance_without_a_score_is_left_out_of_both_sides_and_counted(tmp_p
 
 @pytest.mark.parametrize(
     ("options", "instances", "said"),
-    [({"tool_weight": 1.0, "max_steps": 24}, "a", "max_steps 24 .* 16"), ({"tool_weight": 1.0}, "b", "different instances")],
+    [
+        ({"tool_weight": 1.0, "max_steps": 24}, "a", "max_steps was 16 and is 24"),
+        ({"tool_weight": 1.0}, "b", "different instances"),
+    ],
 )
 def test_runs_that_differ_in_more_than_their_change_are_not_compared(options, instances, said, tmp_path, results, capsys):
     made(tmp_path / "default" / "seed-1", {"a": 0.0}, {"a": 0.5})

@@ -1,22 +1,16 @@
 """The FLOPs that the benchmark ``update`` claims, against those that torch counts while the update runs."""
 
-import importlib
-from pathlib import Path
-
 import pytest
 import torch
+from benchmarks import update
 from test_packed import make_lora, make_rows
 from torch.utils.flop_counter import FlopCounterMode
 
 from memalpha.training.packed import Row, packed_logps
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
 
 @pytest.mark.parametrize("lowest", [0, 1])
-def test_products_of_matrices_are_those_that_run(monkeypatch, lowest):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    update = importlib.import_module("benchmarks.update")
+def test_products_of_matrices_are_those_that_run(lowest):
     model, rows = make_lora(), make_rows()
     for name, parameter in model.named_parameters():
         if any(f".layers.{i}." in name for i in range(lowest)):
@@ -29,9 +23,7 @@ def test_products_of_matrices_are_those_that_run(monkeypatch, lowest):
     assert counted == pytest.approx(1e9 * (claimed["gflop_linear"] + claimed["gflop_adapters"] + claimed["gflop_head"]))
 
 
-def test_attention_counts_the_pairs_that_see_each_other(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    update = importlib.import_module("benchmarks.update")
+def test_attention_counts_the_pairs_that_see_each_other():
     rows = [Row((1, 2, 3), (7, 8), 2), Row((1, 2), (9, 4), 2)]
     # prefix 1 + 2; own parts: 3 and 7 see 3 and 4 tokens, 9 sees 3: 13 pairs; 2 layers, 4 heads of 16, two products, three passes
     assert update.flops(make_lora(), rows, 2)["gflop_attention"] == pytest.approx(13 * 2 * 4 * 16 * 2 * 2 * 3 / 1e9)
