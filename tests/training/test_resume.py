@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import time
@@ -9,11 +10,17 @@ import time
 import pytest
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
 
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.rollout import run_rollouts
+from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
+from memalpha.generation.hf import HFGenerator
+from memalpha.models import load_policy_model
 from memalpha.training.run import check_same
 from memalpha.training.trainer import MemoryGRPOTrainer
+from memalpha.types import Sampling
 
 LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", "in-checkpoint", "after-checkpoint"
 EVERY_KILL = [pytest.param(fault, step, marks=pytest.mark.slow) for fault in ("before-rollouts", *LATE) for step in (1, 2, 3, 4)]
@@ -51,6 +58,24 @@ def test_every_step_moved_the_weights_and_every_epoch_has_an_order_of_its_own(wh
     first, second = [list(dict.fromkeys(steps[i] + steps[i + 1])) for i in (0, 2)]
     assert sorted(first) == sorted(second) and len(first) == 8
     assert first != second
+
+
+def test_a_checkpoint_draws_the_completions_of_the_next_step(whole_run):
+    """Replay: the saved weights, loaded into a fresh model, write step 3 again, word for word; those of step 1 do not."""
+    lines = (whole_run / "trajectories" / "step-000003-rank-0.jsonl").read_text().splitlines()
+    wanted = [json.loads(line) for line in lines]
+    instances = {instance.id: instance for instance in load_data("toy", {"n": 8, "split": "train"}, 1)}
+    sampling = Sampling(32, 1.0, seed=random.Random("1/2/0").getrandbits(40))
+
+    def written(step: int) -> list[list[str]]:
+        policy = load_policy_model(str(whole_run / f"checkpoint-{step}"))
+        agent = AgentStep(AgentConfig.load(whole_run / "adapter"), policy.tokenizer)
+        generator = HFGenerator(policy.model, policy.tokenizer)
+        rollouts = run_rollouts([instances[row["instance"]] for row in wanted], agent, generator, sampling)
+        return [[record.completion.text for record in rollout.steps] for rollout in rollouts]
+
+    expected = [[step["completion"] for step in row["steps"]] for row in wanted]
+    assert written(2) == expected != written(1)
 
 
 @pytest.mark.parametrize(("fault", "step"), KILLS)
