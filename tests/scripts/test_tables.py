@@ -52,9 +52,8 @@ def test_the_first_and_the_last_eighth_of_the_steps_are_averaged():
 
 def test_the_csv_of_the_comparison_has_the_numbers_of_its_record():
     rows = list(csv.DictReader(io.StringIO(tables.comparison_csv())))
-    item = next(
-        item for item in tables.read("comparison")["summary"]["sets"] if item["set"] == "squad" and item["reader"] == "base"
-    )
+    sets = tables.read("comparison")["summary"]["sets"]
+    item = next(item for item in sets if (item["set"], item["reader"]) == ("squad", "base"))
     own = {row["quantity"]: row for row in rows if (row["set"], row["reader"], row["system"]) == ("squad", "base", "grpo")}
     seeds = [float(row["value"]) for name, row in own.items() if name.startswith("accuracy of grpo-")]
     assert len(seeds) == 3 and float(own["accuracy"]["value"]) == pytest.approx(statistics.fmean(seeds), abs=1e-7)
@@ -63,5 +62,5 @@ def test_the_csv_of_the_comparison_has_the_numbers_of_its_record():
     assert float(own["accuracy"]["low"]) == pytest.approx(cell["accuracy"]["low"])
     assert int(own["accuracy, kind single"]["questions"]) == 717
     assert own["cascade accuracy"]["value"] == ""  # not measured
-    systems = sum(len(item["cells"]) for item in tables.read("comparison")["summary"]["sets"])
+    systems = sum(len(item["cells"]) for item in sets)
     assert sum(row["quantity"] == "accuracy" and row["set"] != "mean over sets" for row in rows) == systems
