@@ -2,8 +2,7 @@
 # From nothing to a trained memory agent: installs, fetches a small model, trains it with GRPO from the shipped warm start, and shows
 # before against after on held-out dialogues. About ten minutes on two cores after the installation; offline after the first time.
 #
-#   bash scripts/quickstart.sh                         makes runs/quickstart
-#   bash scripts/quickstart.sh --max_steps 4           further arguments are options of memalpha train
+#   bash scripts/quickstart.sh [--max_steps 4]         makes runs/quickstart; arguments are options of memalpha train
 #
 # Run again after an interruption it goes on from the last checkpoint; run again after the end it starts anew.
 set -euo pipefail

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Everything behind the published result, from the original files of the data sets to the tables: some fourteen hours of one core,
-# most of it ablations (four) and evaluation (seven).
+# Everything behind the published result, from the original files of the data sets to the tables: some fourteen hours of one core.
 #
 #   bash scripts/result.sh ORIGINALS      folder with squad/, hotpotqa/, locomo/, trec/ and csabstruct/ as published
 #

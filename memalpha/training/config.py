@@ -36,6 +36,7 @@ GRPO: Allowed = {
     "loss_type": (lambda v: v in SUPPORTED_LOSSES, f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows"),
     "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
     "temperature": (lambda v: 0 < v < math.inf, "a number above 0: the rollouts of a group must differ"),
+    "fp16": (lambda v: not v, "false: the loss is not scaled as float16 needs; use bf16 or float32"),
     "num_iterations": (lambda v: v >= 1, "at least 1"),
     "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
     "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),

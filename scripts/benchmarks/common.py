@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "train"
-
 
 class Series(NamedTuple):
     """Readings of one variant in seconds, one a round: elapsed time, and processor time."""
@@ -76,5 +74,6 @@ def quickstart(options: Any, output_dir: str, *overrides: str) -> Any:
     logging.set_verbosity_error()
     name, data, some = ("nano", "toy", "{n: 8}") if options.quick else ("quickstart", "synthetic", "{n: 16, preset: small}")
     more = ["--full_finetuning", "false", "--warm_start_steps", "0"] if options.quick else []
-    words = ["--config", str(CONFIGS / f"{name}.yaml"), "--output_dir", output_dir, "--overwrite", "true", "--eval_data", ""]
+    config = Path(__file__).parents[2] / "configs" / "train" / f"{name}.yaml"
+    words = ["--config", str(config), "--output_dir", output_dir, "--overwrite", "true", "--eval_data", ""]
     return parse_train_arguments([*words, "--train_data", data, "--train_options", some, *more, *overrides])

@@ -1,9 +1,7 @@
 """Search and update of the two-layer retriever at 100, 10,000 and 1,000,000 entries, against brute force and rank_bm25.
 
-* dense: random vectors around centres around nine sections, with layer 1 open and keeping two of the nine; against a numpy product
-  with all vectors. The embedder is a table.
-* lexical: texts by a power law; against rank_bm25, which is built anew after an update, and numpy over all texts.
-
+Dense: random vectors around centres around nine sections, with layer 1 open and keeping two of the nine; against a numpy product
+with all vectors. Lexical: texts by a power law; against rank_bm25, which is built anew after an update, and numpy over all texts.
 Recall@10: hits whose exact score is at least the tenth best one's. An update's time ends with a search that has seen it; the first
 search builds the index (``build_s``). Ratios are of medians of processor time. A million entries take 7 GB.
 """

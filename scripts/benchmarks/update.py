@@ -128,9 +128,9 @@ def difference(*models: Any) -> float | None:
 def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, float]:
     """Model FLOPs of one update, multiplications and additions counted apart; no padding, recomputation or element-wise work.
 
-    L tokens go through the model (each shared prefix once), N predict a completion token. A frozen layer (K, M) takes 2 K M L forward
-    and backward; its adapter of rank r 2 r (K + M) L and 4 r (K + M) L; attention 4 D and 8 D a head of size D and visible pair; the
-    LM head (H, V) 2 H V N each way. Below the lowest trained layer only forward counts; in it q, k and v need no input gradient.
+    L tokens go through the model (shared prefixes once), N predict a token. A frozen layer (K, M) takes 2 K M L each way;
+    its adapter of rank r 2 r (K + M) L forward and 4 r (K + M) L backward; attention 4 D and 8 D a head of size D and visible pair;
+    the LM head (H, V) 2 H V N each way. Below the lowest trained layer only forward counts; there q, k, v need no input gradient.
     """
     from memalpha.training.packed import base_model, pack_rows
 

@@ -68,6 +68,10 @@ def summaries_of(comparison):
 def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comparison, tmp_path):
     found = bars.make(comparison, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
     assert [row["asked"] for row in found["bars"] if not row["met"]] == []
+<<<<<<< HEAD
+=======
+    assert found["command"] == "python scripts/bars.py main behaviour"
+>>>>>>> second-w5
     home, gain = sets_of(comparison)["dialogues"], found["bars"][0]["numbers"]
     means = {name: cell["accuracy"]["mean"] for name, cell in home["cells"].items()}
     assert gain["mean"] == pytest.approx(means["grpo"] - means["warm"]) and gain["n"] == 12 and len(gain["seeds"]) == 2

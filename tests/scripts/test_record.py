@@ -58,11 +58,20 @@ def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_
     assert a == before["summary"]["sets"][0] and (b["set"], b["part"], b["instances"], len(parts)) == ("b", 1, 4, 2)
     mean = after["summary"]["over_sets"]["recall"]
     cells = [item["cells"]["verbatim"]["accuracy"] for item in (a, b)]
+<<<<<<< HEAD
     assert mean["verbatim"]["mean"] == pytest.approx(statistics.fmean(cell["mean"] for cell in cells))
     assert mean["full_context"] is None
     assert mean["verbatim"]["stderr"] == pytest.approx(math.hypot(*(cell["stderr"] for cell in cells)) / 2)
     gaps = [item["differences"]["gold"]["verbatim"]["mean"] for item in (a, b)]
     assert after["summary"]["differences"]["recall"]["gold"]["verbatim"]["mean"] == pytest.approx(statistics.fmean(gaps))
+=======
+    assert mean["full_context"] is None
+    assert mean["verbatim"]["mean"] == pytest.approx(statistics.fmean(cell["mean"] for cell in cells))
+    assert mean["verbatim"]["stderr"] == pytest.approx(math.hypot(*(cell["stderr"] for cell in cells)) / 2)
+    gaps = [item["differences"]["gold"]["verbatim"]["mean"] for item in (a, b)]
+    assert after["summary"]["differences"]["recall"]["gold"]["verbatim"]["mean"] == pytest.approx(statistics.fmean(gaps))
+    assert after["summary"]["over_sets"] != before["summary"]["over_sets"]
+>>>>>>> second-w5
     assert str(tmp_path) not in json.dumps(parts[1]["environment"])
     with pytest.raises(InputError, match=r"reader_tokens was .* and is 7"):
         record.record_comparison(evaluate("other", again, "[gold]", "--reader_tokens", "7"), "comparison")
@@ -90,10 +99,38 @@ def test_every_variant_is_one_change_to_the_options_of_training(name):
     assert all(changed[key] == value for key, value in VARIANTS[name].items())
 
 
+<<<<<<< HEAD
+=======
+def test_variants_are_trained_gone_on_with_or_left_as_they_are(tmp_path, monkeypatch, capsys):
+    commands = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command[2:]))
+    begun, done = tmp_path / "default" / "seed-2", tmp_path / "tool_1" / "seed-1"
+    for folder, name in ((begun, "config.yaml"), (done, "summary.json")):
+        folder.mkdir(parents=True)
+        (folder / name).touch()
+    words = ["ablations.py", str(tmp_path), "--only", "default,tool_1", "--seeds", "1,2", "--max_steps", "16"]
+    monkeypatch.setattr(sys, "argv", words)
+    ablations.main()
+    assert [command[command.index("--max_steps") :] for command in commands] == [
+        ["--max_steps", "16"], ["--max_steps", "16", "--resume"], ["--max_steps", "16", "--tool_weight", "1.0"],
+    ]  # fmt: skip
+    assert all(command[:3] == ["memalpha", "train", "--config"] for command in commands)
+    assert f"{done} is finished" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["ablations.py", str(tmp_path), "--only", "typo"])
+    with pytest.raises(SystemExit, match="2"):
+        ablations.main()
+
+
+>>>>>>> second-w5
 def made(path, before, after, **options):
     folder = RunFolder.create(path, {"output_dir": str(path), "max_steps": 16, "tool_weight": 0.4, **options})
+<<<<<<< HEAD
     began = {"command": ["memalpha", "train"], "started": "now", "code": "x", "processor": "p", "cores": 2}
     folder.write_json("environment.json", began)
+=======
+    at = {"command": ["memalpha", "train"], "started": "now", "code": "x", "processor": "p", "cores": 2}
+    folder.write_json("environment.json", at)
+>>>>>>> second-w5
     shown = {"kinds": {}} | dict.fromkeys(record.WATCHED, statistics.fmean(filter(None, after.values())))
     folder.write_json("summary.json", {"seed": 1, "steps": 16, "seconds": 9.0, "before": shown, "after": shown})
     for name, found in (("before", before), ("after", after)):
