@@ -68,10 +68,7 @@ def summaries_of(comparison):
 def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comparison, tmp_path):
     found = bars.make(comparison, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
     assert [row["asked"] for row in found["bars"] if not row["met"]] == []
-<<<<<<< HEAD
-=======
     assert found["command"] == "python scripts/bars.py main behaviour"
->>>>>>> second-w5
     home, gain = sets_of(comparison)["dialogues"], found["bars"][0]["numbers"]
     means = {name: cell["accuracy"]["mean"] for name, cell in home["cells"].items()}
     assert gain["mean"] == pytest.approx(means["grpo"] - means["warm"]) and gain["n"] == 12 and len(gain["seeds"]) == 2
@@ -108,6 +105,16 @@ def test_how_much_less_accuracy_falls_has_the_interval_of_two_independent_differ
 def test_a_rollout_without_a_call_has_no_share_of_them():
     none = {**WELL, "tool_success": None, "update_share": None, "delete_share": None}
     assert [row["met"] for row in bars.on_behaviour({"warm": WARM, "grpo-1": none})] == [None, True, True, None, None]
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "no nope/results.jsonl"), ("", "has no set 'dialogues' with reader 'recall'")])
+def test_a_folder_without_the_dialogues_is_one_message(text, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "nope").mkdir()
+        for name in ("config.yaml", "results.jsonl"):
+            (tmp_path / "nope" / name).write_text(text)
+    assert bars.main(["nope"]) == 1 and said in capsys.readouterr().err
 
 
 def test_the_published_bars_follow_from_the_published_comparison():

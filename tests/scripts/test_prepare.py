@@ -30,13 +30,8 @@ def test_every_set_has_a_source_and_options_that_exist(name):
 
 
 def test_every_source_that_reads_files_is_among_the_published_and_every_compared_set_is_prepared():
-<<<<<<< HEAD
-    reading = {name for name, source in SOURCES.items() if source.needs_input}
-    assert {row["source"] for row in FILES["published"]["sets"].values()} == reading
-=======
     published = {row["source"] for row in FILES["published"]["sets"].values()}
     assert published == {name for name, source in SOURCES.items() if source.needs_input}
->>>>>>> second-w5
     compared = yaml.safe_load((ROOT / "configs" / "evaluate" / "main.yaml").read_text())["sets"]
     made = {f"runs/data/{name}" for name in FILES["comparison"]["sets"] if name.startswith("test-")}
     assert {row["data"] for row in compared} == made
@@ -48,13 +43,8 @@ def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
         (tmp_path / "deep" / name).touch()
     (tmp_path / "out" / "squad-train").mkdir(parents=True)
     config = {**FILES["comparison"], "output": str(tmp_path / "out")}
-<<<<<<< HEAD
-    wanted = ("test-trec_coarse", "test-squad", "test-dependent")
-    made = {name: prepare.command(name, config["sets"][name], config, tmp_path) for name in wanted}
-=======
     names = ("test-trec_coarse", "test-squad", "test-dependent")
     made = {name: prepare.command(name, config["sets"][name], config, tmp_path) for name in names}
->>>>>>> second-w5
     trec = made["test-trec_coarse"]
     assert trec[:4] == ["prepare", "trec_coarse", "--output", str(tmp_path / "out" / "test-trec_coarse")]
     assert trec[trec.index("--input") + 1] == str(tmp_path / "deep/trec/test.txt")

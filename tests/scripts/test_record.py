@@ -3,8 +3,11 @@
 import json
 import math
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 
+import ablations
 import pytest
 import record
 import yaml
@@ -38,8 +41,10 @@ def test_a_training_run_is_kept_with_its_curve_if_it_has_held_out_instances(tmp_
 
 
 def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_path, results):
-    made_with = [{"n": 3, "split": "test", "seed": seed} for seed in (0, 7)]
-    sets = [{"name": name, "data": "synthetic", "options": own} for name, own in zip("ab", made_with, strict=True)]
+    sets = [
+        {"name": name, "data": "synthetic", "options": {"n": 3, "split": "test", "seed": 7 * seed}}
+        for seed, name in enumerate("ab")
+    ]
     options = ["--model", "nano", "--schema", "facts", "--codec", "compact", "--max_chunk_tokens", "800", "--view_tokens", "64"]
     systems = "[gold, {kind: verbatim, memory_tokens: 30}, {kind: full_context, sets: [a]}]"
 
@@ -58,20 +63,12 @@ def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_
     assert a == before["summary"]["sets"][0] and (b["set"], b["part"], b["instances"], len(parts)) == ("b", 1, 4, 2)
     mean = after["summary"]["over_sets"]["recall"]
     cells = [item["cells"]["verbatim"]["accuracy"] for item in (a, b)]
-<<<<<<< HEAD
-    assert mean["verbatim"]["mean"] == pytest.approx(statistics.fmean(cell["mean"] for cell in cells))
-    assert mean["full_context"] is None
-    assert mean["verbatim"]["stderr"] == pytest.approx(math.hypot(*(cell["stderr"] for cell in cells)) / 2)
-    gaps = [item["differences"]["gold"]["verbatim"]["mean"] for item in (a, b)]
-    assert after["summary"]["differences"]["recall"]["gold"]["verbatim"]["mean"] == pytest.approx(statistics.fmean(gaps))
-=======
     assert mean["full_context"] is None
     assert mean["verbatim"]["mean"] == pytest.approx(statistics.fmean(cell["mean"] for cell in cells))
     assert mean["verbatim"]["stderr"] == pytest.approx(math.hypot(*(cell["stderr"] for cell in cells)) / 2)
     gaps = [item["differences"]["gold"]["verbatim"]["mean"] for item in (a, b)]
     assert after["summary"]["differences"]["recall"]["gold"]["verbatim"]["mean"] == pytest.approx(statistics.fmean(gaps))
     assert after["summary"]["over_sets"] != before["summary"]["over_sets"]
->>>>>>> second-w5
     assert str(tmp_path) not in json.dumps(parts[1]["environment"])
     with pytest.raises(InputError, match=r"reader_tokens was .* and is 7"):
         record.record_comparison(evaluate("other", again, "[gold]", "--reader_tokens", "7"), "comparison")
@@ -79,6 +76,7 @@ def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_
 
 
 def test_means_over_sets_are_those_of_the_published_comparison():
+    """Taken anew from its sets, which several evaluations have made."""
     summary = record.read("comparison")["summary"]
     found = record.means(summary["sets"], summary["kinds_of"])
     for reader, groups in summary["over_sets"].items():
@@ -99,8 +97,6 @@ def test_every_variant_is_one_change_to_the_options_of_training(name):
     assert all(changed[key] == value for key, value in VARIANTS[name].items())
 
 
-<<<<<<< HEAD
-=======
 def test_variants_are_trained_gone_on_with_or_left_as_they_are(tmp_path, monkeypatch, capsys):
     commands = []
     monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append(command[2:]))
@@ -121,16 +117,11 @@ def test_variants_are_trained_gone_on_with_or_left_as_they_are(tmp_path, monkeyp
         ablations.main()
 
 
->>>>>>> second-w5
 def made(path, before, after, **options):
+    """A finished run as training leaves it, with accuracies by instance; None was not scored."""
     folder = RunFolder.create(path, {"output_dir": str(path), "max_steps": 16, "tool_weight": 0.4, **options})
-<<<<<<< HEAD
-    began = {"command": ["memalpha", "train"], "started": "now", "code": "x", "processor": "p", "cores": 2}
-    folder.write_json("environment.json", began)
-=======
     at = {"command": ["memalpha", "train"], "started": "now", "code": "x", "processor": "p", "cores": 2}
     folder.write_json("environment.json", at)
->>>>>>> second-w5
     shown = {"kinds": {}} | dict.fromkeys(record.WATCHED, statistics.fmean(filter(None, after.values())))
     folder.write_json("summary.json", {"seed": 1, "steps": 16, "seconds": 9.0, "before": shown, "after": shown})
     for name, found in (("before", before), ("after", after)):

@@ -53,11 +53,7 @@ def test_the_first_and_the_last_eighth_of_the_steps_are_averaged():
 def test_the_csv_of_the_comparison_has_the_numbers_of_its_record():
     rows = list(csv.DictReader(io.StringIO(tables.comparison_csv())))
     sets = tables.read("comparison")["summary"]["sets"]
-<<<<<<< HEAD
-    item = next(item for item in sets if item["set"] == "squad" and item["reader"] == "base")
-=======
     item = next(item for item in sets if (item["set"], item["reader"]) == ("squad", "base"))
->>>>>>> second-w5
     own = {row["quantity"]: row for row in rows if (row["set"], row["reader"], row["system"]) == ("squad", "base", "grpo")}
     seeds = [float(row["value"]) for name, row in own.items() if name.startswith("accuracy of grpo-")]
     assert len(seeds) == 3 and float(own["accuracy"]["value"]) == pytest.approx(statistics.fmean(seeds), abs=1e-7)
