@@ -56,7 +56,7 @@ def test_one_clear_message(name, tmp_path, capsys):
     assert run(make(tmp_path)) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("error: ") == 1 and "Traceback" not in error
-    assert value in error and "expected: " in error
+    assert value in error and ("expected: " in error or "to fix: " in error)
     with pytest.raises(MemAlphaError):
         run([*make(tmp_path), "--debug"])
     assert not (tmp_path / "run").exists()

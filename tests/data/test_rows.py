@@ -63,7 +63,7 @@ def test_damage_is_located(tmp_path, name, raw, message):
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(InputError, match=message):
         rows(tmp_path / name)
-    with pytest.raises(InputError, match=r"cannot look for 'xxx.*\.\.\.': File name too long"):
+    with pytest.raises(InputError, match=r"cannot look for 'x+': File name too long"):
         iter_rows("x" * 400 + ".jsonl")
 
 
