@@ -285,7 +285,8 @@ def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
 MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
     "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
-    "judge_url", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project", "trackio_space_id",
+    "judge_url", "vllm_urls", "vllm_wait", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project",
+    "trackio_space_id",
 })  # fmt: skip
 """Options that do not change results, only duration and memory use."""
 
