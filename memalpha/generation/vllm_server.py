@@ -29,7 +29,7 @@ class _Tokens(ChatClient):
             "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "logprobs": 0,
             "return_token_ids": True,
         }  # fmt: skip
-        return body | ({} if sampling.seed is None else {"seed": sampling.seed + index}) | self.extra
+        return body | self.extra  # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
 
     def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
         try:
