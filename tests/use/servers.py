@@ -55,6 +55,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "no_proxy": "127.0.0.1"}
 
 
 class Server:
+    errors = ""
+
     def __init__(self, **options: Any) -> None:
         options = {"port": 0, **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()}}
         command, pipe = [sys.executable, WORKER, json.dumps(options)], subprocess.PIPE
@@ -67,7 +69,8 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.communicate(timeout=60)
+        if not self.errors:
+            self.errors = self.process.communicate(timeout=60)[1]
         return self.process.returncode
 
 
