@@ -24,7 +24,7 @@ from memalpha.types import Sampling
 
 LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", "in-checkpoint", "after-checkpoint"
 EVERY_KILL = [pytest.param(fault, step, marks=pytest.mark.slow) for fault in ("before-rollouts", *LATE) for step in (1, 2, 3, 4)]
-KILLS = [("between-rollouts-and-update", 3), ("in-checkpoint", 4), ("in-log", 2), *EVERY_KILL]
+KILLS = [("between-rollouts-and-update", 3), ("in-checkpoint", 4), *EVERY_KILL]
 
 OF_TWO = [*OPTIONS, "--warm_start_steps", "0", *SHORT]
 MAIN_ONLY = "in-log", "after-checkpoint"
