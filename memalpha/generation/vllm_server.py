@@ -49,16 +49,9 @@ class VLLMServers:
     logprobs = True
 
     def __init__(self, urls: Sequence[str], *, timeout: float = 600.0, wait: float = 300.0, concurrency: int = 256) -> None:
-        if not urls:
-            raise InputError("no vLLM server is named", expected="vllm_urls: [http://HOST:8000/v1, ...]")
         self.wait = wait
         self._clients = [_Tokens(url, "base", timeout=timeout, retries=2, concurrency=concurrency) for url in urls]
         self._folder: Path | None = None
-
-    @property
-    def adapter(self) -> str:
-        """Name of the adapter that draws; empty before the first ``load``."""
-        return self._clients[0].model if self._folder else ""
 
     def load(self, name: str, folder: Path) -> None:
         """Draw with the adapter in ``folder`` from now on; the one before is unloaded. InputError if a server refuses it."""
@@ -87,10 +80,9 @@ class VLLMServers:
             try:
                 return client.complete_many([prompt.ids for prompt in prompts], sampling)
             except (PartialServiceError, InputError) as error:
-                if client.model in self._held(client):
+                if self._folder is None or client.model in self._held(client):
                     raise ServiceError(f"{client.base_url}: a completion failed: {error}") from error
-                if self._folder:
-                    self._load(client, client.model, self._folder)
+                self._load(client, client.model, self._folder)
 
     def _load(self, client: _Tokens, name: str, folder: Path) -> None:
         """Load an adapter unless it is there (its name tells the weights); wait for a server that does not answer."""
