@@ -43,7 +43,7 @@ class FactAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What one chunk says. Known for generated data only; the policy never sees it."""
+    """What one chunk says. Known for annotated data only; the policy never sees it."""
 
     chunk: int  # index of the chunk
     action: FactAction
@@ -51,6 +51,8 @@ class Fact:
     attribute: str
     value: str  # the value stated, changed to, or retracted
     previous: str | None = None  # the value that a change replaces
+    note: str = ""  # how a good agent would write it down, with subject and value as they are here; "" = the three words
+    sections: tuple[str, ...] = ()  # sections it belongs in, best first: the first that a schema has is taken
 
 
 @dataclass(frozen=True, slots=True)

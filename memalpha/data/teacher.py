@@ -1,6 +1,7 @@
 """Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory, which is not changed.
 
-New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``.
+New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``,
+or as ``Fact.note`` says. A block is written again with the fact in its place.
 Operations must be applied in order; each succeeds within the schema's limits. ``excerpt_operations`` is for plain text: a few words
 of each sentence, the run with the highest weight (a name or number 2, another word of four or more letters 1).
 """
@@ -65,10 +66,14 @@ def teacher_operations(
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
-    suited = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
+    known = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
+    suited = fact.sections or known
     section = memory.schema[next((name for name in suited if name in memory.schema), memory.schema.lists[0].name)]
-    content = f"{fact.subject} {fact.attribute} {fact.value}"
-    if config.style == "sentence":
+    if section in memory.schema.blocks:
+        yield from _in_block(fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct)
+        return
+    content = _note(fact)
+    if config.style == "sentence" and not fact.note:
         content = f"The {fact.attribute} of {fact.subject} is {fact.value}."
     if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"
@@ -94,6 +99,21 @@ def _for_fact(
     elif bound or keep:
         yield from deletions
         yield insert
+
+
+def _note(fact: Fact) -> str:
+    return fact.note or f"{fact.subject} {fact.attribute} {fact.value}"
+
+
+def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: bool) -> Iterator[Operation]:
+    """Write a block again with the fact as one of its statements, ``; `` between them, in place of what it ends."""
+    said = [part for part in memory.block(section).split("; ") if part]
+    gone = fact.value if fact.action is FactAction.RETRACT else fact.previous
+    ended = [part for part in said if gone and correct and contains(part, fact.subject) and contains(part, gone)]
+    news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [_note(fact)]
+    place = said.index(ended[0]) if ended else len(said)
+    now = [part for part in [*said[:place], *news, *said[place:]] if part not in ended]
+    yield Operation(OperationKind.REPLACE, section, "; ".join(now) or "-")
 
 
 def excerpt_operations(

@@ -289,6 +289,26 @@ def test_the_teacher_corrects_names_of_several_words():
 
 
 # ------------------------------------------------------------------------------------------------ facts that hang on others
+def test_facts_with_notes_go_to_their_sections_and_a_block_is_written_again():
+    def fact(chunk, action, value, previous=None, kind="core", note=""):
+        return Fact(chunk, action, "Priya", "job", value, previous, note or f"Priya is a {value}", (kind, "semantic"))
+
+    state, change, retract = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
+    facts = (
+        fact(0, state, "nurse"), fact(0, state, "mother"), fact(0, state, "Rome", kind="episodic", note="Priya flew to Rome"),
+        fact(1, change, "pilot", "nurse"), fact(2, retract, "mother"), fact(3, retract, "pilot"),
+    )  # fmt: skip
+    instance = Instance("i", "x", (Chunk("a"), Chunk("b"), Chunk("c"), Chunk("d")), (), facts)
+    memory = Memory(MemorySchema.load("mem_alpha"), lambda text: len(words(text)))
+    blocks = []
+    for index in range(4):
+        for operation in teacher_operations(instance, index, memory, random.Random(0)):
+            assert memory.apply(operation, chunk=index).changed
+        blocks.append(memory.block("core"))
+    assert blocks == ["Priya is a nurse; Priya is a mother", "Priya is a pilot; Priya is a mother", "Priya is a pilot", "-"]
+    assert [(entry.section, entry.content) for entry in memory.entries()] == [("episodic", "Priya flew to Rome")]
+
+
 @st.composite
 def linked_configs(draw):
     p_change = draw(st.floats(0.1, 0.8))
