@@ -3,9 +3,10 @@
     rollout    lockstep rollouts against one after another and against plain generation
     update     trained tokens a second against TRL's own trainer and against the machine's matrix products
     overhead   the share of a training step that is no model forward or backward
+    overlap    a step with a reader as slow as the rollouts, overlapped against one after the other
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
 
-One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1 mean that ours is better, but for ``overhead``.
+One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1 mean that ours is better, but for ``overhead`` and ``overlap``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-NAMES = ("rollout", "update", "overhead", "retrieval")
+NAMES = ("rollout", "update", "overhead", "overlap", "retrieval")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--skip-trl", action="store_true", help="update: compare with the matrix products alone")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="update: of the ratios; cpu on a shared machine")
     parser.add_argument("--rows-per-forward", type=int, default=24, help="update: ours; memory grows with it (default 24)")
-    parser.add_argument("--steps", type=int, default=4, help="overhead: steps, the first of which is not counted (default 4)")
+    parser.add_argument(
+        "--steps", type=int, default=4, help="overhead, overlap: steps, the first of which is not counted (default 4)"
+    )
     parser.add_argument("--entries", type=int, nargs="+", help="retrieval: sizes (default 100 10000 1000000)")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"], help="retrieval")
     parser.add_argument("--queries", type=int, default=200, help="retrieval: queries that recall is measured on (default 200)")

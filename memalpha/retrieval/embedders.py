@@ -6,6 +6,7 @@ windows and averaged.
 
 from __future__ import annotations
 
+import threading
 import unicodedata
 import zlib
 from collections import OrderedDict
@@ -81,9 +82,14 @@ class CachedEmbedder:
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
         self.dimension, self._embedder, self._capacity = embedder.dimension, embedder, capacity
         self._vectors: OrderedDict[str, Vectors] = OrderedDict()
+        self._lock = threading.Lock()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return what the embedder returns, shape (len(texts), dimension)."""
+        """Return what the embedder returns, shape (len(texts), dimension); one thread at a time."""
+        with self._lock:
+            return self._embed(texts)
+
+    def _embed(self, texts: Sequence[str]) -> Vectors:
         new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
         fresh = dict(zip(new, self._embedder.embed(new), strict=True)) if new else {}
         rows = np.zeros((len(texts), self.dimension), dtype=np.float32)

@@ -64,12 +64,14 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
 
 
 def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:
-    """Return what draws the rollouts. In 16 bits adapters stay apart (a sum would round), and log-probabilities are kept."""
+    """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy, log-probabilities are kept."""
     run = arguments.run
     if run.vllm_urls:
         return VLLMServers(run.vllm_urls, timeout=run.endpoint_timeout, wait=run.vllm_wait)
     exact = not arguments.grpo.bf16 and all(parameter.dtype is torch.float32 for parameter in model.parameters())
-    return HFGenerator(model, tokenizer, max_batch=run.generation_rows, merge_adapters=exact, logprobs=not exact)
+    return HFGenerator(
+        model, tokenizer, max_batch=run.generation_rows, merge_adapters=exact, logprobs=not exact or run.staleness > 0
+    )
 
 
 def load_policy(options: RunOptions | WarmupOptions) -> tuple[Any, Any]:

@@ -88,6 +88,8 @@ class RunOptions(EndpointOptions):
         generation_rows: Most rollouts decoded in one batch.
         vllm_urls: vLLM servers that draw the rollouts of a LoRA policy, e.g. ``[http://localhost:8000/v1]`` (docs/scale.md).
         vllm_wait: Seconds to wait for a vLLM server that went away.
+        scoring_parts: Parts in which a batch is drawn: one is scored while the next is drawn (1 = no overlap).
+        staleness: Batches drawn ahead, before the update of the one at hand (0 = on policy); importance weights correct for it.
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes, cannot be scored.
         max_skipped_steps: Most steps in a row that may be skipped because the loss or gradient is not finite.
         shuffle_advantages: Permute the advantages: only for the control run of a learning test.
@@ -119,11 +121,18 @@ class RunOptions(EndpointOptions):
     generation_rows: PositiveInt = 64
     vllm_urls: list[str] = field(default_factory=list)
     vllm_wait: NonNegativeFloat = 300.0
+    scoring_parts: PositiveInt = 1
+    staleness: NonNegativeInt = 0
     max_masked_share: PositiveShare = 0.5
     max_skipped_steps: NonNegativeInt = 3
     shuffle_advantages: bool = False
     overwrite: bool = False
     resume: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rollouts are scored in the background."""
+        return self.scoring_parts > 1 or self.staleness > 0
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
@@ -133,6 +142,9 @@ class RunOptions(EndpointOptions):
         if self.full_finetuning and self.dtype != "float32":
             said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
             raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
+        if self.overlaps and self.reader == "base":
+            said = f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}"
+            raise InputError(said, expected="another reader: the policy cannot draw and answer at once")
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:

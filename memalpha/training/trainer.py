@@ -12,11 +12,14 @@ import logging
 import math
 import random
 import shutil
+import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
+from memalpha.training.overlap import Part, at_once, in_background, joined, parts_of
 from memalpha.training.packed import Row, packed_logps, pad, trim, unpad
 from memalpha.training.rows import STD_EPSILON, Scale, TrainingRow, build_rows, group_key, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
@@ -66,6 +70,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
         self.skipped_in_a_row, self._shared = 0, list[int]()
         self.rows: list[TrainingRow | None] = []
+        self._read_ahead, self._drawn = deque[Any](), deque[list[Part]]()
+        self._scoring = threading.Lock()
         if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
             raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
         kwargs["args"].reward_weights = list(scorer.reward_config.weights)
@@ -93,6 +99,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def _hand_over(self, servers: VLLMServers) -> None:
+        for parts in self._drawn:  # a rollout keeps its policy
+            joined([part.rollouts for part in parts])
         served = Path(self.args.output_dir) / "served"
         names: list[Any] = [None]
         with whole_weights(self.model, self.accelerator):
@@ -129,7 +137,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with same_trainable(self.model):
-            real = self._scored_rows([self._asked(self.instances[x["instance"]]) for x in inputs])
+            real = self._scored_rows(inputs)
             self.rows = [*real, *[None] * (self._padded_count(len(real)) - len(real))]
             self._shared = [row.shared if row else 0 for row in self.rows]
             batch: dict[str, Any] = super()._generate_and_score_completions([{"prompt": ""}] * len(self.rows))
@@ -141,11 +149,50 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         batch["real_rows"] = self.sum_over_ranks([len(real)])[0]
         return batch
 
-    def _scored_rows(self, instances: Sequence[Instance]) -> list[TrainingRow]:
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """Read as far ahead as rollouts are drawn, in one epoch."""
+        ahead = self.options.staleness * self.args.steps_per_generation * self.num_iterations
+        self._read_ahead += islice(epoch_iterator, max(0, num_batches + ahead - len(self._read_ahead)))
+        return [self._read_ahead.popleft() for _ in range(min(num_batches, len(self._read_ahead)))], None
+
+    def _draw_ahead(self, inputs: list[dict[str, Any]]) -> list[Part]:
+        """Draw this batch, and those that ``staleness`` allows beside it, unless they are drawn already."""
+        every = self.args.steps_per_generation * self.num_iterations
+        while len(self._drawn) <= self.options.staleness:
+            ahead = len(self._drawn) * every
+            if ahead and (ahead > len(self._read_ahead) or self.state.global_step + ahead >= self.state.max_steps):
+                break
+            self._drawn.append(self._draw(self._read_ahead[ahead - 1] if ahead else inputs, self.state.global_step + ahead))
+        return self._drawn.popleft()
+
+    def _draw(self, inputs: list[dict[str, Any]], step: int) -> list[Part]:
+        instances = [self._asked(self.instances[x["instance"]], step) for x in inputs]
+        servers = isinstance(self.generator, VLLMServers) and self.options.overlaps
+        if isinstance(self.generator, VLLMServers) and self._served != self.state.global_step:
+            self._hand_over(self.generator)
+
+        def part(number: int, where: slice) -> Part:
+            some, sampling = instances[where], self._sampling(step, number)
+            if servers:
+                rollouts = in_background(lambda: run_rollouts(some, self.agent, self.generator, sampling))
+            else:
+                rollouts = at_once(lambda: self.run_rollouts(some, sampling))
+            return Part(rollouts, in_background(lambda: self._score(rollouts)) if self.options.overlaps else None)
+
+        slices = parts_of(len(instances), self.num_generations, self.options.scoring_parts)
+        return [part(number, where) for number, where in enumerate(slices)]
+
+    def _score(self, rollouts: Future[list[Rollout]]) -> list[list[StepReward]]:
+        drawn = rollouts.result()
+        with self._scoring:
+            return self.scorer.score(drawn)
+
+    def _scored_rows(self, inputs: list[dict[str, Any]]) -> list[TrainingRow]:
         with self._timed("rollouts"):
-            rollouts = self.run_rollouts(instances, self._sampling())
+            parts = self._draw_ahead(inputs)
+            rollouts = joined([part.rollouts for part in parts])
         with self._timed("scoring"):
-            rewards = self.scorer.score(rollouts)
+            rewards = joined([part.rewards or at_once(lambda: self._score(part.rollouts)) for part in parts])  # noqa: B023
         scale, config = Scale(self.scale_rewards), self.scorer.reward_config
         rows = build_rows(rollouts, rewards, self.num_generations, config, self.options.grouping, scale)
         if scale is Scale.BATCH:
@@ -160,11 +207,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
         return rows
 
-    def _asked(self, instance: Instance) -> Instance:
+    def _asked(self, instance: Instance, step: int) -> Instance:
         if self.options.question_share == 1 or not instance.questions:
             return instance
         count = math.ceil(self.options.question_share * len(instance.questions))
-        rng = random.Random(f"questions/{self.args.seed}/{self.state.global_step}/{instance.id}")
+        rng = random.Random(f"questions/{self.args.seed}/{step}/{instance.id}")
         places = sorted(rng.sample(range(len(instance.questions)), count))
         return replace(instance, questions=tuple(instance.questions[place] for place in places))
 
@@ -176,9 +223,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         for row in rows:
             row.advantage /= std + STD_EPSILON
 
-    def _sampling(self) -> Sampling:
-        rank = self.accelerator.process_index
-        seed = random.Random(f"{self.args.seed}/{self.state.global_step}/{rank}").getrandbits(40)
+    def _sampling(self, step: int, part: int) -> Sampling:
+        name = f"{self.args.seed}/{step}/{self.accelerator.process_index}" + (f"/{part}" if part else "")
+        seed = random.Random(name).getrandbits(40)
         return Sampling(self.max_completion_length, self.temperature, self.top_p, self.top_k or 0, seed)
 
     def _padded_count(self, rows: int) -> int:

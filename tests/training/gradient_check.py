@@ -59,6 +59,7 @@ class Case:
     drop_cut_off: bool = False  # mask_truncated_completions
     architecture: str = "llama"
     generator: str = "hf"  # "trl" draws through TRL's own generation; "drifted" gives log-probabilities that are not the update's
+    staleness: int = 0  # batches drawn ahead
     top_layers: int = 0  # train the adapters of that many upper layers
     fault: str = ""  # "padding" counts padding rows as real ones, "packing" lets packed rows see each other
     steps: int = 2
@@ -72,6 +73,7 @@ class Report:
     advantage_errors: list = field(default_factory=list)  # largest difference to the advantages by hand
     masked: int = 0
     padding: int = 0
+    weights: list = field(default_factory=list)  # largest distance of an importance weight from 1
     ratios: list = field(default_factory=list)  # smallest and largest importance ratio
     lengths: list = field(default_factory=list)  # distinct (prompt, completion) lengths of the last batch
     world: int = 0
@@ -103,7 +105,9 @@ class Drifted(HFGenerator):
 def make_generator(case, policy):
     if case.generator == "trl":
         return None
-    return Drifted(policy, tokenizer(), logprobs=True) if case.generator == "drifted" else HFGenerator(policy, tokenizer())
+    if case.generator == "drifted":
+        return Drifted(policy, tokenizer(), logprobs=True)
+    return HFGenerator(policy, tokenizer(), logprobs=case.staleness > 0)
 
 
 class KeepingAgent(AgentStep):
@@ -197,7 +201,7 @@ def make_trainer(case, folder, **more):
         model=policy, args=arguments, processing_class=tokenizer(), agent=KeepingAgent(agent_config, tokenizer()),
         train_dataset=Dataset.from_list([{"prompt": "", "instance": i} for i in range(len(instances))]), instances=instances,
         generator=make_generator(case, policy), scorer=PseudoScorer(),
-        options=RunOptions(grouping=case.grouping, rows_per_forward=3, share_prefix=case.share_prefix),
+        options=RunOptions(grouping=case.grouping, rows_per_forward=3, share_prefix=case.share_prefix, staleness=case.staleness),
         peft_config=LoraConfig(**LORA) if case.start == "fresh" else None,
     )  # fmt: skip
     made.more_padding, made.count_padding = case.padding, case.fault == "padding"
@@ -301,6 +305,8 @@ class Check(TrainerCallback):
         found = torch.cat([p.grad.flatten() for p in parameters])
         self.report.errors.append(float((found - expected).norm() / expected.norm()))
         self.report.gradients.append(found)
+        self.report.weights.append(max((abs(weight - 1) for weight in self.weights), default=0.0))
+        self.weights = []
         self.report.trained = [name for name, p in policy.named_parameters() if p.grad is not None]
 
     def loss(self, policy, row):
@@ -316,7 +322,7 @@ class Check(TrainerCallback):
             loss = -ratio.clamp(max=args.epsilon_high).detach() * row.advantage * logp
         else:
             loss = -torch.min(ratio * row.advantage, ratio.clamp(1 - args.epsilon, 1 + args.epsilon_high) * row.advantage)
-        if case.generator == "drifted":  # truncated importance sampling
+        if case.generator == "drifted" or case.staleness:  # truncated importance sampling
             weight = (row.old - torch.tensor(row.sampled)).exp()
             self.weights += weight.tolist()
             loss = loss * weight.clamp(max=args.vllm_importance_sampling_clip_max)
@@ -369,7 +375,8 @@ def check(case):
         made.on_batch = callback.on_batch
         made.train()
         callback.report.ratios = [min(callback.ratios), max(callback.ratios)]
-        assert case.generator != "drifted" or max(callback.weights) > made.args.vllm_importance_sampling_clip_max
+        clipped = made.args.vllm_importance_sampling_clip_max - 1
+        assert case.generator != "drifted" or max(callback.report.weights) > clipped
         return callback.report
 
 
@@ -378,6 +385,7 @@ TWO_PROCESSES = {
     "dapo, KL, upper layers": Case(beta=0.1, iterations=2, top_layers=1),
     "grpo": Case("grpo", beta=0.1, grouping="instance", share_prefix=False, steps=1),
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
+    "drawn ahead": Case(staleness=1, steps=3),
     "cispo, generation by trl": Case("cispo", beta=0.1, start="fresh", generator="trl", steps=1),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }

@@ -22,6 +22,8 @@ CASES = {
     "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
     "dapo, KL, sampled by another engine": Case("dapo", 0.1, generator="drifted", iterations=2),
     "dr_grpo, sampled by another engine": Case("dr_grpo", generator="drifted", padding=4),
+    "dapo, drawn a batch ahead": Case("dapo", staleness=1, steps=4),
+    "grpo, KL, drawn two batches ahead, two epochs": Case("grpo", 0.1, staleness=2, iterations=2, steps=8),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
 }
 
@@ -37,6 +39,8 @@ def test_the_gradient_is_that_of_the_loss_by_hand(name):
     assert len({prompt for prompt, _ in report.lengths}) > 2
     assert len({completion for _, completion in report.lengths}) > 2
     assert report.padding == case.padding * len(report.advantage_errors)
+    if case.staleness:
+        assert report.weights[0] < 1e-4 and max(report.weights[case.iterations :]) > 0.01
     if case.iterations > 1:
         assert report.ratios[0] < 0.8 and report.ratios[1] > 1.25, "the check must reach the clipped region"
 

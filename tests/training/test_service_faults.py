@@ -174,7 +174,8 @@ def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, re
     assert sum(map(about_boat, reader.bodies)) == 2 * (1 if fault == "refusal" else 3)
 
 
-def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data, reader, capsys):
+@pytest.mark.parametrize("parts", ["1", "2"])
+def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data, reader, capsys, parts):
     """The first one lets the step finish, which may take all attempts; the second ends the run within two seconds."""
     sent = []
 
@@ -189,7 +190,7 @@ def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data
     reader.fault_for = lambda body: Fault(hang=True)
     helper = threading.Thread(target=interrupt)
     helper.start()
-    code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "600")
+    code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "600", "--scoring_parts", parts)
     assert time.monotonic() - sent[1] < 2 and code == 130 and done.metrics == []
     helper.join()
 

@@ -54,13 +54,13 @@ def test_the_order_of_instances_depends_on_seed_and_epoch_alone(tmp_path):
 def test_rollouts_are_drawn_with_the_options_and_every_step_with_a_seed_of_its_own(tmp_path):
     made = make_trainer(Case(), tmp_path)
     made.top_p, made.top_k = 0.8, 7
-    first = made._sampling()
+    first = made._sampling(0, 0)
     made._step = 5  # the passes over one batch of rollouts, which a resumed run counts anew
-    assert made._sampling() == first
-    made.state.global_step = 1
-    second = made._sampling()
+    assert made._sampling(0, 0) == first
+    second = made._sampling(1, 0)
     assert replace(first, seed=None) == replace(second, seed=None) == Sampling(gradient_check.LONGEST, 0.9, 0.8, 7)
-    assert None not in (first.seed, second.seed) and first.seed != second.seed
+    part = made._sampling(0, 1)
+    assert None not in (first.seed, second.seed, part.seed) and len({first.seed, second.seed, part.seed}) == 3
     assert made.sum_over_ranks([0, 1.5]).dtype == torch.float32  # a part scored on one rank only is added up in one type
 
 
@@ -98,8 +98,7 @@ def test_a_group_is_asked_the_same_share_of_the_questions_and_steps_differ():
 
     def asked(share, step=0):
         given = {"options": SimpleNamespace(question_share=share), "args": SimpleNamespace(seed=1)}
-        trainer = SimpleNamespace(**given, state=SimpleNamespace(global_step=step))
-        return MemoryGRPOTrainer._asked(trainer, instance).questions
+        return MemoryGRPOTrainer._asked(SimpleNamespace(**given), instance, step).questions
 
     assert asked(1.0) == instance.questions
     for share, count in ((0.5, 5), (0.45, 5), (0.01, 1), (0.99, 10)):
