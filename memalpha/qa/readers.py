@@ -14,9 +14,10 @@ from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.text import one_line
 from memalpha.types import Answer, Message, Sampling
 
+UNKNOWN = "unknown"
 SYSTEM = (
     "You answer questions from notes. Use the notes alone. Where notes disagree, the newest holds. "
-    "Give the answer itself, as briefly as possible, without a sentence around it. If the notes do not say, answer: unknown"
+    f"Give the answer itself, as briefly as possible, without a sentence around it. If the notes do not say, answer: {UNKNOWN}"
 )
 USER = "Notes:\n{notes}\n\nQuestion: {question}\nAnswer:"
 NO_NOTES = "(none)"

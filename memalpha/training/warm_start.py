@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
@@ -28,10 +28,13 @@ from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_ope
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import name_base, resolve_model, write_adapter_record
+from memalpha.qa.readers import reader_messages
 from memalpha.runs import holds_something, make_folder, masked
+from memalpha.text import chat_ids
 from memalpha.training.build import load_policy
 from memalpha.training.config import TRAINER, check_values
 from memalpha.training.packed import Row, packed_logps
+from memalpha.training.readings import make_readings
 from memalpha.types import Instance, Operation
 
 WARMUP_RECORD = "memalpha_warmup.json"
@@ -48,12 +51,14 @@ class WarmupOptions(Options):
     Attributes:
         model: Registered name, folder or Hub name of the base model.
         adapter: Folder of an adapter to go on from, whose rank and scale stay; empty starts a new one.
+        teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers questions from passages).
         data: As ``train_data`` of a training run; demonstrations come from annotated facts, else from excerpts of the text.
         data_options: Options of a generated source.
         coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates; the others are a deletion and an insertion.
+        unknown_share: Share of the passages with the answer that a reader's examples leave out: there it is ``unknown``.
         lora_r: Rank of the adapter.
         lora_alpha: Scale of the adapter.
         full_finetuning: Train all weights instead of an adapter.
@@ -63,12 +68,14 @@ class WarmupOptions(Options):
 
     model: str = "smollm2-135m-instruct"
     adapter: str = ""
+    teaches: Literal["policy", "reader"] = "policy"
     data: str = "synthetic"
     data_options: dict[str, Any] = field(default_factory=dict)
     coverage_low: Share = 1.0
     coverage_high: Share = 1.0
     p_correct: Share = 1.0
     p_update: Share = 0.5
+    unknown_share: Share = 0.15
     lora_r: PositiveInt = 16
     lora_alpha: PositiveInt = 32
     full_finetuning: bool = False
@@ -179,6 +186,11 @@ class Demonstration(NamedTuple):
 def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
+    if warmup.teaches == "reader":
+        encode, plain = agent.encoder.tokenizer, agent.encoder.untrusted
+        readings = make_readings(instances, agent, seed, warmup.unknown_share, TeacherConfig(p_correct=warmup.p_correct))
+        asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
+        return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
