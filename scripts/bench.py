@@ -3,10 +3,10 @@
     rollout    lockstep rollouts against one after another and against plain generation
     update     trained tokens a second against TRL's own trainer and against the machine's matrix products
     overhead   the share of a training step that is no model forward or backward
-    overlap    a step with a reader as slow as the rollouts, overlapped against one after the other
+    overlap    a step with a reader as slow as its rollouts: overlapped against one after the other
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
 
-One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1 mean that ours is better, but for ``overhead`` and ``overlap``.
+One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1 mean that ours is better, but for overhead and overlap.
 """
 
 from __future__ import annotations

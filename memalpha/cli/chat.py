@@ -32,7 +32,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Talk until /quit or the end of input."""
-    from memalpha.generation.hf import frozen_base
+    from memalpha.generation.answering import frozen_base
     from memalpha.qa.readers import ModelReader
     from memalpha.store.journal import Namespace
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     namespace = Namespace(who.user or "", who.agent or "default", who.session or "default")
     with options.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
-        if not options.reader_url and hasattr(model, "disable_adapter"):
+        if not options.reader_url and not options.reader and hasattr(model, "disable_adapter"):
             base, count = frozen_base(model, agent.step.encoder.tokenizer, 128), agent.step.encoder.count
             agent.reader = ModelReader(base, min(512, options.reader_tokens), count)
         Conversation(agent, namespace).talk()

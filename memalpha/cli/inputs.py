@@ -32,7 +32,8 @@ class AgentOptions(Options):
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
-        reader_tokens: Most tokens of passages that it reads.
+        reader: Folder of a trained reader (``memalpha warmup --teaches reader``), instead of a server.
+        reader_tokens: Most tokens of passages that are read.
     """
 
     store: str
@@ -42,12 +43,14 @@ class AgentOptions(Options):
     retrieve_k: PositiveInt | None = None
     reader_url: str = ""
     reader_model: str = ""
+    reader: str = ""
     reader_tokens: PositiveInt = 2048
 
     def load(self, trained: str) -> MemoryAgent:
         """Load the agent of a folder or Hub name with its store."""
         from memalpha.endpoints import ChatClient
-        from memalpha.qa.readers import EndpointReader
+        from memalpha.generation.answering import trained_reader
+        from memalpha.qa.readers import EndpointReader, ModelReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
@@ -55,6 +58,9 @@ class AgentOptions(Options):
         agent = MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
         if client is not None:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
+        elif self.reader:
+            answering = trained_reader(self.reader, device=self.device)
+            agent.reader = ModelReader(answering, min(512, self.reader_tokens), agent.step.encoder.count)
         return agent
 
 

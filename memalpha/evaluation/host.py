@@ -15,7 +15,6 @@ from memalpha.agent.step import positions_of
 from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
-from memalpha.text import chat_ids
 from memalpha.types import Completion, Message, Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -50,14 +49,11 @@ class PolicyHost:
             check_adapter(Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer)
         return _Hosted(self, adapter)
 
-    def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
-        """Answer chats greedily with the bare base; common prefixes are computed once."""
-        prompts = sharing([Prompt(tuple(chat), chat_ids(self.tokenizer, chat)) for chat in chats])
-        generator = self.attached("", keep_prefix=True)
-        replies: list[str] = []
-        for batch in within_tokens(prompts, self.batch_tokens, max_new_tokens):
-            replies += [completion.text for completion in generator.generate(batch, Sampling(max_new_tokens))]
-        return replies
+    def answer(self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = "") -> list[str]:
+        """Answer chats greedily with the base: bare, or with a reader's adapter."""
+        from memalpha.generation.answering import answer_chats
+
+        return answer_chats(self.attached(adapter, keep_prefix=True), chats, max_new_tokens, self.batch_tokens)
 
     def release(self) -> None:
         """Detach the adapter; the base stays loaded."""
@@ -91,38 +87,3 @@ class _Hosted(NamedTuple):
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         return self.host.attached(self.adapter).generate(prompts, sampling)
-
-
-def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Mark common prefixes to compute once: of neighbours that share more than half, else of all prompts."""
-    groups: list[list[Prompt]] = []
-    common: list[int] = []
-    for prompt in prompts:
-        shared = _common(groups[-1][0].ids[: common[-1]], prompt.ids) if groups else 0
-        if 2 * shared > len(prompt.ids):
-            groups[-1].append(prompt)
-            common[-1] = shared
-        else:
-            groups.append([prompt])
-            common.append(len(prompt.ids))
-    lone = [group[0].ids for group in groups if len(group) == 1]
-    least = min(_common(lone[0], ids) for ids in lone) if len(lone) > 1 else 0
-    marks = [shared if len(group) > 1 else least for group, shared in zip(groups, common, strict=True) for _ in group]
-    return [Prompt(prompt.messages, prompt.ids, shared) for prompt, shared in zip(prompts, marks, strict=True)]
-
-
-def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
-    """Split prompts, in order, into batches with rows times (longest prompt + completion) at most ``tokens``, or of one prompt."""
-    batches: list[list[Prompt]] = []
-    for prompt in prompts:
-        grown = [*batches[-1], prompt] if batches else []
-        if grown and len(grown) * (max(len(row.ids) for row in grown) + new_tokens) <= tokens:
-            batches[-1] = grown
-        else:
-            batches.append([prompt])
-    return batches
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))

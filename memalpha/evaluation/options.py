@@ -88,12 +88,20 @@ class SystemSpec(Options):
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec(Options):
-    """A reader: ``recall`` (no model: the passages are the answer), ``base`` (bare base model) or ``endpoint`` (a server)."""
+    """A reader: ``recall`` (no model: the passages are the answer), ``base``, ``trained`` (with ``adapter``) or ``endpoint``."""
 
-    kind: Literal["recall", "base", "endpoint"]
+    kind: Literal["recall", "base", "trained", "endpoint"]
+    adapter: str = ""  # of kind trained: folder of the reader
     name: str = ""  # in results (empty = its kind)
     max_new_tokens: PositiveInt = 32  # longest answer
     window_tokens: NonNegativeInt = 0  # its model's window, for full context (0 = what the base model says)
+
+    def check(self) -> None:
+        """Raise InputError unless the adapter is given where it is needed."""
+        if (self.kind == "trained") is not bool(self.adapter):
+            raise InputError(
+                f"reader {self.kind} with adapter {self.adapter!r}", expected="kind: trained, and the folder of a reader"
+            )
 
 
 @dataclass(frozen=True)

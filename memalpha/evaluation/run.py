@@ -159,12 +159,12 @@ def make_reader(
     budget = left if reads_window and left else tokens
     if spec.kind == "endpoint":
         return EndpointReader(evaluation.endpoints.reader_client(), budget, count, Sampling(spec.max_new_tokens))
-    return ModelReader(partial(host.answer, max_new_tokens=spec.max_new_tokens), budget, count)
+    return ModelReader(partial(host.answer, max_new_tokens=spec.max_new_tokens, adapter=spec.adapter), budget, count)
 
 
 def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance]) -> int | None:
     """Tokens left in a reader's window after the longest question and answer; None if the window is unknown."""
-    window = spec.window_tokens or (host.positions if spec.kind == "base" else 0)
+    window = spec.window_tokens or (host.positions if spec.kind in ("base", "trained") else 0)
     if not window:
         return None
     asked = {question.text for instance in instances for question in instance.questions} or {""}

@@ -7,7 +7,7 @@ fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -18,9 +18,8 @@ from transformers import DynamicCache
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
-from memalpha.generation.merging import merged_lora, same_trainable
-from memalpha.text import chat_ids
-from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
+from memalpha.generation.merging import merged_lora
+from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 
 class _Prefilled(NamedTuple):
@@ -200,22 +199,6 @@ def _check_length(config: Any, tokens: int, capacity: int) -> None:
         if limit and count > limit:
             said = f"prompt and completion of up to {count} tokens in a model {named} {limit}"
             raise InputError(said, fix="lower the token budgets of the prompt or max_new_tokens")
-
-
-def frozen_base(
-    model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64
-) -> Callable[[list[list[Message]]], list[str]]:
-    """Return a function that answers chats greedily without the policy's adapters; InputError if it has none."""
-    if not hasattr(model, "disable_adapter"):
-        raise InputError("reader 'base' with a fully fine-tuned policy", expected="reader recall or endpoint")
-    generator = HFGenerator(model, tokenizer, max_batch=max_batch, merge_adapters=False)
-
-    def answer(chats: list[list[Message]]) -> list[str]:
-        prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
-        with same_trainable(model), model.disable_adapter():
-            return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
-
-    return answer
 
 
 class Draw(NamedTuple):

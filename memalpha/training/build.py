@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from transformers import set_seed
 
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.generation.hf import HFGenerator, frozen_base
+from memalpha.generation.answering import frozen_base, trained_reader
+from memalpha.generation.hf import HFGenerator
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
@@ -103,7 +105,9 @@ def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -
         return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
         return readers.EndpointReader(run.reader_client(), agent.config.reader_tokens, agent.encoder.count)
-    return readers.ModelReader(frozen_base(model, tokenizer), agent.config.reader_tokens, agent.encoder.count)
+    trained = run.reader == "trained"
+    answering = trained_reader(run.reader_adapter, device=PartialState().device) if trained else frozen_base(model, tokenizer)
+    return readers.ModelReader(answering, agent.config.reader_tokens, agent.encoder.count)
 
 
 def make_answer_judge(run: RunOptions) -> AnswerJudge | None:

@@ -79,7 +79,8 @@ class RunOptions(EndpointOptions):
         warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before GRPO (0 = none).
         warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
-        reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
+        reader: ``recall`` (no model), ``base`` (the frozen base model), ``trained`` (a reader's adapter) or ``endpoint``.
+        reader_adapter: Folder of the trained reader, on a frozen base of its own.
         content_judge: ``facts`` (annotations), ``grounded`` (lexical support), ``auto`` (facts, else grounded) or ``endpoint``.
         question_share: Share of an instance's questions asked in a training step, drawn anew each step; evaluation asks all.
         grouping: Rows compared with one another: ``step`` or ``instance`` (published).
@@ -112,7 +113,8 @@ class RunOptions(EndpointOptions):
     warm_start_steps: NonNegativeInt = 0
     warm_start_learning_rate: PositiveFloat = 1e-3
     train_layers: NonNegativeInt = 0
-    reader: Literal["recall", "base", "endpoint"] = "recall"
+    reader: Literal["recall", "base", "trained", "endpoint"] = "recall"
+    reader_adapter: str = ""
     content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
     question_share: PositiveShare = 1.0
     grouping: Grouping = Grouping.STEP
@@ -145,6 +147,9 @@ class RunOptions(EndpointOptions):
         if self.overlaps and self.reader == "base":
             said = f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}"
             raise InputError(said, expected="another reader: the policy cannot draw and answer at once")
+        if (self.reader == "trained") is not bool(self.reader_adapter):
+            said = f"reader {self.reader} with reader_adapter {self.reader_adapter!r}"
+            raise InputError(said, expected="reader: trained, and the folder of a reader")
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:

@@ -38,7 +38,7 @@ def make_readings(
     unknown_share: float,
     teacher: TeacherConfig,
 ) -> Iterator[Reading]:
-    """Yield a reading per question whose metric is in ``ANSWERED``; passages within the agent's budget for readers."""
+    """Yield a reading per question with such a metric, unless what is found is out of date; passages fit the reader's budget."""
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
         find = _Notes(instance, agent, teacher, rng) if instance.facts else _Sentences(instance, agent)
@@ -50,6 +50,8 @@ def make_readings(
                 held = question.metric != "absent" and any(_holds(passage, question) for passage in kept)
                 if question.metric == "bound_all":  # all of them, or it is not known
                     held = all(any(contains(passage, gold) for passage in kept) for gold in question.answers)
+                if not held and any(contains(passage, old) for passage in kept for old in question.stale):
+                    continue  # what is shown is out of date
                 golds = question.answers if question.metric in ("bound_all", "parts") else question.answers[:1]
                 yield Reading(question.text, tuple(kept), ", ".join(golds) if held else UNKNOWN)
 
@@ -79,18 +81,21 @@ class _Sentences:
     """Finds sentences by BM25, the one that holds the answer among them."""
 
     def __init__(self, instance: Instance, agent: AgentStep) -> None:
-        self.agent, self.index, self.texts = agent, LexicalIndex(), dict[str, str]()
+        self.agent, self.index = agent, LexicalIndex()
+        self.texts, self.chunk = dict[str, str](), dict[str, int]()
         for number, chunk in enumerate(instance.chunks):
             for start, end in sentences(chunk.text):
                 key = str(len(self.texts))
-                self.texts[key] = chunk.text[start:end]
-                self.index.write(key, self.texts[key], str(number))
+                self.texts[key], self.chunk[key] = chunk.text[start:end], number
+                self.index.write(key, self.texts[key])
 
     def __call__(self, question: Question) -> Sequence[str]:
         config, evidence = self.agent.config, question.evidence
         keys = [key for key, _ in self.index.search(question.text, config.retrieve_k)]
         if not any(_holds(self.texts[key], question) for key in keys):
-            near = self.index.search(question.text, len(self.texts), None if evidence is None else set(map(str, evidence)))
-            keys = [key for key, _ in near if _holds(self.texts[key], question)][:1] + keys[:-1]
+            near = [key for key, _ in self.index.search(question.text, len(self.texts))]
+            there = [key for key in self.chunk if evidence is None or self.chunk[key] in evidence]
+            held = [key for key in dict.fromkeys([*near, *there]) if key in there and _holds(self.texts[key], question)]
+            keys = held[:1] + keys[: config.retrieve_k - 1]
             random.Random(question.text).shuffle(keys)
         return within_budget([self.texts[key] for key in keys], config.reader_tokens, self.agent.encoder.count)

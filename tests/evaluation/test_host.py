@@ -9,7 +9,8 @@ from peft import PeftModel
 from stubs import loud_adapter
 
 from memalpha.errors import InputError
-from memalpha.evaluation.host import PolicyHost, sharing, within_tokens
+from memalpha.evaluation.host import PolicyHost
+from memalpha.generation.answering import sharing, within_tokens
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
 from memalpha.text import chat_ids

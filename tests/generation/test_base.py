@@ -5,7 +5,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from memalpha.errors import InputError
-from memalpha.generation.hf import HFGenerator, frozen_base
+from memalpha.generation.answering import frozen_base
+from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
 from memalpha.text import render_chat
 from memalpha.types import Prompt, Sampling

@@ -1,0 +1,82 @@
+"""Greedy answers of a local model to chats, for readers: the bare base, or the base with a reader's adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from memalpha.errors import InputError
+from memalpha.generation.hf import HFGenerator
+from memalpha.generation.merging import same_trainable
+from memalpha.models.policy import base_of, load_policy_model
+from memalpha.text import chat_ids
+from memalpha.types import Message, Prompt, Sampling
+
+Answering = Callable[[list[list[Message]]], list[str]]
+BATCH_TOKENS = 16_384
+
+
+def answer_chats(
+    generator: HFGenerator, chats: Sequence[list[Message]], max_new_tokens: int, batch_tokens: int = BATCH_TOKENS
+) -> list[str]:
+    """Answer chats; prefixes that they share are computed once, and ``batch_tokens`` bounds what is read at once."""
+    prompts = sharing([Prompt(tuple(chat), chat_ids(generator.tokenizer, chat)) for chat in chats])
+    batches = within_tokens(prompts, batch_tokens, max_new_tokens)
+    return [made.text for batch in batches for made in generator.generate(batch, Sampling(max_new_tokens))]
+
+
+def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answering:
+    """Return a function that answers without the policy's adapters; InputError if it has none."""
+    if not hasattr(model, "disable_adapter"):
+        raise InputError("reader 'base' with a fully fine-tuned policy", expected="reader recall, trained or endpoint")
+    generator = HFGenerator(model, tokenizer, merge_adapters=False)
+
+    def answer(chats: list[list[Message]]) -> list[str]:
+        with same_trainable(model), model.disable_adapter():
+            return answer_chats(generator, chats, max_new_tokens)
+
+    return answer
+
+
+def trained_reader(adapter: str | Path, *, dtype: str = "float32", device: Any = "cpu", max_new_tokens: int = 32) -> Answering:
+    """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``) on a base of its own."""
+    policy = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
+    model = policy.model.merge_and_unload().to(device).eval()
+    generator = HFGenerator(model, policy.tokenizer, keep_prefix=True)
+    return lambda chats: answer_chats(generator, chats, max_new_tokens)
+
+
+def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Mark common prefixes to compute once: of neighbours that share more than half, else of all prompts."""
+    groups: list[list[Prompt]] = []
+    common: list[int] = []
+    for prompt in prompts:
+        shared = _common(groups[-1][0].ids[: common[-1]], prompt.ids) if groups else 0
+        if 2 * shared > len(prompt.ids):
+            groups[-1].append(prompt)
+            common[-1] = shared
+        else:
+            groups.append([prompt])
+            common.append(len(prompt.ids))
+    lone = [group[0].ids for group in groups if len(group) == 1]
+    least = min(_common(lone[0], ids) for ids in lone) if len(lone) > 1 else 0
+    marks = [shared if len(group) > 1 else least for group, shared in zip(groups, common, strict=True) for _ in group]
+    return [Prompt(prompt.messages, prompt.ids, shared) for prompt, shared in zip(prompts, marks, strict=True)]
+
+
+def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
+    """Split prompts, in order, into batches with rows times (longest prompt + completion) at most ``tokens``, or of one prompt."""
+    batches: list[list[Prompt]] = []
+    for prompt in prompts:
+        grown = [*batches[-1], prompt] if batches else []
+        if grown and len(grown) * (max(len(row.ids) for row in grown) + new_tokens) <= tokens:
+            batches[-1] = grown
+        else:
+            batches.append([prompt])
+    return batches
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))
