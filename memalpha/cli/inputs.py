@@ -49,7 +49,7 @@ class AgentOptions(Options):
     def load(self, trained: str) -> MemoryAgent:
         """Load the agent of a folder or Hub name with its store."""
         from memalpha.endpoints import ChatClient
-        from memalpha.generation.answering import trained_reader
+        from memalpha.models.reader import trained_reader
         from memalpha.qa.readers import EndpointReader, ModelReader
         from memalpha.use.agent import MemoryAgent
 

@@ -1,15 +1,13 @@
-"""Greedy answers of a local model to chats, for readers: the bare base, or the base with a reader's adapter."""
+"""Greedy answers of a local model to chats, for readers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import same_trainable
-from memalpha.models.policy import base_of, load_policy_model
 from memalpha.text import chat_ids
 from memalpha.types import Message, Prompt, Sampling
 
@@ -37,14 +35,6 @@ def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answeri
             return answer_chats(generator, chats, max_new_tokens)
 
     return answer
-
-
-def trained_reader(adapter: str | Path, *, dtype: str = "float32", device: Any = "cpu", max_new_tokens: int = 32) -> Answering:
-    """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``) on a base of its own."""
-    policy = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
-    model = policy.model.merge_and_unload().to(device).eval()
-    generator = HFGenerator(model, policy.tokenizer, keep_prefix=True)
-    return lambda chats: answer_chats(generator, chats, max_new_tokens)
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:

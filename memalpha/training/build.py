@@ -13,10 +13,11 @@ from transformers import set_seed
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.generation.answering import frozen_base, trained_reader
+from memalpha.generation.answering import frozen_base
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
+from memalpha.models.reader import trained_reader
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator

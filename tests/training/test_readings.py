@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from memalpha.cli import run
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
-from memalpha.generation.answering import trained_reader
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.policy import load_policy_model
+from memalpha.models.reader import trained_reader
 from memalpha.qa.readers import UNKNOWN, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
