@@ -91,10 +91,10 @@ class ReaderSpec(Options):
     """A reader: ``recall`` (no model: the passages are the answer), ``base``, ``trained`` (with ``adapter``) or ``endpoint``."""
 
     kind: Literal["recall", "base", "trained", "endpoint"]
-    adapter: str = ""  # of kind trained: folder of the reader
     name: str = ""  # in results (empty = its kind)
     max_new_tokens: PositiveInt = 32  # longest answer
     window_tokens: NonNegativeInt = 0  # its model's window, for full context (0 = what the base model says)
+    adapter: str = ""  # of kind trained: folder of the reader
 
     def check(self) -> None:
         """Raise InputError unless the adapter is given where it is needed."""
