@@ -14,6 +14,7 @@ from importlib import resources
 from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
+from memalpha.agent import archive
 from memalpha.agent.codecs import Codec, CompactCodec, HermesCodec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
@@ -144,7 +145,8 @@ class AgentStep:
             return newest
         looked_at = max(_LEAST_LOOKED_AT, self.config.view_tokens // _LINE_TOKENS)
         newest = list(islice(memory.newest(), looked_at))
-        related = [hit.entry for hit in retriever.search(chunk.text, looked_at)]
+        lists = [section.name for section in self.schema.lists] if self.config.archive else None
+        related = [hit.entry for hit in retriever.search(chunk.text, looked_at, lists)]
         mixed = chain.from_iterable(zip_longest(related, newest[: self.config.view_recent]))
         chosen, left = [], self.config.view_tokens
         for entry in {entry.id: entry for entry in (*mixed, *newest) if entry is not None}.values():
@@ -179,7 +181,10 @@ class AgentStep:
         start = len(memory.changes)
         found: list[ToolCall | CallError] = [*parsed.calls, *parsed.errors]
         results = [self._apply_one(item, memory, index, chunk) for item in sorted(found, key=lambda item: item.start)]
-        return StepOutcome(tuple(results), tuple(memory.changes[start:]))
+        outcome = StepOutcome(tuple(results), tuple(memory.changes[start:]))
+        if self.config.archive:
+            archive.keep(memory, index, chunk, outcome.changes)
+        return outcome
 
     def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> OperationResult:
         if isinstance(item, CallError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from memalpha.errors import InputError
-from memalpha.memory.schema import MemorySchema, Section
+from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.protocols import TokenCounter
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
 
@@ -40,7 +40,7 @@ class Memory:
         self.changes: list[Change] = []
         self._entries: dict[str, Entry] = {}
         self._by_content: dict[tuple[str, str], dict[str, None]] = {}
-        self._sizes: dict[str, int] = {section.name: 0 for section in schema.sections}
+        self._sizes: dict[str, int] = {section.name: 0 for section in (*schema.sections, ARCHIVE)}
         self._tokens: dict[str, int] = {}  # of every content that was ever held
         self._total = 0
         self._lists = frozenset(section.name for section in schema.lists)
@@ -48,11 +48,11 @@ class Memory:
         self._next_id = 1
         self._clock = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def __len__(self) -> int:  # without the archive
+        return len(self._entries) - self._sizes[ARCHIVE.name]
 
-    def __iter__(self) -> Iterator[Entry]:  # written blocks included, in order of creation
-        return iter(tuple(self._entries.values()))
+    def __iter__(self) -> Iterator[Entry]:  # written blocks included, the archive not, in order of creation
+        return iter(tuple(entry for entry in self._entries.values() if entry.section != ARCHIVE.name))
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
@@ -83,7 +83,7 @@ class Memory:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all contents, blocks included; the compression reward uses it."""
+        """Tokens of all contents, blocks included, the archive not; the compression reward uses it."""
         return self._total
 
     # -------------------------------------------------------------------------------------------- writing
@@ -129,7 +129,7 @@ class Memory:
         if old is not None:
             entry = replace(old, content=content, timestamp=timestamp, importance=importance, source_chunk=chunk, updated=number)
         else:
-            entry_id = section.name if operation.kind is OperationKind.REPLACE else self._new_id()
+            entry_id = section.name if operation.kind is OperationKind.REPLACE else self._new_id(section, number)
             entry = Entry(entry_id, section.name, content, timestamp, importance, chunk, number, number)
         self._commit(Change(old, entry))
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
@@ -151,14 +151,16 @@ class Memory:
         self._tokens[content] = tokens
         return None
 
-    def _new_id(self) -> str:
+    def _new_id(self, section: Section, number: int) -> str:
+        if section is ARCHIVE:
+            return f"line-{number}"
         self._next_id += 1
         return str(self._next_id - 1)
 
     def _commit(self, change: Change) -> None:
         before, after = change
         if before is not None:
-            self._total -= self._tokens[before.content]
+            self._total -= self._tokens[before.content] if before.section != ARCHIVE.name else 0
             self._written.pop(before.id, None)
             del self._by_content[before.section, before.content][before.id]
             if not self._by_content[before.section, before.content]:
@@ -167,7 +169,7 @@ class Memory:
                 del self._entries[before.id]
                 self._sizes[before.section] -= 1
         if after is not None:
-            self._total += self._tokens[after.content]
+            self._total += self._tokens[after.content] if after.section != ARCHIVE.name else 0
             if after.section in self._lists:
                 self._written[after.id] = None
             self._entries[after.id] = after
@@ -194,7 +196,7 @@ class Memory:
         if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
             raise InputError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
         self._tokens.update({e.content: self.count_tokens(e.content) for e in snapshot.entries if e.content not in self._tokens})
-        for entry in self:
+        for entry in tuple(self._entries.values()):
             if wanted.get(entry.id) != entry:
                 self._commit(Change(entry, None))
         for entry in snapshot.entries:

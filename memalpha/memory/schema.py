@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 
 
 class SectionKind(StrEnum):
-    """Shape of a section: one text, or entries."""
+    """Shape of a section: one text, entries, or what was read (not in a schema: every memory has it)."""
 
     BLOCK = "block"
     LIST = "list"
+    ARCHIVE = "archive"
 
 
 _ALLOWED_BY_KIND = {
     SectionKind.BLOCK: (OperationKind.REPLACE,),
     SectionKind.LIST: (OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE),
+    SectionKind.ARCHIVE: (OperationKind.INSERT, OperationKind.DELETE),
 }
 
 
@@ -63,6 +65,10 @@ class Section(Options):
             raise InputError(f"section {self.name!r} is a {self.kind} and allows {wrong}", expected=f"some of {allowed}")
 
 
+ARCHIVE = Section("_archive", SectionKind.ARCHIVE, "what was read", timestamps=True)
+"""Beside the sections of every schema; the policy neither sees nor writes it (``memalpha.agent.archive``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemorySchema:
     """The sections of a memory, in the order shown: unique names, at least one list section."""
@@ -74,14 +80,16 @@ class MemorySchema:
         names = [section.name for section in self.sections]
         if doubled := {name for name in names if names.count(name) > 1}:
             raise InputError(f"schema {self.name!r} names sections twice: {sorted(doubled)}", expected="unique section names")
+        if ARCHIVE.name in names or SectionKind.ARCHIVE in {section.kind for section in self.sections}:
+            raise InputError(f"schema {self.name!r} has a section {ARCHIVE.name!r}", expected="another name: every memory has one")
         if not self.lists:
             raise InputError(f"schema {self.name!r} has no list section", expected="at least one section of kind 'list'")
 
     def __contains__(self, name: object) -> bool:
-        return any(section.name == name for section in self.sections)
+        return any(section.name == name for section in (*self.sections, ARCHIVE))
 
     def __getitem__(self, name: str) -> Section:
-        return {section.name: section for section in self.sections}[name]
+        return {section.name: section for section in (*self.sections, ARCHIVE)}[name]
 
     @property
     def lists(self) -> tuple[Section, ...]:
@@ -202,8 +210,11 @@ def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
     arguments = call.arguments
     entry_id = str(arguments["entry_id"]) if "entry_id" in arguments else None
     section = arguments.get("section")
+    if section == ARCHIVE.name:
+        return OperationResult(False, ResultCode.UNKNOWN_SECTION, f"no section {section!r} that can be written")
     if section is None:
         entry = memory.get(entry_id or "")
+        entry = None if entry and entry.section == ARCHIVE.name else entry
         section = entry.section if entry else _sections_for(kind, memory.schema)[0]
     weight = arguments.get("importance")
     importance = None if weight is None else float(weight)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.protocols import Embedder
 from memalpha.retrieval.embedders import Vectors, make_embedder
 from memalpha.types import Entry
@@ -103,7 +103,7 @@ class DenseSide:
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
         self.embed = embedder.embed
-        self._indexes = {section.name: VectorIndex(embedder.dimension) for section in schema.lists}
+        self._indexes = {section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)}
         self._sums = {name: np.zeros(embedder.dimension) for name in self._indexes}
         self._schema = schema
 

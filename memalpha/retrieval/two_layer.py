@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
+from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import CachedEmbedder, Vectors, make_embedder
@@ -36,7 +37,8 @@ class TwoLayerRetriever:
     ) -> None:
         self._memory, self._config = memory, config or RetrievalConfig()
         self._embedder, self._router = embedder, router
-        self._sections = tuple(section.name for section in memory.schema.lists)
+        self._lists = tuple(section.name for section in memory.schema.lists)
+        self._sections = (*self._lists, ARCHIVE.name)
         self._reset()
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
@@ -62,20 +64,21 @@ class TwoLayerRetriever:
         """Return the sections that layer 1 chooses, best first; all in schema order if it is not in use."""
         self._follow()
         vector = None if self._dense is None else self._dense.embed([query])[0]
-        return self._layer_one(query, vector, self._sections)
+        return self._layer_one(query, vector, self._lists)
 
     def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> list[str]:
         kept = self._config.sections_kept
         if self._router is not None:
             ranked = self._router(query, self._memory)
             self._check_sections(ranked, "sections ranked by the router")
-        elif 0 < kept < len(names):
+        elif 0 < kept < len(set(names) & set(self._lists)):
             rankings = [self._dense.rank_sections(vector)] if self._dense is not None and vector is not None else []
             rankings += [self._lexical.rank_groups(query)] if self._lexical is not None else []
             ranked = [name for name, _ in fuse(rankings, lambda name: -self._sections.index(name), len(self._sections))]
         else:
             return list(names)
-        return [name for name in ranked if name in names][: kept or None]
+        archive = [name for name in names if name == ARCHIVE.name]  # beside the chosen sections
+        return [name for name in ranked if name in names and name not in archive][: kept or None] + archive
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
     def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
@@ -108,7 +111,7 @@ class TwoLayerRetriever:
             if self._embedder is None:
                 raise InputError(f"retrieval mode {mode} without an embedder", expected="embedder=make_embedder(name)")
             self._dense = DenseSide(self._memory.schema, self._embedder)
-        self._write(self._memory.entries())
+        self._write(self._held())
         self._cursor = len(self._memory.changes)
 
     def _follow(self) -> None:
@@ -134,7 +137,7 @@ class TwoLayerRetriever:
     def faults(self) -> list[str]:
         """Compare the indexes with the memory; return one line per difference."""
         self._follow()
-        entries = {entry.id: entry for entry in self._memory.entries()}
+        entries = {entry.id: entry for entry in self._held()}
         found = []
         if self._entries != entries:
             found.append("the entries that can be found are not those of the memory")
@@ -144,6 +147,10 @@ class TwoLayerRetriever:
             if odd or len(self._lexical) != len(entries):
                 found.append(f"BM25 holds {len(self._lexical)} texts, the memory {len(entries)}; different: {sorted(odd)}")
         return found + (self._dense.faults(tuple(entries.values())) if self._dense is not None else [])
+
+    def _held(self) -> list[Entry]:
+        held = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
+        return sorted(held, key=lambda entry: entry.created)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id]

@@ -27,14 +27,14 @@ from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory, count_words
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.protocols import TokenCounter
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.exchange import export_to, import_from
 from memalpha.store.memory import JournalMemory, Written, before_of, events, past, readable, schema_of, shape
 from memalpha.store.records import REGISTRY, Event, Head, Kind, Namespace, Origin, Receipt, Record, hash_prompt
-from memalpha.types import Change, Operation, OperationResult
+from memalpha.types import Change, Entry, Operation, OperationResult
 
 __all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
 
@@ -401,17 +401,22 @@ class DurableMemory:
     def forget(self, entry_id: str) -> Receipt:
         """Erase an entry for good from log, memory and files; keep a receipt. InputError if nothing of it is left.
 
-        Records of other entries with the same text are erased too, except of live entries, which the receipt names. Not covered:
-        paraphrases, exports and copies. JournalError if the files could not be scrubbed now; the next opening does it.
+        Records of other entries with the same text are erased too, except of live entries, which the receipt names; and what the
+        archive has of the chunks that the entry was written in. Not covered: paraphrases, exports and copies. JournalError if the
+        files could not be scrubbed now; the next opening does it.
         """
         with self._changing():
             records, database = self._chain(), self._journal.database
             texts = {text for record in records if record.entry == entry_id for text in record.data().texts}
+            wrote = [after for record in records if record.entry == entry_id and (after := record.data().after)]
+            chunks = {entry.source_chunk for entry in wrote if entry.section != ARCHIVE.name} - {None}
+            read = {after.id for record in records if (after := record.data().after) and _archived(after, chunks)}
             said_by = sorted({entry.id for entry in self._memory if entry.id != entry_id and entry.content in texts})
             erased = [
                 record.seq
                 for record in records
-                if record.body and (record.entry == entry_id or (record.entry not in said_by and record.data().texts & texts))
+                if record.body
+                and (record.entry in {entry_id, *read} or (record.entry not in said_by and record.data().texts & texts))
             ]
             if not erased:
                 raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
@@ -425,6 +430,10 @@ class DurableMemory:
         with self._journal.lock:
             database.scrub()
         return Receipt(entry_id, log.moment_of(time), len(erased), tuple(said_by))
+
+
+def _archived(entry: Entry, chunks: set[int | None]) -> bool:
+    return entry.section == ARCHIVE.name and entry.source_chunk in chunks
 
 
 def _keyed(text: str, secret: bytes) -> str:

@@ -62,7 +62,9 @@ class JournalMemory(Memory):
         self._clock = record.seq
         before, after = self.get(record.entry), self._after(record)
         if record.kind == Kind.UNDO or (after is not None and before is None and after.created < record.seq):
-            entries = [entry for entry in self if entry.id != record.entry]  # the earlier state returns at its earlier position
+            entries = [
+                entry for entry in self._entries.values() if entry.id != record.entry
+            ]  # the earlier state returns at its earlier position
             if after is not None:
                 insort(entries, after, key=lambda entry: entry.created)
             self._hold(entries)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from memalpha.agent.archive import outdates
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
@@ -24,6 +25,7 @@ from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
 from memalpha.generation.batching import BatchingGenerator
+from memalpha.memory.schema import ARCHIVE
 from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
@@ -155,7 +157,7 @@ class MemoryAgent:
                     index = self._next_chunk.get(whose) or max(left, default=-1) + 1
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
-                    written = range(seen[0] + 1, memory.seq + 1)
+                    written = range(seen[0] + 1, seen[0] + 1 + len(outcome.changes))  # those of the archive come after
                     break
         else:
             raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
@@ -166,7 +168,14 @@ class MemoryAgent:
         """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""
         whose = self._whose(namespace)
         with self._writing(whose):
-            return self._store.undo(whose, operation, Origin(by))
+            change = self._store.undo(whose, operation, Origin(by))
+            events = self._store.durable(whose).operations()
+            origin = next(event.origin for event in events if event.seq == operation)
+            for event in events:  # the lines that left the archive with it return
+                line = event.before if event.after is None and event.origin == origin else None
+                if line and line.section == ARCHIVE.name and outdates(Change(change.after, change.before), line):
+                    self._store.undo(whose, event.seq, Origin(by))
+            return change
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase an entry permanently from log, memory and files (``DurableMemory.forget``)."""
