@@ -32,9 +32,9 @@ class AgentConfig(RetrievalConfig):
         view_recent: How many of the newest entries the view prefers when not all fit.
         view_related: Whether the view also shows entries related to the chunk; if not, only the ``view_recent`` newest (published).
         show_times: Whether the view shows the entries' and the chunk's times.
-        archive: Whether what was read is kept, line by line, and searched beside the entries; outdated lines leave it.
         retrieve_k: How many entries are retrieved for a question.
         reader_tokens: Budget of what the reader sees of them, in tokens.
+        archive: Whether what was read is kept, line by line, and searched beside the entries; outdated lines leave it.
     """
 
     schema: str = "mem_alpha"
@@ -45,9 +45,9 @@ class AgentConfig(RetrievalConfig):
     view_recent: NonNegativeInt = 5
     view_related: bool = True
     show_times: bool = True
-    archive: bool = False
     retrieve_k: PositiveInt = 10
     reader_tokens: PositiveInt = 256
+    archive: bool = False
 
     def save(self, folder: str | Path) -> None:
         """Write the configuration into a folder, with the schema file and the router it names."""
