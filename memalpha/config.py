@@ -103,16 +103,22 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
         raise InputError(f"the options of {what} do not fit: {error}") from error
 
 
-def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
+def parse(arguments: Sequence[str], groups: Sequence[type], program: str, presets: Path | None = None) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several groups goes to each.
 
-    Several words make a list, no word means true. A repeated flag overrides, or extends a list. InputError if one does not fit.
+    Several words make a list, no word means true. A repeated flag overrides, or extends a list. ``preset: NAME`` is a file of
+    ``presets`` that is read first. InputError if an option does not fit.
     """
     flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
     values: dict[str, Any] = {}
     if (path := flags.pop("config", None)) is not None:
         values = read_yaml(Path(str(path)))
     values |= flags
+    if presets and (preset := values.pop("preset", None)) is not None:
+        known = sorted(path.stem for path in presets.glob("*.yaml"))
+        if preset not in known:
+            raise InputError(f"preset is {preset!r}", expected=f"one of {', '.join(known)}")
+        values = read_yaml(presets / f"{preset}.yaml") | values
     for name in values:
         check_name(str(name), groups, program, f"{program} --options lists them all")
     return tuple(read(group, {name: value for name, value in values.items() if name in names(group)}, program) for group in groups)

@@ -84,7 +84,7 @@ class WriteRequest(NamedTuple):
     instance_id: str
     chunk_index: int
     chunk: Chunk
-    results: tuple[OperationResult, ...]  # the applied writes, in order
+    results: tuple[OperationResult, ...]  # the writes to judge, in order: those applied, or every text (``judge_all``)
     before: tuple[Entry | None, ...]  # the touched entry before each write; None for an insert
     kept: tuple[Entry, ...]  # all entries after the writes of the chunk
 

@@ -2,7 +2,7 @@
 
 r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. Every part is in [0, 1], or
 NaN if it cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures from the published code
-are switches of ``RewardConfig``; the judge also sees the chunk.
+are switches of ``RewardConfig``, which ``preset: published`` sets to its values; the judge also sees the chunk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class RewardConfig(Options):
         silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
         judge_silence: Whether both are 1 if the judge finds no write due (published: no); training needs ``content_weight`` > 0.
         duplicates_succeed: Whether repeating an entry is a success (published: no).
+        unknown_deletes_succeed: Whether deleting what is not there is a success (published: yes).
+        unparsed_fails: Whether text that is no call counts as a failed call (published: no, it is not counted).
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
+        judge_all: Whether r4 is over all calls, failed and repeated writes judged, too, and deletes 0 (published: yes).
         clip_compression: Whether r3 is at least 0 (published: no).
     """
 
@@ -44,7 +47,10 @@ class RewardConfig(Options):
     silence: Share = 0.0
     judge_silence: bool = True
     duplicates_succeed: bool = True
+    unknown_deletes_succeed: bool = False
+    unparsed_fails: bool = True
     judge_deletes: bool = True
+    judge_all: bool = False
     clip_compression: bool = True
 
     @property
@@ -87,10 +93,10 @@ def rollout_rewards(
     at_once = [math.nan] * len(results) if immediate is None else [immediate_accuracy(asked, r1) for asked in immediate]
     right = [config.judge_silence and known is True for known in nothing_due or [None] * len(results)]
     rewards = []
-    for calls, judged, quiet, early in zip(results, verdicts, right, at_once, strict=True):
+    for calls, found, quiet, early in zip(results, verdicts, right, at_once, strict=True):
         silence = 1.0 if quiet else config.silence
-        r2 = tool_success(calls, silence=silence, duplicates_succeed=config.duplicates_succeed)
-        r4 = content_quality(calls, judged, silence=silence, judge_deletes=config.judge_deletes)
+        r2 = tool_success(calls, config, silence=silence)
+        r4 = content_quality(calls, found, config, silence=silence)
         rewards.append(StepReward(r1, r2, r3, r4, early))
     return rewards
 
@@ -105,12 +111,16 @@ def immediate_accuracy(records: Sequence[QuestionRecord], r1: float) -> float:
     return accuracy(records) if records else r1
 
 
-def tool_success(results: Sequence[OperationResult], *, silence: float, duplicates_succeed: bool) -> float:
-    """r2: share of a chunk's calls that succeeded; unparsed text is a failed call; ``silence`` if there are none."""
-    if not results:
-        return silence
-    good = sum(result.ok and (duplicates_succeed or result.code is not ResultCode.DUPLICATE) for result in results)
-    return good / len(results)
+def tool_success(results: Sequence[OperationResult], config: RewardConfig, *, silence: float) -> float:
+    """r2: share of a chunk's calls that succeeded; ``silence`` if there are none."""
+    calls = [result for result in results if config.unparsed_fails or result.code is not ResultCode.UNPARSED]
+    return sum(_succeeded(call, config) for call in calls) / len(calls) if calls else silence
+
+
+def _succeeded(call: OperationResult, config: RewardConfig) -> bool:
+    if call.code is ResultCode.UNKNOWN_ID and call.operation and call.operation.kind is OperationKind.DELETE:
+        return config.unknown_deletes_succeed
+    return call.ok and (config.duplicates_succeed or call.code is not ResultCode.DUPLICATE)
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
@@ -122,16 +132,24 @@ def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
 
 
 def content_quality(
-    results: Sequence[OperationResult], verdicts: Sequence[bool] | None, *, silence: float, judge_deletes: bool
+    results: Sequence[OperationResult], verdicts: Sequence[bool] | None, config: RewardConfig, *, silence: float
 ) -> float:
-    """r4: share of a chunk's applied writes that the judge finds right; ``silence`` if there are none, NaN without ``verdicts``."""
+    """r4: share of a chunk's ``judged`` calls that are found right; ``silence`` if there are none, NaN without ``verdicts``."""
     if verdicts is None:
         return math.nan
-    applied = [result for result in results if result.changed]
-    if len(verdicts) != len(applied):
-        raise ValueError(f"{len(verdicts)} verdicts for {len(applied)} applied writes")
-    if not applied:
+    asked = judged(results, config)
+    if len(verdicts) != len(asked):
+        raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} writes")
+    calls = [result for result in results if result.code is not ResultCode.UNPARSED] if config.judge_all else asked
+    if not calls:
         return silence
-    kinds = [result.operation.kind if result.operation else None for result in applied]
-    judged = zip(kinds, verdicts, strict=True)
-    return sum(right and (judge_deletes or kind is not OperationKind.DELETE) for kind, right in judged) / len(applied)
+    kinds = [result.operation.kind if result.operation else None for result in asked]
+    right = zip(kinds, verdicts, strict=True)
+    return sum(found and (config.judge_deletes or kind is not OperationKind.DELETE) for kind, found in right) / len(calls)
+
+
+def judged(results: Sequence[OperationResult], config: RewardConfig) -> list[OperationResult]:
+    """Return the results that a content judge is asked about: applied ones, or with ``judge_all`` every text that was written."""
+    if not config.judge_all:
+        return [result for result in results if result.changed]
+    return [result for result in results if result.operation and result.operation.kind is not OperationKind.DELETE]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -215,5 +216,5 @@ TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)  # in t
 
 
 def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
-    """Read ``--config FILE`` and overrides; InputError if a file or a value does not fit."""
-    return TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train"))
+    """Read ``--config FILE``, ``preset: published`` and overrides; InputError if a file or a value does not fit."""
+    return TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"))

@@ -16,7 +16,7 @@ from memalpha.errors import ServiceError, TrainingAborted
 from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
-from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
+from memalpha.rewards.total import PARTS, RewardConfig, StepReward, judged, rollout_rewards
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
 Verdicts = list[list[bool] | ServiceError | None]
@@ -43,15 +43,15 @@ class RolloutScorer:
         if self.reward_config.immediate_weight and self.agent is not None:
             early = ask_after_chunks(rollouts, self.agent, self.evaluator)
         rewards = []
-        for rollout, questions, (judged, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
+        for rollout, questions, (said, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions = questions
-            rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
+            rollout.content_errors = {t: str(found) for t, found in enumerate(said) if isinstance(found, ServiceError)}
             count = rollout.memory.count_tokens
             parts = rollout_rewards(
                 self.reward_config, questions=questions, memory_tokens=rollout.memory.tokens,
                 input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
                 results=[step.outcome.results for step in rollout.steps],
-                verdicts=[None if isinstance(found, ServiceError) else found for found in judged],
+                verdicts=[None if isinstance(found, ServiceError) else found for found in said],
                 nothing_due=nothing_due, immediate=asked,
             )  # fmt: skip
             rewards.append(parts)
@@ -60,7 +60,7 @@ class RolloutScorer:
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
         if not self.reward_config.content_weight:
             return [([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
-        chunks = [_write_requests(rollout) for rollout in rollouts]
+        chunks = [_write_requests(rollout, self.reward_config) for rollout in rollouts]
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
         knows = self.judge if self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge) else None
@@ -116,7 +116,7 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     raise TrainingAborted(said, fix="see that reader and judge work; raise max_masked_share only if failures are expected")
 
 
-def _write_requests(rollout: Rollout) -> list[WriteRequest]:
+def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest]:
     kept: dict[str, Entry] = {}
     requests = []
     for step in rollout.steps:
@@ -125,10 +125,11 @@ def _write_requests(rollout: Rollout) -> list[WriteRequest]:
                 kept.pop(before.id, None)
             if after is not None:
                 kept[after.id] = after
-        applied = tuple(result for result in step.outcome.results if result.changed)
-        earlier = tuple(change.before for change in step.outcome.changes)
-        chunk = rollout.instance.chunks[step.chunk_index]
-        requests.append(WriteRequest(rollout.instance.id, step.chunk_index, chunk, applied, earlier, tuple(kept.values())))
+        changes = iter(step.outcome.changes)
+        before = {id(result): next(changes).before if result.changed else None for result in step.outcome.results}
+        asked = tuple(judged(step.outcome.results, config))
+        earlier, chunk = tuple(before[id(result)] for result in asked), rollout.instance.chunks[step.chunk_index]
+        requests.append(WriteRequest(rollout.instance.id, step.chunk_index, chunk, asked, earlier, tuple(kept.values())))
     return requests
 
 

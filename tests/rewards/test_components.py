@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from memalpha.rewards.total import accuracy, compression, content_quality, tool_success
+from memalpha.rewards.total import RewardConfig, accuracy, compression, content_quality, tool_success
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
@@ -41,13 +41,13 @@ def test_accuracy_is_the_mean_score_and_nan_if_any_question_could_not_be_scored(
     ],
 )
 def test_tool_success_by_hand(results, ours, published):
-    assert tool_success(results, silence=0.9, duplicates_succeed=True) == ours
-    assert tool_success(results, silence=0.9, duplicates_succeed=False) == published
+    assert tool_success(results, RewardConfig(), silence=0.9) == ours
+    assert tool_success(results, RewardConfig(duplicates_succeed=False), silence=0.9) == published
 
 
 def test_silence_scores_what_it_is_set_to():
-    assert tool_success([], silence=0.75, duplicates_succeed=True) == 0.75
-    assert content_quality([], [], silence=0.75, judge_deletes=True) == 0.75
+    assert tool_success([], RewardConfig(), silence=0.75) == 0.75
+    assert content_quality([], [], RewardConfig(), silence=0.75) == 0.75
 
 
 @pytest.mark.parametrize(("memory", "unclipped", "clipped"), [(0, 1.0, 1.0), (25, 0.75, 0.75), (100, 0.0, 0.0), (150, -0.5, 0.0)])
@@ -59,13 +59,13 @@ def test_compression_by_hand(memory, unclipped, clipped):
 def test_content_quality_by_hand():
     results = [done(INSERT), FAILED, done(DELETE), DUPLICATE, done(UPDATE), UNPARSED, done(DELETE)]
     verdicts = [True, True, False, False]  # insert, delete, update, delete
-    assert content_quality(results, verdicts, silence=0.0, judge_deletes=True) == 0.5
-    assert content_quality(results, verdicts, silence=0.0, judge_deletes=False) == 0.25
-    assert content_quality([done(DELETE)], [True], silence=0.0, judge_deletes=False) == 0.0
+    assert content_quality(results, verdicts, RewardConfig(), silence=0.0) == 0.5
+    assert content_quality(results, verdicts, RewardConfig(judge_deletes=False), silence=0.0) == 0.25
+    assert content_quality([done(DELETE)], [True], RewardConfig(judge_deletes=False), silence=0.0) == 0.0
 
 
 def test_silence_a_failed_judge_and_missing_verdicts():
-    assert content_quality([FAILED, DUPLICATE], [], silence=0.25, judge_deletes=True) == 0.25
-    assert math.isnan(content_quality([done(INSERT)], None, silence=0.0, judge_deletes=True))
-    with pytest.raises(ValueError, match="1 verdicts for 2 applied writes"):
-        content_quality([done(INSERT), FAILED, done(DELETE)], [True], silence=0.0, judge_deletes=True)
+    assert content_quality([FAILED, DUPLICATE], [], RewardConfig(), silence=0.25) == 0.25
+    assert math.isnan(content_quality([done(INSERT)], None, RewardConfig(), silence=0.0))
+    with pytest.raises(ValueError, match="1 verdicts for 2 writes"):
+        content_quality([done(INSERT), FAILED, done(DELETE)], [True], RewardConfig(), silence=0.0)

@@ -1,4 +1,4 @@
-"""The weighted sum by hand, the published settings, and failures that mask instead of scoring 0."""
+"""The weighted sum by hand, and failures that mask instead of scoring 0; the published settings: tests/training/test_scoring.py."""
 
 import math
 
@@ -10,7 +10,6 @@ from memalpha.rewards.total import RewardConfig, StepReward, rollout_rewards
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
 
 INSERT, DELETE = OperationKind.INSERT, OperationKind.DELETE
-PUBLISHED = RewardConfig(duplicates_succeed=False, judge_deletes=False, clip_compression=False)
 NAN = math.nan
 
 
@@ -43,15 +42,6 @@ def test_a_rollout_by_hand():
     assert rewards == [StepReward(0.75, 0.5, 0.75, 1.0), StepReward(0.75, 0.0, 0.75, 0.0), StepReward(0.75, 0.75, 0.75, 0.5)]
     totals = [reward.total(RewardConfig(1.0, 0.5, 0.1, 0.2)) for reward in rewards]
     assert totals == pytest.approx([0.75 + 0.25 + 0.075 + 0.2, 0.75 + 0.075, 0.75 + 0.375 + 0.075 + 0.1])
-
-
-def test_the_published_settings_give_the_published_formula():
-    """r_t = r1 + r2_t + .05 r3 + .1 r4_t; duplicates fail, deletes score 0, no clipping, silence 0."""
-    results = [[WRITE, AGAIN, FAILED, REMOVE], []]
-    first, silent = rewards_of(PUBLISHED, results, [[True, True], []], scores=(1.0, 0.0, 0.0), memory_tokens=180)
-    r1, r3 = 1 / 3, 1 - 180 / 120
-    assert first.total(PUBLISHED) == pytest.approx(r1 + 2 / 4 + 0.05 * r3 + 0.1 * (1 / 2))
-    assert silent.total(PUBLISHED) == pytest.approx(r1 + 0.05 * r3)
 
 
 def test_silence_is_right_where_the_judge_finds_that_nothing_was_due():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from rollouts import make_agent, make_instance, run_script
@@ -12,10 +13,11 @@ from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import RewardConfig, StepReward, compression
+from memalpha.training.config import parse_train_arguments
 from memalpha.training.results import instance_result, summarise
 from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
-from memalpha.types import Answer, Operation, OperationKind, Question, Sampling
+from memalpha.types import Answer, Operation, OperationKind, Question, Sampling, ToolCall
 
 NAN = math.nan
 
@@ -190,3 +192,25 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
     assert [(step.accuracy, step.immediate) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
     (unpaid,) = RolloutScorer(evaluator, Judge(), RewardConfig()).score([made])
     assert all(math.isnan(step.immediate) for step in unpaid)
+
+
+def test_the_published_settings_give_the_published_reward():
+    """A chunk by hand: r2 = 2 of 4 parsed calls, r4 = 3 of 4, r3 = 1 - 90 / 60; deletes 0, silence 0, repeats are judged."""
+    published = parse_train_arguments(["--preset", "published", "--use_cpu", "true", "--per_device_train_batch_size", "8"]).reward
+    agent = make_agent(codec="hermes", schema="mem_alpha")
+    calls = [
+        ToolCall("memory_insert", {"section": "semantic", "content": "the apple was seen"}),
+        ToolCall("memory_insert", {"section": "semantic", "content": "the apple was seen"}),
+        ToolCall("memory_update", {"entry_id": "77", "content": "the boat was seen"}),
+        ToolCall("memory_delete", {"entry_id": "88"}),
+    ]
+    written = agent.codec.render(calls) + "\n<tool_call>\nno JSON\n</tool_call>"
+    (rollout,) = run_script(agent, [make_instance("i", "the apple and the boat", "more")], [written], [""])
+    judge = Mock(judge=lambda requests: [[True] * len(request.results) for request in requests], spec=["judge"])
+    scorer = RolloutScorer(Mock(evaluate_many=lambda items: [[]]), judge, published)
+    (parts,) = scorer.score([rollout])
+    codes = [result.code.value for result in rollout.steps[0].outcome.results]
+    assert codes == ["applied", "duplicate", "unknown_id", "unknown_id", "unparsed"]
+    assert (parts[0].tool, parts[0].content, parts[1].tool, parts[1].content) == (0.5, 0.75, 0.0, 0.0)
+    first = StepReward(0.5, parts[0].tool, compression(90, 60, clip=published.clip_compression), parts[0].content)
+    assert first.total(published) == pytest.approx(1.05)
