@@ -36,6 +36,7 @@ TIME_WORDINGS: Mapping[str, Sequence[str]] = {  # of a dialogue's date; {} is a 
     "train": ("On which date did I talk about the {}?", "When did I ask about the {}?", "What day was it when we spoke of the {}?"),
     "test": ("On what day was the {} our topic?", "Which date was our conversation on the {}?", "When did we deal with the {}?"),
 }
+_NAMES = {"USER": "User", "SYSTEM": "Assistant"}
 _NUMBERS = dict(zip("123456789", ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine"), strict=True))
 _RELATIVE = re.compile(r"\b(\w+day|now|tonight|tomorrow|this|next|later|coming)\b", re.IGNORECASE)  # dates that need today's
 
@@ -133,11 +134,12 @@ def _person(pool: list[_Dialogue], bounds: tuple[int, int], rng: random.Random) 
 
 def _instance(name: str, person: Sequence[_Dialogue], options: SgdOptions, count: TokenCounter, result: LoadResult) -> Instance:
     rng, split = random.Random(f"sgd:{name}"), "train" if name.startswith("train") else "test"
-    day, sessions = date(2019, 1, 1) + timedelta(days=rng.randrange(25)), []
+    day, sessions, exchanges = date(2019, 1, 1) + timedelta(days=rng.randrange(25)), [], list[dict[str, list[_Turn]]]()
     for number, dialogue in enumerate(person):
-        lines = [f"{'User' if turn.speaker == 'USER' else 'Assistant'}: {turn.utterance}" for turn in dialogue.turns]
-        ends = [i + 1 for i, turn in enumerate(dialogue.turns) if turn.speaker == "USER" or i + 1 == len(lines)]
-        turns = [Turn("", "\n".join(lines[i:j]), f"{number}.{j - 1}") for i, j in zip([0, *ends], ends, strict=False)]
+        starts = [i for i, turn in enumerate(dialogue.turns[:-1]) if turn.speaker == "SYSTEM" and i] + [len(dialogue.turns)]
+        exchanges.append({f"{number}.{i}": dialogue.turns[i:j] for i, j in zip([0, *starts], starts, strict=False)})
+        lines = {key: [f"{_NAMES[turn.speaker]}: {turn.utterance}" for turn in said] for key, said in exchanges[-1].items()}
+        turns = [Turn("", "\n".join(said), key) for key, said in lines.items()]
         sessions.append(Session(turns, "Dialogue", day.isoformat(), f"{number}"))
         day += timedelta(days=rng.randint(1, 3))
     made = dialogue_chunks(sessions, options.chunk_tokens, count)
@@ -145,10 +147,9 @@ def _instance(name: str, person: Sequence[_Dialogue], options: SgdOptions, count
     for number, dialogue in enumerate(person):
         for (service, _), slot in dialogue.slots.items():
             states: dict[int, list[Any]] = {place: [] for place in made.places[f"{number}"]}
-            for index, turn in enumerate(dialogue.turns):
-                held = [frame.values for frame in turn.frames if frame.service == service and frame.values is not None]
-                for place in made.places.get(f"{number}.{index}", ())[-1:]:
-                    states[place] += [each.get(slot.name, ()) for each in held]
+            for key, said in exchanges[number].items():
+                held = (frame.values for turn in said for frame in turn.frames if frame.service == service)
+                states[made.places[key][-1]] += [values.get(slot.name, ()) for values in held if values is not None]
             steps = ((place, made.chunks[place].text.partition("\n")[2], given) for place, given in states.items())
             traces.append(_traced(slot, steps, rng.choice(WORDINGS[split])))
     asked = list[Question | str]()
@@ -158,7 +159,7 @@ def _instance(name: str, person: Sequence[_Dialogue], options: SgdOptions, count
             told = [(note, value) for note in others for value in (*question.answers, *question.stale)]
             told += [(fact.note, fact.previous or "") for fact in own]
             if any(contains(*each) for each in told) or not bound(question, Answer("", (own[-1].note,))):
-                own[:], question = [] if question.stale else own, "ambiguous"
+                own[:], question = [], "ambiguous"
         asked.append(question)
     facts = sorted((fact for _, own in traces for fact in own), key=lambda fact: fact.chunk)
     for fact in rng.sample(facts, min(1, len(facts))):
@@ -175,9 +176,8 @@ def _instance(name: str, person: Sequence[_Dialogue], options: SgdOptions, count
 def _traced(slot: _Slot, steps: Iterable[tuple[int, str, list[Any]]], wording: str) -> tuple[Question | str, list[Fact]]:
     """Return a slot's question (or why there is none) and facts, from the index, text and states of each chunk."""
     noun, dated = slot.noun, "date" in slot.name
-    attribute = (
-        re.sub(rf"^{re.escape(noun.rpartition(' ')[2])} | of {re.escape(noun)}$", "", slot.name.replace("_", " ")) or slot.name
-    )
+    repeated = rf"^{re.escape(noun.rpartition(' ')[2])} | of {re.escape(noun)}$"
+    attribute = re.sub(repeated, "", slot.name.replace("_", " ")).strip() or slot.name
     sections = ("episodic",) * (dated or "time" in slot.name) + ("semantic", "spatiotemporal_context")
     held, past, noted, facts = dict[str, None](), dict[str, None](), "", list[Fact]()  # spellings of the value, and of earlier ones
     for place, text, states in steps:
@@ -194,8 +194,7 @@ def _traced(slot: _Slot, steps: Iterable[tuple[int, str, list[Any]]], wording: s
     if {*slot.possible_values} == {"True", "False"} or noted not in held:
         reason = "value not in the text, or a relative date" if held else "no value at the end"
         return "yes or no" if "True" in slot.possible_values else reason, []
-    clause = re.match(r"(?i)(how|whether|what|which|if)\b", slot.description)
-    asked = attribute if clause else slot.description.rstrip(". ")
+    asked = attribute if re.match(r"(?i)(how|whether|what|which|if)\b", slot.description) else slot.description.rstrip(". ")
     asked = re.sub(r"^(?!(the|an?) )", "the ", asked if asked[1:2].isupper() else asked[:1].lower() + asked[1:])
     asked = wording.format(asked if contains(asked, noun) else f"{asked} for the {noun}")
     answers, stale = tuple(dict.fromkeys([noted, *held])), tuple(value for value in past if value not in held)
