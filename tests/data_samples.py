@@ -161,10 +161,11 @@ def sgd_schema(service: str, **slots: str) -> dict[str, Any]:
 def sgd_dialogue(service: str, *turns: tuple[str, dict[str, list[str]]] | str) -> dict[str, Any]:
     def turn(said: tuple[str, dict[str, list[str]]] | str) -> dict[str, Any]:
         if isinstance(said, str):
-            return {"speaker": "SYSTEM", "utterance": said, "frames": [{"service": service}]}
+            frame = {"service": service, "actions": [{"act": "OFFER", "values": ["Ica"]}], "service_results": [{"city": "Ica"}]}
+            return {"speaker": "SYSTEM", "utterance": said, "frames": [frame]}
         return {"speaker": "USER", "utterance": said[0], "frames": [{"service": service, "state": {"slot_values": said[1]}}]}
 
-    return {"turns": [turn(said) for said in turns]}
+    return {"dialogue_id": "1_00000", "services": [service], "turns": [turn(said) for said in turns]}
 
 
 def sgd(folder: Path) -> Sample:
@@ -178,12 +179,8 @@ def sgd(folder: Path) -> Sample:
     ]
     dinner = {"city": "City in which the restaurant is", "time": "Time of the booking", "party_size": "Size of the party"}
     bakery = {"baker_name": "Name of the baker", "visit_date": "Date of the visit", "has_cake": "Whether there is cake"}
-    schema = [
-        sgd_schema("Restaurants_9", **dinner),
-        sgd_schema("Services_9", **bakery),
-        sgd_schema("RentalCars_9", car_type="Type"),
-    ]
-    write(folder / "schema.json", schema)
+    services = {"Restaurants_9": dinner, "Services_9": bakery, "RentalCars_9": {"car_type": "Type of the car"}}
+    write(folder / "schema.json", [sgd_schema(name, **slots) for name, slots in services.items()])
     return Sample(folder, write(folder / "dialogues_001.json", rows), {"dialogues": "3,3", "chunk_tokens": 17}, 8)
 
 
