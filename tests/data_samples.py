@@ -174,7 +174,7 @@ def sgd(folder: Path) -> Sample:
     turns = (("A table in Lima at 6 pm.", first), "Lima is full; Cusco or Ica?", ("Cusco, and for two.", agreed))
     rows = [
         sgd_dialogue("Restaurants_9", *turns, "For two in Cusco at 6 pm?", ("Better 7 pm.", later), "Done."),
-        sgd_dialogue("Services_9", ("Tomorrow I see Ann.", visit)),
+        sgd_dialogue("Services_9", ("True, tomorrow I see Ann.", visit)),
         sgd_dialogue("RentalCars_9", ("A small one.", {"car_type": ["small"]}), ("Any.", {"car_type": ["dontcare"]})),
     ]
     dinner = {"city": "City in which the restaurant is", "time": "Time of the booking", "party_size": "Size of the party"}

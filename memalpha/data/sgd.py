@@ -36,6 +36,7 @@ TIME_WORDINGS: Mapping[str, Sequence[str]] = {  # of a dialogue's date; {} is a 
     "train": ("On which date did I talk about the {}?", "When did I ask about the {}?", "What day was it when we spoke of the {}?"),
     "test": ("On what day was the {} our topic?", "Which date was our conversation on the {}?", "When did we deal with the {}?"),
 }
+_KINDS = ("latest", "time", "single")  # the order in which questions are kept
 _NAMES = {"USER": "User", "SYSTEM": "Assistant"}
 _NUMBERS = dict(zip("123456789", ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine"), strict=True))
 _RELATIVE = re.compile(r"\b(\w+day|now|tonight|tomorrow|this|next|later|coming)\b", re.IGNORECASE)  # dates that need today's
@@ -83,7 +84,7 @@ class _Dialogue(BaseModel):
 
 def _schema(path: Path) -> dict[tuple[str, str], _Slot]:
     """Return slots by (service, name). Noun: "bus" of Buses_1, "ride" of RideSharing_2, "doctor" of Services_3 with doctor_name."""
-    schema = {}
+    schema = dict[tuple[str, str], _Slot]()
     for row in inputs.iter_rows(str(path)):
         service = checked(_Service, row.data, row.where)
         noun = re.sub(r"(?<=[a-z])(?=[A-Z])|_+", " ", re.sub(r"_\d+$", "", service.service_name)).lower()
@@ -138,9 +139,8 @@ def _instance(name: str, person: Sequence[_Dialogue], options: SgdOptions, count
     for number, dialogue in enumerate(person):
         starts = [i for i, turn in enumerate(dialogue.turns[:-1]) if turn.speaker == "SYSTEM" and i] + [len(dialogue.turns)]
         exchanges.append({f"{number}.{i}": dialogue.turns[i:j] for i, j in zip([0, *starts], starts, strict=False)})
-        lines = {key: [f"{_NAMES[turn.speaker]}: {turn.utterance}" for turn in said] for key, said in exchanges[-1].items()}
-        turns = [Turn("", "\n".join(said), key) for key, said in lines.items()]
-        sessions.append(Session(turns, "Dialogue", day.isoformat(), f"{number}"))
+        lines = [(key, [f"{_NAMES[turn.speaker]}: {turn.utterance}" for turn in said]) for key, said in exchanges[-1].items()]
+        sessions.append(Session([Turn("", "\n".join(said), key) for key, said in lines], "Dialogue", day.isoformat(), f"{number}"))
         day += timedelta(days=rng.randint(1, 3))
     made = dialogue_chunks(sessions, options.chunk_tokens, count)
     traces = list[tuple[Question | str, list[Fact]]]()
@@ -166,8 +166,8 @@ def _instance(name: str, person: Sequence[_Dialogue], options: SgdOptions, count
         time, text = made.chunks[fact.chunk].time or "", rng.choice(TIME_WORDINGS[split]).format(fact.subject)
         places = tuple(place for place, chunk in enumerate(made.chunks) if chunk.time == time)
         asked.append(Question(text, (time,), "bound", "time", fact.subject, evidence=places))
-    read = read_questions(rng.sample(asked, len(asked)), name, result)
-    kept = tuple(sorted(read, key=lambda question: ("latest", "time", "single").index(question.kind)))
+    read = sorted(rng.sample(asked, len(asked)), key=lambda each: isinstance(each, Question) and _KINDS.index(each.kind))
+    kept = read_questions(read, name, result)
     most = options.max_questions or len(kept)
     result.skipped["over max_questions"] += len(kept[most:])
     return Instance(name, "sgd", made.chunks, kept[:most], tuple(facts))
