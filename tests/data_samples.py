@@ -152,6 +152,38 @@ def perltqa(folder: Path) -> Sample:
     return one(write(folder / "perltqa_en.json", perltqa_questions()), 4)
 
 
+def sgd_schema(service: str, **slots: str) -> dict[str, Any]:
+    possible = {"has_cake": ["True", "False"]}
+    named = [{"name": name, "description": said, "possible_values": possible.get(name, [])} for name, said in slots.items()]
+    return {"service_name": service, "slots": named}
+
+
+def sgd_dialogue(service: str, *turns: tuple[str, dict[str, list[str]]] | str) -> dict[str, Any]:
+    def turn(said: tuple[str, dict[str, list[str]]] | str) -> dict[str, Any]:
+        if isinstance(said, str):
+            frame = {"service": service, "actions": [{"act": "OFFER", "values": ["Ica"]}], "service_results": [{"city": "Ica"}]}
+            return {"speaker": "SYSTEM", "utterance": said, "frames": [frame]}
+        return {"speaker": "USER", "utterance": said[0], "frames": [{"service": service, "state": {"slot_values": said[1]}}]}
+
+    return {"dialogue_id": "1_00000", "services": [service], "turns": [turn(said) for said in turns]}
+
+
+def sgd(folder: Path) -> Sample:
+    first, agreed = {"city": ["Lima"], "time": ["6 pm"]}, {"city": ["Cusco"], "time": ["6 pm"], "party_size": ["2"]}
+    later, visit = agreed | {"time": ["19:00", "7 pm"]}, {"baker_name": ["Ann"], "visit_date": ["tomorrow"], "has_cake": ["True"]}
+    turns = (("A table in Lima at 6 pm.", first), "Lima is full; Cusco or Ica?", ("Cusco, and for two.", agreed))
+    rows = [
+        sgd_dialogue("Restaurants_9", *turns, "For two in Cusco at 6 pm?", ("Better 7 pm.", later), "Done."),
+        sgd_dialogue("Services_9", ("True, tomorrow I see Ann.", visit)),
+        sgd_dialogue("RentalCars_9", ("A small one.", {"car_type": ["small"]}), ("Any.", {"car_type": ["dontcare"]})),
+    ]
+    dinner = {"city": "City in which the restaurant is", "time": "Time of the booking", "party_size": "Size of the party"}
+    bakery = {"baker_name": "Name of the baker", "visit_date": "Date of the visit", "has_cake": "Whether there is cake"}
+    services = {"Restaurants_9": dinner, "Services_9": bakery, "RentalCars_9": {"car_type": "Type of the car"}}
+    write(folder / "schema.json", [sgd_schema(name, **slots) for name, slots in services.items()])
+    return Sample(folder, write(folder / "dialogues_001.json", rows), {"dialogues": "3,3", "chunk_tokens": 17}, 8)
+
+
 # ------------------------------------------------------------------------------------------------ labels
 def _sentences(count: int) -> list[tuple[str, str]]:
     return [(f"sentence {n} speaks of topic {n % 3}", "abc"[n % 3]) for n in range(count)]
@@ -262,7 +294,7 @@ def of_rows(name: str, rows: list[dict[str, Any]], asked: int) -> Callable[[Path
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a file
     "babi": babi, "banking77": banking77, "clinc150": clinc150, "csabstruct": csabstruct, "hwu64": hwu64, "perltqa": perltqa,
-    "pubmed_rct": pubmed_rct, "squad": squad, "trec_coarse": trec_coarse, "trec_fine": trec_coarse,
+    "pubmed_rct": pubmed_rct, "squad": squad, "trec_coarse": trec_coarse, "trec_fine": trec_coarse, "sgd": sgd,
     "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
     "hotpotqa": of_rows("hotpot.json", [hotpot_row(n) for n in range(3)], 3),
     "locomo": of_rows("locomo.json", [locomo_sample()], 3),
