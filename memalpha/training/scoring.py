@@ -126,9 +126,9 @@ def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest
             if after is not None:
                 kept[after.id] = after
         changes = iter(step.outcome.changes)
-        before = {id(result): next(changes).before if result.changed else None for result in step.outcome.results}
+        was = {id(result): next(changes).before if result.changed else None for result in step.outcome.results}
         asked = tuple(judged(step.outcome.results, config))
-        earlier, chunk = tuple(before[id(result)] for result in asked), rollout.instance.chunks[step.chunk_index]
+        earlier, chunk = tuple(was[id(result)] for result in asked), rollout.instance.chunks[step.chunk_index]
         requests.append(WriteRequest(rollout.instance.id, step.chunk_index, chunk, asked, earlier, tuple(kept.values())))
     return requests
 
