@@ -1,8 +1,8 @@
 """Natural conversations: a user and an assistant, or two friends, talk as people write, of themselves and of their people.
 
 Made from the wordings of ``natural.yaml``. A chunk is a dated session of lines ``User: ...`` and ``Assistant: ...``; docs/data.md
-has the questions. Values and names differ between the splits, wordings between the parts of ``templates``; an instance gives no value
-to two persons or attributes. Instance ``i`` depends on (seed, i, options) alone.
+has the questions. Values and names differ between the splits, wordings between the parts of ``templates``. In an instance no value
+belongs to two persons or attributes. It depends on (seed, its index, options) alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Split, Templates, part_of
@@ -49,21 +49,12 @@ class NaturalOptions(Options):
     n: PositiveInt = 100
     split: Split = "train"  # names and values of train or test
     templates: Templates | Literal[""] = ""  # wordings: train, held_out or all ("" = train for split train, held_out for test)
-    n_chunks: PositiveInt = 3  # sessions in an instance
+    n_chunks: Annotated[int, Field(ge=1, le=100)] = 3  # sessions in an instance
     facts_per_chunk: Annotated[Range, in_order(1)] = (1, 3)  # fewest and most facts of a session that has any, as 85% do
     p_change: Share = 0.35  # probability that a fact changes an earlier one
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
     p_hostile: Share = 0.1  # probability that a session has a planted order, a forged call or a false statement
     max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
-
-    def check(self) -> None:
-        """Raise InputError for values that do not fit together."""
-        self.moves()
-
-    def moves(self) -> SyntheticConfig:
-        """Return what chooses the facts."""
-        shares = {"p_change": self.p_change, "p_retract": self.p_retract}
-        return SyntheticConfig(n_chunks=self.n_chunks, facts_per_chunk=self.facts_per_chunk, **shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +126,9 @@ class _Life(World):
     """The people of an instance and what was said of them so far."""
 
     def __init__(self, rng: random.Random, options: NaturalOptions) -> None:
-        self.rng, self.options, self.config = rng, options, options.moves()
+        shares = {"p_change": options.p_change, "p_retract": options.p_retract}
+        self.config = SyntheticConfig(n_chunks=options.n_chunks, facts_per_chunk=options.facts_per_chunk, **shares)
+        self.rng, self.options = rng, options
         said = wordings(options.split, options.templates or ("train" if options.split == "train" else "held_out"))
         self.attributes, self.frames = said.traits, said.frames
         self.friends, named = rng.random() < _FRIENDS, rng.random() < _NAMED
@@ -169,17 +162,15 @@ class _Life(World):
     def fresh_value(self, slot: Slot) -> str:
         return self._value(self.attributes[slot.attribute])
 
-    def _unused(self, trait: Any) -> list[str]:
-        return [""] if trait.dated else [value for value in trait.values if value not in self.used]
+    def _unused(self, trait: Any) -> list[tuple[str, ...]]:
+        """Return what it can still be, each in its forms."""
+        return [forms for forms in (self.dates if trait.dated else zip(trait.values)) if forms[0] not in self.used]
 
     def _value(self, trait: Any) -> str:
-        value, forms = self.rng.choice(self._unused(trait)), tuple[str, ...]()
-        while not value:  # a day
-            day = self.day + timedelta(days=self.rng.randint(3, 90))
-            if (31 * day.month + day.day) % 3 == (self.options.split == "test") and date_forms(day)[0] not in self.used:
-                value, forms = self.rng.choice(date_forms(day)), date_forms(day)
-        self.forms[value] = forms or (value,)
-        self.used |= {value, *forms}
+        forms = self.rng.choice(self._unused(trait))
+        self.used |= {*forms}
+        value = self.rng.choice(forms)
+        self.forms[value] = forms
         return value
 
     def _fill(self, text: str, fact: Fact) -> str:
@@ -190,7 +181,9 @@ class _Life(World):
     # -------------------------------------------------------------------------------------------- lines
     def talk(self, number: int, day: date) -> tuple[list[str], list[Fact]]:
         """Return the lines of the next session, and its facts in the lines' order."""
-        self.day, rng, blocks = day, self.rng, list[tuple[_Lines, list[Fact]]]()
+        rng, blocks = self.rng, list[tuple[_Lines, list[Fact]]]()
+        days = (day + timedelta(days=later) for later in range(3, 91))
+        self.dates = [date_forms(later) for later in days if (31 * later.month + later.day) % 3 == (self.options.split == "test")]
         left = [self._noted(fact) for fact in self.session(number)] if not number or rng.random() >= _EMPTY else []
         rng.shuffle(left)
         chats = rng.randint(0, 2) if left else rng.randint(2, 3)
@@ -252,7 +245,11 @@ class _Life(World):
         rng, who, trait = self.rng, self.rng.choice(self.speakers), self.rng.choice(list(self.attributes.values()))
         if rng.random() < _MENTION and self._unused(trait):
             return [(who, self._fill(rng.choice(trait.mention), self._made_up(who, trait)))]
-        first, *then = rng.choice([*self.frames["chat"], *(() if self.friends else self.frames["errands"])]).split(" | ")
+        told = [*self.frames["chat"], *(() if self.friends else self.frames["errands"])]
+        self.used.add(said := rng.choice([text for text in told if text not in self.used] or told))
+        first, *then = said.split(" | ")
+        if first.endswith(".") and rng.random() < 0.5:
+            first = rng.choice(self.frames["loose"]).format(c=first[:-1])
         return [(who, first), *((self._other(who), text) for text in then)]
 
     def _hostile(self) -> _Lines:
@@ -270,9 +267,9 @@ class _Life(World):
 
     def _typed(self, who: str, text: str) -> str:
         text = re.sub(r"(^|[.?!] )([a-z])", lambda match: match[1] + match[2].upper(), text)
-        habits, kept = self.habits.get(who, ()), {word for said in (*self.used, *self.folk) for word in words(said)}
+        habits, kept = self.habits.get(who, ()), {word for said in (*self.forms, *self.folk) for word in words(said)}
         places = [found.start() for found in re.finditer(r"\b[a-z]{5,}\b", text) if found[0] not in kept]
-        if "typos" in habits and places and self.rng.random() < 0.5:
+        if "typos" in habits and places and self.rng.random() < 0.25:
             place = self.rng.choice(places) + self.rng.randint(1, 2)
             text = text[:place] + text[place + 1] + text[place] + text[place + 2 :]
         text = text.lower() if "lower" in habits else text
@@ -292,7 +289,8 @@ class _Life(World):
         if kind == "count" and len(slot.live) == 1 and not slot.past:
             kind = "single"
         kind = "time" if trait.dated and slot.live else "other" if kind == "single" and person.label else kind
-        label = person.noted.replace("User", "the user") if self.friends or self.rng.random() < 0.4 else person.label
+        by_name = self.friends or (self.rng.random() < 0.4 and slot.subject != "User")  # the user's pronoun is not known
+        label = person.noted.replace("User", "the user") if by_name else person.label
         text = in_person(self.rng.choice(trait.ask), label, person.he).format(x=self.things[slot.subject, slot.attribute])
         answers, stale = ([form for value in values for form in self.forms[value]] for values in (slot.live, slot.past))
         return make_question(text[0].upper() + text[1:], slot.subject, kind, answers, stale, places_of(slot))
