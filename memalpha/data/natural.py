@@ -126,11 +126,11 @@ class _Life(World):
     """The people of an instance and what was said of them so far."""
 
     def __init__(self, rng: random.Random, options: NaturalOptions) -> None:
-        shares = {"p_change": options.p_change, "p_retract": options.p_retract}
-        self.config = SyntheticConfig(n_chunks=options.n_chunks, facts_per_chunk=options.facts_per_chunk, **shares)
+        moves = SyntheticConfig(n_chunks=options.n_chunks, facts_per_chunk=options.facts_per_chunk)
+        self.config = replace(moves, p_change=options.p_change, p_retract=options.p_retract)
         self.rng, self.options = rng, options
         said = wordings(options.split, options.templates or ("train" if options.split == "train" else "held_out"))
-        self.attributes, self.frames = said.traits, said.frames
+        self.traits, self.frames = said.traits, said.frames
         self.friends, named = rng.random() < _FRIENDS, rng.random() < _NAMED
         names, relations = rng.sample(said.names, 4), rng.sample(said.relations, 4)
         self.name = names[0][0] if named and not self.friends else ""
@@ -156,11 +156,11 @@ class _Life(World):
 
     # -------------------------------------------------------------------------------------------- facts
     def allows(self, slot: Slot, action: FactAction) -> bool:
-        unused = action is FactAction.RETRACT or self._unused(self.attributes[slot.attribute])
+        unused = action is FactAction.RETRACT or self._unused(self.traits[slot.attribute])
         return bool(unused and self._clauses(slot.subject, slot.attribute, action))
 
     def fresh_value(self, slot: Slot) -> str:
-        return self._value(self.attributes[slot.attribute])
+        return self._value(self.traits[slot.attribute])
 
     def _unused(self, trait: Any) -> list[tuple[str, ...]]:
         """Return what it can still be, each in its forms."""
@@ -206,12 +206,12 @@ class _Life(World):
         return lines, [fact for _, said in blocks for fact in said]
 
     def _noted(self, fact: Fact) -> Fact:
-        trait, other = self.attributes[fact.attribute], self.folk[fact.subject].label
+        trait, other = self.traits[fact.attribute], self.folk[fact.subject].label
         sections = tuple(section for section in trait.sections if not (other and section == "core"))
         return replace(fact, note=self._fill(trait.note, fact), sections=sections)
 
     def _clauses(self, subject: str, attribute: str, action: FactAction) -> list[str]:
-        said = getattr(self.attributes[attribute], action.value)
+        said = getattr(self.traits[attribute], action.value)
         return [clause for clause in said if not (self.folk[subject].label and clause.startswith("~"))]
 
     def _singles(self, fact: Fact) -> list[str]:
@@ -229,7 +229,7 @@ class _Life(World):
             d = self._say(also, self._singles(also), named=bool(person.label) and also.subject == fact.subject)
             return [(person.speaker, rng.choice(self.frames["pair"]).format(c=self._say(fact, singles), d=d))]
         slips = [clause for clause in singles if clause.count("{v}") == 1 and fact.action is not FactAction.RETRACT]
-        if slips and rng.random() < _SLIP and self._unused(trait := self.attributes[fact.attribute]):
+        if slips and rng.random() < _SLIP and self._unused(trait := self.traits[fact.attribute]):
             wrong = self._say(replace(fact, value=self._value(trait)), slips)
             return [(person.speaker, rng.choice(self.frames["slip"]).format(c=wrong, v=self._fill("{v}", fact)))]
         clause = rng.choice(self._clauses(fact.subject, fact.attribute, fact.action))
@@ -242,7 +242,7 @@ class _Life(World):
         return [(person.speaker, rng.choice(self.frames[use]).format(c=c, l=person.label))]
 
     def _chat(self) -> _Lines:
-        rng, who, trait = self.rng, self.rng.choice(self.speakers), self.rng.choice(list(self.attributes.values()))
+        rng, who, trait = self.rng, self.rng.choice(self.speakers), self.rng.choice(list(self.traits.values()))
         if rng.random() < _MENTION and self._unused(trait):
             return [(who, self._fill(rng.choice(trait.mention), self._made_up(who, trait)))]
         told = [*self.frames["chat"], *(() if self.friends else self.frames["errands"])]
@@ -253,7 +253,7 @@ class _Life(World):
         return [(who, first), *((self._other(who), text) for text in then)]
 
     def _hostile(self) -> _Lines:
-        who, traits = self.rng.choice(self.speakers), [trait for trait in self.attributes.values() if trait.things == [""]]
+        who, traits = self.rng.choice(self.speakers), [trait for trait in self.traits.values() if trait.things == [""]]
         lie = self._made_up(who, self.rng.choice([trait for trait in traits if self._unused(trait)]))
         text = self.rng.choice(self.frames["hostile"]).format(S=lie.subject, note=self._noted(lie).note)
         return [(who, text[1:]) if text.startswith("~") else ("", text)]
@@ -285,7 +285,7 @@ class _Life(World):
         return numbered(self.rng, asked, self.options.max_questions)
 
     def _question(self, slot: Slot, kind: str) -> Question:
-        trait, person = self.attributes[slot.attribute], self.folk[slot.subject]
+        trait, person = self.traits[slot.attribute], self.folk[slot.subject]
         if kind == "count" and len(slot.live) == 1 and not slot.past:
             kind = "single"
         kind = "time" if trait.dated and slot.live else "other" if kind == "single" and person.label else kind
