@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cache
 from importlib import resources
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Split, Templates, part_of
 from memalpha.data.source import LoadResult, Source, in_order
-from memalpha.data.synthetic import Slot, SyntheticConfig, World, article, kind_of, make_question, numbered, places_of, session_days
+from memalpha.data.synthetic import Slot, SyntheticConfig, World, article, kind_of, make_question, numbered, places_of
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
@@ -89,7 +90,8 @@ def load_natural(source: str, options: NaturalOptions, seed: int, count: TokenCo
 def make_instance(index: int, seed: int, options: NaturalOptions = NaturalOptions()) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, options)."""
     life = _Life(random.Random(f"{SOURCE}:{options.split}:{seed}:{index}"), options)
-    days = session_days(life.rng, options.n_chunks)
+    after = accumulate((life.rng.randint(1, 30) for _ in range(options.n_chunks - 1)), initial=life.rng.randrange(365))
+    days = [date(2023, 1, 1) + timedelta(days=number) for number in after]
     sessions = [life.talk(number, day) for number, day in enumerate(days)]
     chunks = (Chunk("\n".join(lines), day.isoformat()) for day, (lines, _) in zip(days, sessions, strict=True))
     facts = (fact for _, told in sessions for fact in told)

@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -116,7 +115,10 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     pool = pools(config.split, config.templates)
     world = World(rng, pool, config)
     planned = [world.session(chunk) for chunk in range(config.n_chunks)]
-    days, sessions = [day.isoformat() for day in session_days(rng, config.n_chunks)], []
+    day, days, sessions = date(2023, 1, 1) + timedelta(days=rng.randrange(365)), [], []
+    for _ in planned:
+        days.append(day.isoformat())
+        day += timedelta(days=rng.randint(1, 30))
     for session in planned:
         told = ((fact, rng.choice(getattr(world.attributes[fact.attribute], fact.action.value))) for fact in session)
         lines = [(f"{fact.subject}: {_fill(sentence, fact.attribute, fact.value)}", [fact]) for fact, sentence in told]
@@ -128,12 +130,6 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     chunks = [Chunk("\n".join(line for line, _ in lines if line), day) for day, lines in zip(days, sessions, strict=True)]
     facts = [fact for lines in sessions for _, said in lines for fact in said]
     return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
-
-
-def session_days(rng: random.Random, n: int) -> list[date]:
-    """Return ``n`` days, each 1 to 30 days after the one before."""
-    first = date(2023, 1, 1) + timedelta(days=rng.randrange(365))
-    return [first + timedelta(days=after) for after in accumulate((rng.randint(1, 30) for _ in range(n)), initial=0)][:n]
 
 
 @dataclass(slots=True, eq=False)
