@@ -178,7 +178,8 @@ class _Life(World):
     def _fill(self, text: str, fact: Fact) -> str:
         v, p = (re.sub(r"^(\d.* of )", r"the \1", value) for value in (fact.value, fact.previous or ""))
         thing = self.things[fact.subject, fact.attribute]
-        return text.format(v=v, p=p, x=thing, a=article(v), ax=article(thing or "x"), S=self.folk[fact.subject].noted)
+        articles = {"a": article(v), "ap": article(p or "x"), "ax": article(thing or "x")}
+        return text.format(v=v, p=p, x=thing, S=self.folk[fact.subject].noted, **articles)
 
     # -------------------------------------------------------------------------------------------- lines
     def talk(self, number: int, day: date) -> tuple[list[str], list[Fact]]:
