@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha import __version__
-from memalpha.data import articles, classification, dialogues, documents, sgd, synthetic, toy
+from memalpha.data import articles, classification, dialogues, documents, natural, sgd, synthetic, toy
 from memalpha.data.schema import PARQUET_NAME, iter_parquet, read_instances
 from memalpha.data.source import Source
 from memalpha.errors import InputError, SchemaError
@@ -18,7 +18,7 @@ from memalpha.files import file_sha256
 from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
-_MODULES = (articles, classification, dialogues, documents, sgd, synthetic, toy)
+_MODULES = (articles, classification, dialogues, documents, natural, sgd, synthetic, toy)
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
 
 

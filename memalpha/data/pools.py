@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, Literal
 
@@ -43,14 +43,18 @@ class Pools:
     questions: Mapping[str, tuple[str, ...]]
 
 
+def part_of(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
+    """Return the part of a list; the last third, rounded up, is held out."""
+    kept = len(sentences) - (len(sentences) + 2) // 3
+    return tuple({"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates])
+
+
 @cache
 def pools(split: Split, templates: Templates = "train") -> Pools:
     """Return the pools of one split with one part of the sentences."""
     data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
 
-    def pick(sentences: Sequence[str]) -> tuple[str, ...]:
-        kept = len(sentences) - (len(sentences) + 2) // 3
-        return tuple({"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates])
+    pick = partial(part_of, templates=templates)
 
     def attribute(word: str, row: Mapping[str, Any]) -> Attribute:
         multiple = bool(row.get("multiple", False))

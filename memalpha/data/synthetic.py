@@ -113,7 +113,7 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     """Return instance ``index`` of the sequence given by (seed, split, config)."""
     rng = random.Random(f"{SOURCE}:{config.split}:{seed}:{index}")
     pool = pools(config.split, config.templates)
-    world = _World(rng, pool, config)
+    world = World(rng, pool, config)
     planned = [world.session(chunk) for chunk in range(config.n_chunks)]
     day, days, sessions = date(2023, 1, 1) + timedelta(days=rng.randrange(365)), [], []
     for _ in planned:
@@ -133,7 +133,7 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class Slot:
     """What was said so far about an attribute of a person; ``live`` has the current values with their chunks, ``past`` former."""
 
     subject: str
@@ -145,9 +145,11 @@ class _Slot:
 
     @property
     def stated(self) -> bool:
+        """Whether anything was said."""
         return bool(self.live or self.past)
 
     def state(self, value: str, chunk: int) -> None:
+        """Give it a value, its only one unless ``multiple``."""
         if not self.multiple:
             self.past += self.live
             self.live.clear()
@@ -156,25 +158,30 @@ class _Slot:
             self.past.remove(value)
 
     def retract(self, value: str, chunk: int) -> None:
+        """Take a value back."""
         del self.live[value]
         self.past.append(value)
         self.retractions.append(chunk)
 
 
-class _World:
+class World:
+    """The slots of all people, and the moves of the next session."""
+
     def __init__(self, rng: random.Random, pool: Pools, config: SyntheticConfig) -> None:
         self.rng, self.pool, self.config = rng, pool, config
         self.attributes = {attribute.word: attribute for attribute in pool.attributes}
         self.people = rng.sample(pool.names, config.people)
-        self.all_slots = [_Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
+        self.all_slots = [Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
 
     @property
-    def slots(self) -> list[_Slot]:
+    def slots(self) -> list[Slot]:
+        """Those with a statement."""
         return [slot for slot in self.all_slots if slot.stated]
 
     def session(self, chunk: int) -> list[Fact]:
+        """Return the facts of the next session, and take them in."""
         facts: list[Fact] = []
-        touched: list[_Slot] = []
+        touched: list[Slot] = []
         wanted = self.rng.randint(*self.config.facts_per_chunk)
         if chunk == self.config.n_chunks - 1 and not self.slots:
             wanted = max(1, wanted)
@@ -188,12 +195,12 @@ class _World:
                 slot.retract(value, chunk)
             else:
                 previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
-                value = self._fresh_value(slot)
+                value = self.fresh_value(slot)
                 slot.state(value, chunk)
             facts.append(Fact(chunk, action, slot.subject, slot.attribute, value, previous))
         return facts
 
-    def _move(self, touched: list[_Slot]) -> tuple[_Slot | None, FactAction]:
+    def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
         free = [slot for slot in self.all_slots if slot not in touched]
         draw, several_first = self.rng.random(), self.rng.random() < self.config.p_multi
         several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
@@ -203,6 +210,7 @@ class _World:
             FactAction.CHANGE: [slot for slot in free if slot.live and not slot.multiple],
             FactAction.STATE: (several or single) if several_first else (single or several),
         }
+        options = {action: [slot for slot in slots if self.allows(slot, action)] for action, slots in options.items()}
         order = [FactAction.STATE, FactAction.CHANGE]
         if draw < self.config.p_retract:
             order.insert(0, FactAction.RETRACT)
@@ -214,17 +222,22 @@ class _World:
                 return self.rng.choice(begun if begun and self.rng.random() < 0.5 else slots), action
         return None, FactAction.STATE
 
-    def _may_retract(self, slot: _Slot) -> bool:
+    def allows(self, slot: Slot, action: FactAction) -> bool:
+        """Whether there are words for it."""
+        return True
+
+    def _may_retract(self, slot: Slot) -> bool:
         if slot.multiple:
             return len(slot.live) >= 2
         return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
 
-    def _fresh_value(self, slot: _Slot) -> str:
+    def fresh_value(self, slot: Slot) -> str:
+        """Return a value that it does not have now and, if possible, never had."""
         values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
 
 
-def _chat_line(rng: random.Random, world: _World) -> str:
+def _chat_line(rng: random.Random, world: World) -> str:
     speaker = rng.choice(world.people)
     if rng.random() < world.config.p_distractor:
         attribute = rng.choice(world.pool.attributes)
@@ -235,43 +248,66 @@ def _chat_line(rng: random.Random, world: _World) -> str:
 
 
 def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
-    article = "an" if value[0].lower() in "aeiou" and value.lower() not in ("ukulele", "euphonium") else "a"
-    text = sentence.format(v=value, a=article, attribute=attribute, other=other)
+    text = sentence.format(v=value, a=article(value), attribute=attribute, other=other)
     return text[0].upper() + text[1:]
 
 
-def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
+def article(word: str) -> str:
+    """Return "a" or "an"."""
+    return "an" if word[0].lower() in "aeiou" and word.lower() not in ("ukulele", "euphonium") else "a"
+
+
+def _questions(rng: random.Random, world: World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
     possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
     asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
     asked += more
-    if 0 < world.config.max_questions < len(asked):
-        asked = [asked[i] for i in sorted(rng.sample(range(len(asked)), world.config.max_questions))]
+    return numbered(rng, asked, world.config.max_questions)
+
+
+def numbered(rng: random.Random, asked: Sequence[Question], most: int) -> tuple[Question, ...]:
+    """Return at most ``most`` questions (0 = all), drawn uniformly, with ids."""
+    if 0 < most < len(asked):
+        asked = [asked[i] for i in sorted(rng.sample(range(len(asked)), most))]
     return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))
 
 
-def _question(text: str, subject: str, kind: str, answers: Sequence[str], stale: Sequence[str], places: Sequence[int]) -> Question:
+def make_question(
+    text: str, subject: str, kind: str, answers: Sequence[str], stale: Sequence[str], places: Sequence[int]
+) -> Question:
+    """Return a question with the metric of its kind; without answers it is ``absent``."""
     metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
     return Question(text, tuple(answers) or ("none",), metric, kind, subject, tuple(stale), tuple(sorted(set(places))))
 
 
-def _about(rng: random.Random, slot: _Slot, times: Sequence[str], world: _World) -> Iterator[Question]:
+def _about(rng: random.Random, slot: Slot, times: Sequence[str], world: World) -> Iterator[Question]:
     def question(kind: str, answers: Sequence[str], places: Sequence[int], value: str = "") -> Question:
         stale = () if kind == "time" else tuple(slot.past)
         wordings = world.pool.questions[{"count": "every", "time": "time"}.get(kind, "value")]
         text = rng.choice(wordings).format(name=slot.subject, attribute=slot.attribute, v=value)
-        return _question(text, slot.subject, kind, answers, stale, places)
+        return make_question(text, slot.subject, kind, answers, stale, places)
 
-    if slot.multiple:
-        yield question("count", list(slot.live), [*slot.live.values(), *slot.retractions])
-    elif slot.live:
+    if kind := kind_of(slot, world):
+        yield question(kind, list(slot.live), places_of(slot))
+    if slot.live and not slot.multiple:
         value, chunk = next(iter(slot.live.items()))
-        yield question("latest" if slot.past else "single", [value], [chunk])
         yield question("time", [times[chunk]], [chunk], value)
-    elif any(other.live for other in world.slots if other.subject == slot.subject):
-        yield question("removed", [], slot.retractions)
 
 
-def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
+def kind_of(slot: Slot, world: World) -> str:
+    """Return the kind of the question about a slot; empty if nothing more is known of its subject."""
+    if slot.multiple:
+        return "count"
+    if slot.live:
+        return "latest" if slot.past else "single"
+    return "removed" if any(other.live for other in world.slots if other.subject == slot.subject) else ""
+
+
+def places_of(slot: Slot) -> list[int]:
+    """Return the chunks that hold the answer."""
+    return [*slot.live.values(), *(slot.retractions if slot.multiple or not slot.live else ())]
+
+
+def _add_dependences(rng: random.Random, world: World, sessions: Sequence[list[_Line]]) -> list[Question]:
     """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
     if not world.config.cascade and not world.config.absence:
         return []
@@ -289,7 +325,7 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
         stale = list(dict.fromkeys(fact.value for fact in followed if fact.value not in answers))
         text = rng.choice(world.pool.questions["value"]).format(name=last.subject, attribute=last.attribute)
         kind = CASCADE if answers else ABSENCE
-        questions.append(_question(text, last.subject, kind, answers, stale, [link.chunk, last.chunk]))
+        questions.append(make_question(text, last.subject, kind, answers, stale, [link.chunk, last.chunk]))
     linked = {(followed[0].subject, followed[0].attribute) for _, followed in links}
     for slot in world.all_slots:
         known = any(other.live for other in world.all_slots if other.subject == slot.subject)
@@ -301,11 +337,11 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
             and rng.random() < world.config.absence
         ):
             text = rng.choice(world.pool.questions["value"]).format(name=slot.subject, attribute=slot.attribute)
-            questions.append(_question(text, slot.subject, ABSENCE, [], [], []))
+            questions.append(make_question(text, slot.subject, ABSENCE, [], [], []))
     return questions
 
 
-def _draw_links(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[tuple[Fact, list[Fact]]]:
+def _draw_links(rng: random.Random, world: World, sessions: Sequence[list[_Line]]) -> list[tuple[Fact, list[Fact]]]:
     lines = [line for session in sessions for line, _ in session]
     facts = [fact for session in sessions for _, said in session for fact in said]
     links = []
