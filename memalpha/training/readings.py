@@ -10,9 +10,12 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from memalpha.agent import archive
 from memalpha.agent.step import AgentStep
 from memalpha.data.packing import sentences
 from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.memory.memory import render_entry
+from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import UNKNOWN, within_budget
@@ -46,8 +49,8 @@ def make_readings(
             if question.metric in ANSWERED:
                 found = find(question)
                 left_out = rng.random() < unknown_share
-                kept = [passage for passage in found if not (left_out and _holds(passage, question))]
-                held = question.metric != "absent" and any(_holds(passage, question) for passage in kept)
+                kept = [passage for passage in found if not (left_out and find.holds(passage, question))]
+                held = question.metric != "absent" and any(find.holds(passage, question) for passage in kept)
                 if question.metric == "bound_all":  # all of them, or it is not known
                     held = all(any(contains(passage, gold) for passage in kept) for gold in question.answers)
                 if not held and any(contains(passage, old) for passage in kept for old in question.stale):
@@ -62,23 +65,34 @@ def _holds(passage: str, question: Question) -> bool:
 
 
 class _Notes:
-    """Finds notes that the teacher wrote."""
+    """Finds notes that the teacher wrote, and with ``archive`` the lines that are not outdated by them."""
 
     def __init__(self, instance: Instance, agent: AgentStep, teacher: TeacherConfig, rng: random.Random) -> None:
         self.agent, self.memory = agent, agent.new_memory()
         self.retriever = agent.new_retriever(self.memory)
         for index, chunk in enumerate(instance.chunks):
+            start = len(self.memory.changes)
             for operation in teacher_operations(instance, index, self.memory, rng, teacher):
                 self.memory.apply(operation, chunk=index, time=chunk.time)
+            if agent.config.archive:
+                archive.keep(self.memory, index, chunk, self.memory.changes[start:])
 
     def __call__(self, question: Question) -> Sequence[str]:
         config = self.agent.config
         found = find_passages(self.memory, self.retriever, question.text, config.retrieve_k).passages
         return within_budget(found, config.reader_tokens, self.agent.encoder.count)
 
+    def holds(self, passage: str, question: Question) -> bool:
+        """Whether it is a note about the subject, or a line of the evidence, with an accepted answer."""
+        lines = (line for line in self.memory.entries(ARCHIVE.name) if line.source_chunk in (question.evidence or ()))
+        said = any(contains(passage, gold) for gold in question.answers)
+        return _holds(passage, question) or (said and passage in map(render_entry, lines))
+
 
 class _Sentences:
     """Finds sentences by BM25, the one that holds the answer among them."""
+
+    holds = staticmethod(_holds)
 
     def __init__(self, instance: Instance, agent: AgentStep) -> None:
         self.agent, self.index = agent, LexicalIndex()
