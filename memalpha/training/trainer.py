@@ -316,9 +316,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
 def finite_gradients(model: torch.nn.Module) -> bool:
     """Return whether every gradient is finite (under sharding: of this rank's part; DeepSpeed: in the last step, by their norm)."""
-    if hasattr(model, "get_global_grad_norm"):  # DeepSpeed's engine has no p.grad; -1 stands for a norm that is not finite
-        norm = model.get_global_grad_norm()
-        if norm is None:
+    if norm_of := getattr(model, "get_global_grad_norm", None):  # DeepSpeed shows no p.grad; -1 is a norm that is not finite
+        if (norm := norm_of()) is None:
             raise InputError("DeepSpeed computes no gradient norm", expected="ZeRO stage 1, 2 or 3 with its norm")
         return 0 <= float(norm) < math.inf
     gradients = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in model.parameters() if p.grad is not None]
