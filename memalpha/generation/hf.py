@@ -33,18 +33,19 @@ class HFGenerator:
     """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError if it does not fit.
 
     ``merge_adapters`` merges adapters during a call (faster, more memory); ``logprobs`` returns those of the whole distribution;
-    ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change.
+    ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change. Rows that ended leave the batch every
+    ``check_every`` tokens; None: after each token on a CPU, after 16 on an accelerator, which is not waited for in between.
     """
 
     def __init__(
         self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool = True, logprobs: bool = False,
-        keep_prefix: bool = False,
+        keep_prefix: bool = False, check_every: int | None = None,
     ) -> None:  # fmt: skip
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
         self.tokenizer, self.max_batch, self.merge_adapters = tokenizer, max_batch, merge_adapters
-        self.logprobs, self.keep_prefix = logprobs, keep_prefix
+        self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)
 
@@ -112,7 +113,7 @@ class HFGenerator:
 
     def _forward(self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
         output = self.model(
-            input_ids=ids, attention_mask=mask[:, : cache.get_seq_length() + ids.shape[1]], position_ids=positions,
+            input_ids=ids, attention_mask=mask[..., : cache.get_seq_length() + ids.shape[1]], position_ids=positions,
             past_key_values=cache, use_cache=True, logits_to_keep=keep,
         )  # fmt: skip
         logits: Tensor = output.logits[:, -1]
@@ -125,23 +126,31 @@ class HFGenerator:
         uniforms = uniforms.to(device)
         tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=device)
         logprobs = torch.zeros_like(uniforms)
-        lengths = torch.zeros_like(positions)
         slots = torch.arange(len(positions), device=device)  # batch row of each remaining row
+        alive = torch.ones_like(slots, dtype=torch.bool)
+        every = self.check_every or (1 if device.type == "cpu" else 16)
+        if every > 1 and self.model.config._attn_implementation == "sdpa":
+            mask = mask[:, None, None].bool()  # transformers reads a mask of two axes at each token
         for step in range(sampling.max_new_tokens):
             drawn = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
             tokens[slots, step] = drawn.tokens
-            lengths[slots] = step + 1
             if drawn.logprobs is not None:
                 logprobs[slots, step] = drawn.logprobs
-            source = without_ended(~torch.isin(drawn.tokens, ends))
-            if not len(source) or step + 1 == sampling.max_new_tokens:
+            if step + 1 == sampling.max_new_tokens:
                 break
-            if len(source) < len(slots):
-                cache.select(source)
-                slots, mask, positions = slots[source], mask[source], positions[source]
-            logits = self._forward(drawn.tokens[source][:, None], cache, mask, positions[:, None], 1)
+            alive &= ~torch.isin(drawn.tokens, ends)
+            last = drawn.tokens
+            if (step + 1) % every == 0:
+                source = without_ended(alive)
+                if not len(source):
+                    break
+                if len(source) < len(slots):
+                    cache.select(source)
+                    slots, mask, positions, alive, last = (x[source] for x in (slots, mask, positions, alive, last))
+            logits = self._forward(last[:, None], cache, mask, positions[:, None], 1)
             positions = positions + 1
-        return tokens, logprobs, lengths
+        ended = torch.isin(tokens, ends)
+        return tokens, logprobs, torch.where(ended.any(1), ended.int().argmax(1) + 1, sampling.max_new_tokens)
 
     def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
         text = self.tokenizer.decode(ids, skip_special_tokens=True)

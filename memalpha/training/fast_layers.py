@@ -1,4 +1,4 @@
-"""LoRA layers and RMS norms with their own backward pass, for CPUs: exact formulas, fewer passes over memory.
+"""CPU kernels: LoRA layers and RMS norms with their own backward pass in float32, exact formulas, fewer passes over memory.
 
 Values and gradients equal PEFT's and transformers' up to rounding. Their code still runs without a gradient, off the CPU, under
 autocast, and for anything but one active, plain float32 adapter.
@@ -44,7 +44,7 @@ def is_plain(*tensors: Tensor) -> bool:
 
 
 class FastLoraLinear:
-    """Mixin before PEFT's ``Linear``."""
+    """Mixin before PEFT's ``Linear``: a CPU kernel, used where :func:`is_plain` holds."""
 
     def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """As PEFT's."""
@@ -100,7 +100,7 @@ class LoraProduct(torch.autograd.Function):
 
 
 class FastRMSNorm:
-    """Mixin before a norm of ``NORMS``."""
+    """Mixin before a norm of ``NORMS``: a CPU kernel, used where :func:`is_plain` holds."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         """As transformers'."""

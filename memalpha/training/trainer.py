@@ -320,7 +320,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
         skip = bool(self.sum_over_ranks([wrong]))
         if skip:
-            model.zero_grad(set_to_none=True)
+            model.zero_grad()
             logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)
         self._metrics["train"]["skipped"].append(float(skip))
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
@@ -362,7 +362,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
 
 def finite_gradients(model: torch.nn.Module) -> bool:
-    """Return whether every gradient of a model is finite (of this rank's part, under sharding)."""
+    """Return whether every gradient is finite (under sharding: of this rank's part; DeepSpeed: in the last step, by their norm)."""
+    if norm_of := getattr(model, "get_global_grad_norm", None):  # DeepSpeed shows no p.grad; -1 is a norm that is not finite
+        if (norm := norm_of()) is None:
+            raise InputError("DeepSpeed computes no gradient norm", expected="ZeRO stage 1, 2 or 3 with its norm")
+        return 0 <= float(norm) < math.inf
     gradients = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in model.parameters() if p.grad is not None]
     largest = [gradient.abs().amax().float() for gradient in gradients if gradient.numel()]
     return not largest or bool(torch.stack(largest).isfinite().all())

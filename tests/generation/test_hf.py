@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from memalpha.errors import InputError, MemAlphaError
@@ -99,6 +100,33 @@ def test_rows_that_end_early_leave_the_batch_and_keep_their_end_token(max_batch)
     completions = generate(model, prompts, Sampling(12), max_batch=max_batch)
     assert [c.ids for c in completions] == expected
     assert [c.stop is StopReason.END for c in completions] == [e[-1] in ends for e in expected]
+
+
+class Waits(TorchDispatchMode):
+    """Counts numbers read from tensors, for which an accelerator is waited for, and sorts."""
+
+    count = 0
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        self.count += op.overloadpacket.__name__ in ("_local_scalar_dense", "sort", "topk")
+        return op(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("sampling", [Sampling(20), Sampling(20, temperature=1.0, seed=3)], ids=["greedy", "drawn"])
+def test_as_on_an_accelerator_rows_leave_seldom_and_no_token_is_waited_for(attention, sampling):
+    model, prompts = make_model("qwen3", attention), ragged_prompts()
+    model.generation_config.eos_token_id = some_ends(model, prompts)
+    expected = generate(model, prompts, sampling, logprobs=True)
+    rows = []
+    model.register_forward_pre_hook(lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True)
+    with Waits() as seen:
+        found = generate(model, prompts, sampling, logprobs=True, check_every=8)
+    assert [(c.ids, c.text, c.stop) for c in found] == [(c.ids, c.text, c.stop) for c in expected]
+    assert 0 < rows[-1] == sum(len(c.ids) > 16 for c in found) < sum(len(c.ids) > 8 for c in found) < len(found)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5)
+    assert seen.count <= 4  # in 20 tokens
 
 
 def test_the_tokenizers_end_token_ends_as_well():

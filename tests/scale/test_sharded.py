@@ -116,6 +116,16 @@ def test_zero_ends_where_ddp_ends(ddp, tmp_path, stage):
 
 
 @pytest.mark.slow
+@needs_deepspeed
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_gradient_that_is_not_finite_is_seen_under_zero(tmp_path, stage):
+    options = [*OPTIONS, *LORA, "--use_cpu", "false", "--warm_start_steps", "0", "--output_dir", tmp_path / "run"]
+    done = launch(f"zero{stage}", DRIVER, *options, NAN_GRADIENT="1")
+    assert done.returncode != 0 and "step 1: loss or gradient is not finite" in done.stdout + done.stderr
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+@pytest.mark.slow
 def test_generating_from_shards_fails(ddp, tmp_path):
     """The fault that whole_weights is there for: ranks that decode different numbers of tokens get in one another's way."""
     options = [*OPTIONS, "--use_cpu", "false", "--warm_start_steps", "0", "--model", ddp / "full" / "warm_start"]

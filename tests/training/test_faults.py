@@ -1,15 +1,17 @@
 """What is not the model's fault: numbers that are not finite, a full disk, no memory. Each in a real run of the nano policy."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from runs_of_nano import SHORT, train, untimed_metrics
 
-from memalpha.errors import TrainingAborted
+from memalpha.errors import InputError, TrainingAborted
 from memalpha.training.checkpoints import damage, publish
 from memalpha.training.trainer import MemoryGRPOTrainer, explain_out_of_memory, finite_gradients
 
@@ -69,6 +71,10 @@ def test_finite_gradients_looks_at_every_element():
     for bad in (torch.nan, torch.inf, -torch.inf):
         model.bias.grad = torch.tensor([0.0, bad])
         assert not finite_gradients(model)
+    for norm, finite in ((0.0, True), (2.5, True), (torch.tensor(-1.0), False), (math.inf, False), (math.nan, False)):
+        assert finite_gradients(SimpleNamespace(get_global_grad_norm=lambda norm=norm: norm)) is finite
+    with pytest.raises(InputError, match="no gradient norm"):
+        finite_gradients(SimpleNamespace(get_global_grad_norm=lambda: None))
 
 
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, capsys):
