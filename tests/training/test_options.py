@@ -170,6 +170,8 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, mo
     options += ["--lora_targets", "q_proj", "up_proj", "--lora_rank_pattern", "{up_proj: 3}"]
     monkeypatch.setattr("memalpha.training.run.choose_dtype", lambda device: ("bfloat16", "measured"))
     assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
+    assert train(tmp_path / "all", *SHORT, "--dtype", "auto", "--full_finetuning", "--warm_start_steps", "1", "--max_steps", "1") == 0
+    assert RunFolder(tmp_path / "all").config["dtype"] == "float32"  # though bfloat16 is faster
     monkeypatch.setattr("memalpha.training.run.choose_dtype", lambda device: ("float32", "measured elsewhere"))
     assert train(tmp_path / "run", *options, "--max_steps", "2", "--resume") == 0
     folder = RunFolder(tmp_path / "run")
@@ -179,8 +181,6 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, mo
     assert len(folder.metrics()) == 2
     for part in ("adapter", "warm_start"):
         assert lora_shapes(load_policy_model("nano", adapter=folder.path / part).model) == {"q_proj": (16, 2.0), "up_proj": (3, 32 / 3)}
-    assert train(tmp_path / "whole", *options[:3], "--max_steps", "1", "--dtype", "auto", "--full_finetuning", "true") == 0
-    assert RunFolder(tmp_path / "whole").config["dtype"] == "float32"
 
 
 # ------------------------------------------------------------------------------------------------ a base in 4 bits
