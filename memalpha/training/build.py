@@ -102,10 +102,9 @@ def check_layers(model: Any, options: PolicyOptions) -> None:
     targets = [] if options.lora_targets == "all-linear" else options.lora_targets
     adapted = [name for name in names if not targets or name.endswith(tuple(f".{target}" for target in targets))]
     for option, ends, among in (("lora_targets", targets, names), ("lora_rank_pattern", options.lora_rank_pattern, adapted)):
-        for end in ends:
-            if not any(name.endswith(f".{end}") for name in among):
-                expected = f"the end of a name such as {', '.join(name[1:] for name in among[:2])}"
-                raise InputError(f"{option} names {end!r}, which no linear layer below the head ends with", expected=expected)
+        if wrong := [end for end in ends if not any(name.endswith(f".{end}") for name in among)]:
+            said = f"{option} names {wrong[0]!r}, which fits no adapted layer below the head"
+            raise InputError(said, expected=f"the end of a name such as {among[0][1:]}")
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -31,15 +31,11 @@ TRAINER: Allowed = {
 }
 """Options that transformers misreads or checks only after loading."""
 
+
 def _fixed(reasons: Mapping[str, str]) -> Allowed:
     """Options that must keep GRPOConfig's default: ``{reason: names}``."""
-    of = {field.name: field for field in fields(GRPOConfig)}
-    defaults = {name: f.default if f.default is not MISSING else f.default_factory() for name, f in of.items()}
-
-    def allowed(default: Any, reason: str) -> tuple[Callable[[Any], bool], str]:
-        return lambda v: v == default or not (v or default), f"{default!r}: {reason}"
-
-    return {name: allowed(defaults[name], reason) for reason, names in reasons.items() for name in names.split()}
+    of = {name: (getattr(GRPOConfig, name, None), why) for why, names in reasons.items() for name in names.split()}
+    return {name: (lambda v, d=d: v == d or not (v or d), f"{d!r}: {why}") for name, (d, why) in of.items()}
 
 
 GRPO: Allowed = {
@@ -51,46 +47,38 @@ GRPO: Allowed = {
     "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
     "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),
     "generation_kwargs": (lambda v: not {"seed", "n"} & (v or {}).keys(), "neither seed nor n: the draws of a group must differ"),
-    "importance_sampling_level": (lambda v: v in ("token", "sequence"), "token or sequence"),
     "pad_to_multiple_of": (lambda v: v in ("auto", None), "auto: padding is cut before each forward"),
     **_fixed({
-        "the reward is one weighted sum; set its weights by name, such as accuracy_weight: 1.0":
-            "reward_weights multi_objective_aggregation",
-        "it would be computed over rows_per_forward rows":
-            "top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
-        "the column that names the instance would be removed": "remove_unused_columns",
-        "every trajectory is in the run folder":
-            "log_completions log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo",
-        "held-out data are read by memalpha":
-            "eval_steps eval_delay per_device_eval_batch_size prediction_loss_only eval_on_start eval_do_concat_batches "
-            "eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics bf16_full_eval fp16_full_eval "
-            "do_eval do_predict label_names num_generations_eval load_best_model_at_end metric_for_best_model greater_is_better",
-        "memalpha writes the prompts and draws the completions":
-            "chat_template_kwargs cache_implementation use_transformers_continuous_batching transformers_continuous_batching_config "
-            "use_transformers_paged max_tool_calling_iterations",
-        "it is an option of the vLLM server's command":
-            "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size",
-        "it belongs to a loss_type that is refused":
-            "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg",
+        "the reward is one sum; set weights by name, such as accuracy_weight: 1.0": "reward_weights multi_objective_aggregation",
+        "it would be computed over rows_per_forward rows": "top_entropy_quantile entropy_coef use_adaptive_entropy "
+            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+        "every trajectory is in the run folder": "log_completions log_multimodal num_completions_to_print log_unique_prompts "
+            "log_completions_hub_repo",
+        "held-out data are read by memalpha": "eval_steps eval_delay per_device_eval_batch_size prediction_loss_only eval_on_start "
+            "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics do_eval "
+            "do_predict bf16_full_eval fp16_full_eval label_names num_generations_eval load_best_model_at_end "
+            "metric_for_best_model greater_is_better",
+        "memalpha writes the prompts and draws the completions": "chat_template_kwargs cache_implementation use_transformers_paged "
+            "use_transformers_continuous_batching transformers_continuous_batching_config max_tool_calling_iterations",
+        "it is an option of the vLLM server's command": "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization "
+            "vllm_max_model_length vllm_tensor_parallel_size",
+        "its loss_type is refused": "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
+            "vespo_lambda_neg",
         "the loss of GRPO does not read it": "label_smoothing_factor average_tokens_across_devices",
         "its noise depends on the length of a row, and rows are packed": "neftune_noise_alpha",
-        "a moving reference is in no checkpoint, so a resumed run would have another":
-            "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
+        "checkpoints do not hold a moving reference": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
         "seed alone orders the data": "data_seed train_sampling_strategy length_column_name",
-        "num_tokens counts them": "include_num_input_tokens_seen",
-        "a step is steps_per_generation passes over per_device_train_batch_size rollouts": "generation_batch_size",
-        "lower rows_per_forward instead": "auto_find_batch_size",
-        "not tried with packed rows":
-            "torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config parallelism_config",
-        "code of a model's repository is never run": "trust_remote_code",
+        "num_tokens counts them": "include_num_input_tokens_seen", "steps_per_generation sets it": "generation_batch_size",
+        "it would remove instance": "remove_unused_columns", "lower rows_per_forward": "auto_find_batch_size",
+        "not tried with packed rows": "torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config "
+            "parallelism_config",
+        "code of a model's repository is never run": "trust_remote_code", "SIGTERM saves already": "enable_jit_checkpoint",
         "resume: true goes on from the last complete checkpoint": "resume_from_checkpoint",
-        "SIGTERM saves and stops already": "enable_jit_checkpoint",
     }),
 }  # fmt: skip
 WITHOUT_VLLM: Allowed = _fixed({
-    "without use_vllm":
-        "min_p repetition_penalty generation_kwargs vllm_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host "
-        "vllm_server_port vllm_server_timeout vllm_group_port",
+    "without use_vllm": "min_p repetition_penalty generation_kwargs vllm_mode vllm_structured_outputs_regex vllm_server_base_url "
+        "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port",
 })  # fmt: skip
 WITH_VLLM: Allowed = {"vllm_mode": (lambda v: v == "server", "'server': vLLM runs beside the training, not inside it")}
 CISPO: Allowed = {
@@ -98,7 +86,7 @@ CISPO: Allowed = {
     **_fixed({"cispo clips at epsilon_high alone": "epsilon delta"}),
 }
 
-NOT_INIT = frozenset({"dtype", "torch_dtype", "quantization_config", "load_in_4bit", "load_in_8bit", "trust_remote_code", "device_map"})
+NOT_INIT = {"dtype", "torch_dtype", "quantization_config", "load_in_4bit", "load_in_8bit", "trust_remote_code", "device_map"}
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -114,7 +102,7 @@ class PolicyOptions(Options):
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
         lora_targets: Layers of a new adapter: ``all-linear`` (all but the head), or ends of names, e.g. ``[q_proj, v_proj]``.
-        lora_dropout: Share of a new adapter's inputs dropped in updates. Completions are drawn without dropout, so 0 is right for GRPO.
+        lora_dropout: Share of a new adapter's inputs dropped in updates; completions are drawn without, so GRPO wants 0.
         lora_rank_pattern: Other ranks in a new adapter, by the end of a layer's name, e.g. ``{down_proj: 32}``; the scale stays.
         full_finetuning: Train all weights instead of an adapter.
     """
@@ -133,11 +121,9 @@ class PolicyOptions(Options):
     def check(self) -> None:
         """Check combinations of options."""
         if self.full_finetuning and (self.adapter or self.load_in_4bit):
-            said = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
-            raise InputError(f"full_finetuning with {said}", expected="one of the two")
+            raise InputError(f"full_finetuning with {self.adapter or 'load_in_4bit'}", expected="one of the two")
         if wrong := NOT_INIT & self.model_init_kwargs.keys():
-            said = f"model_init_kwargs holds {', '.join(sorted(wrong))}"
-            raise InputError(said, expected="options of their own for type and 4 bits; accelerate places the weights")
+            raise InputError(f"model_init_kwargs holds {', '.join(sorted(wrong))}", expected="the options dtype and load_in_4bit")
         if self.load_in_4bit and not find_spec("bitsandbytes"):
             raise InputError("load_in_4bit needs bitsandbytes, which is not installed", fix="pip install bitsandbytes")
 
@@ -147,7 +133,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
     """Options of data, model and scoring.
 
     Attributes:
-        dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in float32), or ``auto``: what is faster here.
+        dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in float32), or ``auto``: the faster.
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.

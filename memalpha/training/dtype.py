@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
+from statistics import median
+from timeit import timeit
 
 import torch
 
-FASTER = 1.3
-"""How much faster bfloat16 must be on a CPU: it costs exactness (rollouts are weighed by trained over sampled probability)."""
+FASTER = 1.3  # how much faster bfloat16 must be on a CPU: rollouts are then weighed by trained over sampled probability
 
 
-def product_seconds(repeats: int = 3) -> tuple[float, float]:
+def product_seconds() -> tuple[float, float]:
     """Median seconds of a (512, 576) by (576, 4096) product on the CPU in float32 and in bfloat16, timed in turns."""
     left, right = torch.rand(512, 576), torch.rand(576, 4096)
     pairs = [(left, right), (left.bfloat16(), right.bfloat16())]
-    taken: list[list[float]] = [[], []]
-    for _ in range(repeats + 1):
-        for seconds, (a, b) in zip(taken, pairs, strict=True):
-            began = time.perf_counter()
-            a @ b
-            seconds.append(time.perf_counter() - began)
-    first, second = (statistics.median(seconds[1:]) for seconds in taken)  # the first products warm up
-    return first, second
+    rounds = [[timeit(partial(torch.matmul, *pair), number=1) for pair in pairs] for _ in range(4)][1:]  # the first warms up
+    return median(first for first, _ in rounds), median(second for _, second in rounds)
 
 
 def choose_dtype(device: torch.device, timed: Callable[[], tuple[float, float]] = product_seconds) -> tuple[str, str]:

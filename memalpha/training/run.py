@@ -263,12 +263,11 @@ def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArgume
     found = [(run.dtype, "the option dtype")]
     if run.dtype == "auto" and state.is_main_process:
         if run.resume:
-            found = [(RunFolder(str(arguments.grpo.output_dir)).config.get("dtype", "float32"), "the run began with it")]
-        elif run.full_finetuning:
-            found = [("float32", "weights of 16 bits lose small steps")]
+            found = [(RunFolder(str(arguments.grpo.output_dir)).config["dtype"], "the run began with it")]
         else:
-            found = [choose_dtype(arguments.grpo.device)]
-        report("load", {"what": f"the base in {found[0][0]} ({found[0][1]})"})
+            whole = ("float32", "weights of 16 bits lose small steps")
+            found = [whole if run.full_finetuning else choose_dtype(arguments.grpo.device)]
+        report("load", {"what": "the base in {} ({})".format(*found[0])})
     ((dtype, why),) = broadcast_object_list(found) if state.num_processes > 1 else found
     return arguments._replace(run=replace(run, dtype=dtype)), f"{dtype}: {why}"
 

@@ -38,7 +38,7 @@ def sharding_of(accelerator: Accelerator) -> Sharding:
 
 
 def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool = False) -> None:
-    """Raise InputError if generation would deadlock, or weights of 4 bits (``in_4bit``) are sharded; ``gathers``: ZeRO-3 weights are gathered for it, or vLLM generates."""
+    """Raise InputError if weights are sharded in 4 bits or generation would deadlock; ``gathers``: ZeRO-3's are gathered for it."""
     in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
     for wrong, said, expected in (
         (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
