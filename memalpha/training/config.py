@@ -35,7 +35,7 @@ TRAINER: Allowed = {
 def _fixed(reasons: Mapping[str, str]) -> Allowed:
     """Options that must keep GRPOConfig's default: ``{reason: names}``."""
     of = {name: (getattr(GRPOConfig, name, None), why) for why, names in reasons.items() for name in names.split()}
-    return {name: (lambda v, d=d: v == d or not (v or d), f"{d!r}: {why}") for name, (d, why) in of.items()}
+    return {name: ((lambda was: lambda v: v == was or not (v or was))(d), f"{d!r}: {why}") for name, (d, why) in of.items()}
 
 
 GRPO: Allowed = {
