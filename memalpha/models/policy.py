@@ -42,9 +42,12 @@ class PolicyModel(NamedTuple):
 
 
 def load_policy_model(
-    path: str | Path, *, adapter: str | Path | None = None, dtype: str | torch.dtype = "float32", trainable: bool = False
-) -> PolicyModel:
+    path: str | Path, *, adapter: str | Path | None = None, dtype: str | torch.dtype = "float32", trainable: bool = False,
+    **more: Any,
+) -> PolicyModel:  # fmt: skip
     """Load a causal LM (``path`` as in ``resolve_model``) and its tokenizer; ``trainable`` gives the adapter gradients.
+
+    ``more`` goes to ``from_pretrained``; its ``revision`` also to the tokenizer's, by default the one that the adapter names.
 
     InputError if a file cannot be used or the adapter has another base; ServiceError if a fetch failed.
     """
@@ -54,12 +57,14 @@ def load_policy_model(
     if name not in DTYPES:
         raise InputError(f"dtype {name!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
     where = resolve_model(path)
-    tokenizer = load_tokenizer(where)
     if adapter is not None:
         check_adapter_folder(Path(adapter))
+        more = {"revision": _read_json(Path(adapter) / "adapter_config.json").get("revision"), **more}
+    more["revision"] = more.get("revision") or "main"
+    tokenizer = load_tokenizer(where, more["revision"])
     fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
     with _readable(f"model {where}", "a causal language model with safetensors weights", fix):
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=name, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=name, trust_remote_code=False, **more)
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
     if adapter is not None:
         from peft import PeftModel
@@ -80,7 +85,7 @@ def weightless(config: Any) -> Any:
         return AutoModelForCausalLM.from_config(config)
 
 
-def load_tokenizer(path: str | Path) -> Any:
+def load_tokenizer(path: str | Path, revision: str = "main") -> Any:
     """Load only the tokenizer of a model (``resolve_model``); InputError or ServiceError if that fails."""
     from transformers import AutoTokenizer
 
@@ -90,7 +95,7 @@ def load_tokenizer(path: str | Path) -> Any:
         fix = "give an adapter's folder as the adapter, and its base as the model" if given_adapter else "check the path"
         raise InputError(f"{where} is not a model folder: it has no config.json", expected="a folder of save_pretrained", fix=fix)
     with _readable(f"the tokenizer of {where}", "a transformers tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, padding_side="left", trust_remote_code=False)
     if not tokenizer.chat_template:
         fix = "use the model's instruct version, or save a template as chat_template.jinja in the model's folder"
         raise InputError(f"the tokenizer of {where} has no chat template", expected="an instruction-tuned model", fix=fix)

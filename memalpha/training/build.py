@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
-from transformers import set_seed
+from transformers import BitsAndBytesConfig, set_seed
 
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
@@ -21,12 +21,10 @@ from memalpha.models.reader import trained_reader
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
-from memalpha.training.config import RunOptions, TrainArguments
+from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
+from memalpha.training.packed import check_packable
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
-
-if TYPE_CHECKING:
-    from memalpha.training.warm_start import WarmupOptions
 
 
 class Parts(NamedTuple):
@@ -52,6 +50,8 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     held_out = held_out[: run.eval_instances or None]
     set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
+    if training and run.share_prefix:
+        check_packable(model)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     for instance in (*train, *held_out):
@@ -77,16 +77,39 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
     )
 
 
-def load_policy(options: RunOptions | WarmupOptions) -> tuple[Any, Any]:
+def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
     """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or bare for full fine-tuning."""
-    dtype, top = getattr(options, "dtype", "float32"), getattr(options, "train_layers", 0)
-    model, tokenizer = load_policy_model(options.model, adapter=options.adapter or None, dtype=dtype, trainable=True)
+    dtype, top, more = getattr(options, "dtype", "float32"), getattr(options, "train_layers", 0), dict(options.model_init_kwargs)
+    if options.load_in_4bit:
+        more["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
+        )
+    model, tokenizer = load_policy_model(options.model, adapter=options.adapter or None, dtype=dtype, trainable=True, **more)
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # drawing would pack the weights, and then they pass no gradient on
+            module.support_avx512bf16_for_cpu = False
     if not options.adapter and not options.full_finetuning:
-        lora = LoraConfig(r=options.lora_r, lora_alpha=options.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        model = get_peft_model(model, lora)
+        check_layers(model, options)
+        lora = LoraConfig(
+            r=options.lora_r, lora_alpha=options.lora_alpha, target_modules=options.lora_targets, task_type="CAUSAL_LM",
+            lora_dropout=options.lora_dropout, rank_pattern=options.lora_rank_pattern,
+        )  # fmt: skip
+        model = get_peft_model(model, lora, revision=more.get("revision"))
     if top:
         freeze_lower_layers(model, top)
     return model, tokenizer
+
+
+def check_layers(model: Any, options: PolicyOptions) -> None:
+    """Raise InputError for a name of lora_targets or lora_rank_pattern that fits no layer: PEFT would leave it out in silence."""
+    head = model.get_output_embeddings()
+    names = [f".{name}" for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head]
+    targets = [] if options.lora_targets == "all-linear" else options.lora_targets
+    adapted = [name for name in names if not targets or name.endswith(tuple(f".{target}" for target in targets))]
+    for option, ends, among in (("lora_targets", targets, names), ("lora_rank_pattern", options.lora_rank_pattern, adapted)):
+        if wrong := [end for end in ends if not any(name.endswith(f".{end}") for name in among)]:
+            said = f"{option} names {wrong[0]!r}, which fits no adapted layer below the head"
+            raise InputError(said, expected=f"the end of a name such as {among[0][1:]}")
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:

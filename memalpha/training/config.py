@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import parse
+from memalpha.config import Options, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
@@ -32,7 +32,13 @@ TRAINER: Allowed = {
 }
 """Options that transformers misreads or checks only after loading."""
 
-PER_FORWARD = "the default: it would be computed over rows_per_forward rows"
+
+def _fixed(reasons: Mapping[str, str]) -> Allowed:
+    """Options that must keep GRPOConfig's default: ``{reason: names}``."""
+    of = {name: (getattr(GRPOConfig, name, None), why) for why, names in reasons.items() for name in names.split()}
+    return {name: ((lambda was: lambda v: v == was or not (v or was))(d), f"{d!r}: {why}") for name, (d, why) in of.items()}
+
+
 GRPO: Allowed = {
     "loss_type": (lambda v: v in SUPPORTED_LOSSES, f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows"),
     "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
@@ -41,42 +47,100 @@ GRPO: Allowed = {
     "num_iterations": (lambda v: v >= 1, "at least 1"),
     "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
     "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),
-    "multi_objective_aggregation": (lambda v: v == "sum_then_normalize", "'sum_then_normalize': the reward is one weighted sum"),
-    "reward_weights": (lambda v: v is None, "the weights by name, such as accuracy_weight: 1.0"),
-    "top_entropy_quantile": (lambda v: v == 1.0, PER_FORWARD),
-    "entropy_coef": (lambda v: v == 0.0, PER_FORWARD),
-    "use_adaptive_entropy": (lambda v: not v, PER_FORWARD),
-    "remove_unused_columns": (lambda v: not v, "false: the column that names the instance would be removed"),
-    "log_completions": (lambda v: not v, "false: every trajectory is in the run folder"),
     "generation_kwargs": (lambda v: not {"seed", "n"} & (v or {}).keys(), "neither seed nor n: the draws of a group must differ"),
-}
-WITHOUT_VLLM: Allowed = {
-    "min_p": (lambda v: v is None, "none without use_vllm"),
-    "repetition_penalty": (lambda v: v == 1.0, "1.0 without use_vllm"),
-    "generation_kwargs": (lambda v: not v, "none without use_vllm"),
-}
+    "pad_to_multiple_of": (lambda v: v in ("auto", None), "auto: padding is cut before each forward"),
+    **_fixed({
+        "the reward is one sum; set weights by name, such as accuracy_weight: 1.0": "reward_weights multi_objective_aggregation",
+        "it would be computed over rows_per_forward rows": "top_entropy_quantile entropy_coef use_adaptive_entropy "
+            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
+        "every trajectory is in the run folder": "log_completions log_multimodal num_completions_to_print log_unique_prompts "
+            "log_completions_hub_repo",
+        "held-out data are read by memalpha": "eval_steps eval_delay per_device_eval_batch_size prediction_loss_only eval_on_start "
+            "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics do_eval "
+            "do_predict bf16_full_eval fp16_full_eval label_names num_generations_eval load_best_model_at_end "
+            "metric_for_best_model greater_is_better",
+        "memalpha writes the prompts and draws the completions": "chat_template_kwargs cache_implementation use_transformers_paged "
+            "use_transformers_continuous_batching transformers_continuous_batching_config max_tool_calling_iterations",
+        "it is an option of the vLLM server's command": "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization "
+            "vllm_max_model_length vllm_tensor_parallel_size",
+        "its loss_type is refused": "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
+            "vespo_lambda_neg",
+        "the loss of GRPO does not read it": "label_smoothing_factor average_tokens_across_devices",
+        "its noise depends on the length of a row, and rows are packed": "neftune_noise_alpha",
+        "checkpoints do not hold a moving reference": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
+        "seed alone orders the data": "data_seed train_sampling_strategy length_column_name",
+        "num_tokens counts them": "include_num_input_tokens_seen", "steps_per_generation sets it": "generation_batch_size",
+        "it would remove instance": "remove_unused_columns", "lower rows_per_forward": "auto_find_batch_size",
+        "not tried with packed rows": "torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config "
+            "parallelism_config",
+        "code of a model's repository is never run": "trust_remote_code", "SIGTERM saves already": "enable_jit_checkpoint",
+        "resume: true goes on from the last complete checkpoint": "resume_from_checkpoint",
+    }),
+}  # fmt: skip
+WITHOUT_VLLM: Allowed = _fixed({
+    "without use_vllm": "min_p repetition_penalty generation_kwargs vllm_mode vllm_structured_outputs_regex vllm_server_base_url "
+        "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port",
+})  # fmt: skip
 WITH_VLLM: Allowed = {"vllm_mode": (lambda v: v == "server", "'server': vLLM runs beside the training, not inside it")}
+CISPO: Allowed = {
+    "epsilon_high": (lambda v: v is not None and v >= 1, "such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more"),
+    **_fixed({"cispo clips at epsilon_high alone": "epsilon delta"}),
+}
 
+NOT_INIT = {"dtype", "torch_dtype", "quantization_config", "load_in_4bit", "load_in_8bit", "trust_remote_code", "device_map"}
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
-class RunOptions(EndpointOptions):
-    """Options of data, model and scoring.
+class PolicyOptions(Options):
+    """Options of the model and its adapter.
 
     Attributes:
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
-        adapter: Folder of the warm-start LoRA adapter to go on from; empty starts a new adapter.
-        dtype: Type of the base weights: ``float32``, or ``bfloat16`` for LoRA on GPUs (adapters stay in float32).
+        adapter: Folder of an adapter to go on from, whose rank, scale and layers stay; empty starts a new one.
+        model_init_kwargs: More arguments of ``from_pretrained``, e.g. ``{revision: v1.0}`` or ``{attn_implementation: eager}``.
+        load_in_4bit: Hold the frozen base in 4 bits (NF4, double quantisation, products in bfloat16), for LoRA; needs bitsandbytes.
+        lora_r: Rank of a new adapter.
+        lora_alpha: Scale of a new adapter.
+        lora_targets: Layers of a new adapter: ``all-linear`` (all but the head), or ends of names, e.g. ``[q_proj, v_proj]``.
+        lora_dropout: Share of a new adapter's inputs dropped in updates; completions are drawn without, so GRPO wants 0.
+        lora_rank_pattern: Other ranks in a new adapter, by the end of a layer's name, e.g. ``{down_proj: 32}``; the scale stays.
+        full_finetuning: Train all weights instead of an adapter.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    adapter: str = ""
+    model_init_kwargs: dict[str, Any] = field(default_factory=dict)
+    load_in_4bit: bool = False
+    lora_r: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
+    lora_targets: list[str] | Literal["all-linear"] = "all-linear"
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lora_rank_pattern: dict[str, PositiveInt] = field(default_factory=dict)
+    full_finetuning: bool = False
+
+    def check(self) -> None:
+        """Check combinations of options."""
+        if self.full_finetuning and (self.adapter or self.load_in_4bit):
+            raise InputError(f"full_finetuning with {self.adapter or 'load_in_4bit'}", expected="one of the two")
+        if wrong := NOT_INIT & self.model_init_kwargs.keys():
+            raise InputError(f"model_init_kwargs holds {', '.join(sorted(wrong))}", expected="the options dtype and load_in_4bit")
+        if self.load_in_4bit and not find_spec("bitsandbytes"):
+            raise InputError("load_in_4bit needs bitsandbytes, which is not installed", fix="pip install bitsandbytes")
+
+
+@dataclass(frozen=True)
+class RunOptions(PolicyOptions, EndpointOptions):
+    """Options of data, model and scoring.
+
+    Attributes:
+        dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in float32), or ``auto``: the faster.
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).
         eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
-        lora_r: Rank of a new adapter.
-        lora_alpha: Scale of a new adapter.
-        full_finetuning: Train all weights instead of an adapter.
         warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before GRPO (0 = none).
         warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
@@ -99,8 +163,6 @@ class RunOptions(EndpointOptions):
         resume: Go on with an existing run folder, from its last complete checkpoint if there is one.
     """
 
-    model: str = "smollm2-135m-instruct"
-    adapter: str = ""
     dtype: str = "float32"
     train_data: str = "synthetic"
     train_options: dict[str, Any] = field(default_factory=dict)
@@ -108,9 +170,6 @@ class RunOptions(EndpointOptions):
     eval_options: dict[str, Any] = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0
     eval_temperature: NonNegativeFloat = 0.0
-    lora_r: PositiveInt = 16
-    lora_alpha: PositiveInt = 32
-    full_finetuning: bool = False
     warm_start_steps: NonNegativeInt = 0
     warm_start_learning_rate: PositiveFloat = 1e-3
     train_layers: NonNegativeInt = 0
@@ -139,10 +198,10 @@ class RunOptions(EndpointOptions):
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
-        if self.full_finetuning and (self.adapter or self.vllm_urls):
-            said = f"full_finetuning with the adapter {self.adapter!r}" if self.adapter else "full_finetuning with vllm_urls"
-            raise InputError(said, expected="an adapter without full_finetuning, or use_vllm with vllm_mode: server")
-        if self.full_finetuning and self.dtype != "float32":
+        super().check()
+        if self.full_finetuning and self.vllm_urls:
+            raise InputError("full_finetuning with vllm_urls", expected="an adapter, or use_vllm with vllm_mode: server")
+        if self.full_finetuning and self.dtype not in ("float32", "auto"):
             said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
             raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
         if self.overlaps and self.reader == "base":
@@ -183,7 +242,8 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
-        check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM)})
+        cispo = CISPO if self.loss_type == "cispo" else {}
+        check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM), **cispo})
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
         if generations < 2 or rollouts % generations:
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"

@@ -24,6 +24,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
+from memalpha.config import names
 from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
@@ -32,7 +33,8 @@ from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
-from memalpha.training.config import TrainArguments
+from memalpha.training.config import PolicyOptions, TrainArguments
+from memalpha.training.dtype import choose_dtype
 from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
@@ -54,9 +56,10 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     state = PartialState()
     if state.is_main_process:
         check_place(arguments)
+    arguments, why = settle_dtype(arguments, report)
     parts = build_parts(arguments)
     trainer = None if arguments.run.warm_start_steps else build_trainer(arguments, parts)
-    folder = open_folder(arguments, parts)
+    folder = open_folder(arguments, parts, why)
     checkpoint = _checkpoint(arguments, folder, state, report)
     if trainer is None:
         parts = build_parts(_warm_started(arguments, folder, report))
@@ -100,7 +103,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         if state.is_main_process and unfinished.exists():  # left by a killed run
             shutil.rmtree(unfinished)
         state.wait_for_everyone()
-        same = {name: getattr(run, name) for name in ("model", "lora_r", "lora_alpha", "full_finetuning")}
+        same = {name: getattr(run, name) for name in names(PolicyOptions)}
         training = WarmupTrainingArguments(
             output_dir=str(unfinished), max_steps=run.warm_start_steps, learning_rate=run.warm_start_learning_rate,
             seed=arguments.grpo.seed, use_cpu=arguments.grpo.use_cpu, bf16=arguments.grpo.bf16,  # one precision per process
@@ -131,7 +134,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
         raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
-    check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm)
+    check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm, run.load_in_4bit)
     return trainer
 
 
@@ -224,9 +227,10 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     if RunFolder.check_free(path, overwrite=run.overwrite):
         check_apart(path, inputs(arguments))
     report("load", {"what": f"{run.model} and {run.eval_data}"})
+    arguments, why = settle_dtype(arguments, report)
     parts = build_parts(arguments, training=False)
     folder = RunFolder.create(path, all_options(arguments), overwrite=run.overwrite)
-    folder.write_json("environment.json", environment())
+    folder.write_json("environment.json", {**environment(), "dtype": why})
 
     def runner(instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None) -> list[Rollout]:
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
@@ -253,11 +257,26 @@ def check_place(arguments: TrainArguments) -> None:
         path.rmdir()
 
 
-def open_folder(arguments: TrainArguments, parts: Parts) -> RunFolder:
+def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArguments, str]:
+    """Replace ``dtype: auto`` by a type, the same on every rank and after a resume, and say why it is this one."""
+    run, state = arguments.run, PartialState()
+    found = [(run.dtype, "the option dtype")]
+    if run.dtype == "auto" and state.is_main_process:
+        if run.resume:
+            found = [(RunFolder(str(arguments.grpo.output_dir)).config["dtype"], "the run began with it")]
+        else:
+            whole = ("float32", "weights of 16 bits lose small steps")
+            found = [whole if run.full_finetuning else choose_dtype(arguments.grpo.device)]
+        report("load", {"what": "the base in {} ({})".format(*found[0])})
+    ((dtype, why),) = broadcast_object_list(found) if state.num_processes > 1 else found
+    return arguments._replace(run=replace(run, dtype=dtype)), f"{dtype}: {why}"
+
+
+def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolder:
     """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or if options or data differ."""
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
-        config, here = all_options(arguments), environment(state.num_processes)
+        config, here = all_options(arguments), {**environment(state.num_processes), "dtype": dtype}
         here["data"] = {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)}
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         if run.resume:

@@ -37,12 +37,13 @@ def sharding_of(accelerator: Accelerator) -> Sharding:
     return Sharding.ZERO3 if zero is not None and zero.zero_stage == 3 else Sharding.NONE
 
 
-def check_sharding(sharding: Sharding, reader: str, gathers: bool) -> None:
-    """Raise InputError if generation would deadlock; ``gathers``: ZeRO-3 weights are gathered for it, or vLLM generates."""
+def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool = False) -> None:
+    """Raise InputError if weights are sharded in 4 bits or generation would deadlock; ``gathers``: ZeRO-3's are gathered for it."""
     in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
     for wrong, said, expected in (
         (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
         (sharding is not Sharding.NONE and reader == "base", f"reader is 'base' with {sharding}", "recall or endpoint, or DDP"),
+        (sharding is not Sharding.NONE and in_4bit, f"load_in_4bit with {sharding}", "DDP, or one GPU"),
         (sharding is Sharding.ZERO3 and not gathers, "ds3_gather_for_generation is false with ZeRO-3", "true, or use_vllm"),
         (sharding is Sharding.FSDP2 and in_ram, "fsdp_cpu_ram_efficient_loading is true", "false: all ranks need weights at once"),
     ):

@@ -41,7 +41,7 @@ from memalpha.rewards.total import PARTS, StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
 from memalpha.training.overlap import Part, at_once, in_background, joined, parts_of
-from memalpha.training.packed import Row, packed_logps, pad, trim, unpad
+from memalpha.training.packed import packed_logps, pad, trim, unpad
 from memalpha.training.rows import STD_EPSILON, Scale, TrainingRow, build_rows, group_key, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.sharding import Sharding, sharding_of, whole_weights
@@ -75,7 +75,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
             raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
         kwargs["args"].reward_weights = list(scorer.reward_config.weights)
+        rounded = kwargs["model"].parameters() if getattr(kwargs["model"], "is_loaded_in_4bit", False) else ()
+        exact = [(parameter, parameter.data) for parameter in rounded if parameter.requires_grad]
+        init, reference = kwargs["args"].model_init_kwargs, kwargs["args"].beta and not isinstance(kwargs["model"], PeftModel)
+        kwargs["args"].model_init_kwargs = init if reference else None  # where TRL loads no model, it says that it ignores them
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
+        kwargs["args"].model_init_kwargs = init
+        for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
+            parameter.data = data.to(parameter.device)
         if self.aux_loss_enabled:
             raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
@@ -125,12 +132,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """Raise InputError unless the servers give a short completion the probability that the policy gives it."""
         memory = self.agent.new_memory()
         prompt = self.agent.prompt(memory, self.agent.new_retriever(memory), self.instances[0].chunks[0])
-        (drawn,) = servers.generate([prompt], Sampling(8))
+        (drawn,) = servers.generate([prompt], Sampling(8, self.temperature))
         apart = math.inf
         if max(drawn.ids) < self.accelerator.unwrap_model(self.model).config.vocab_size:
-            with torch.no_grad(), self.accelerator.autocast():
-                (logps,) = packed_logps(self.model, [Row(prompt.ids, drawn.ids)]).logps
-            apart = float((logps.cpu() - torch.tensor(drawn.logprobs)).abs().mean())
+            ids = torch.tensor([[*prompt.ids, *drawn.ids]], device=self.accelerator.device)
+            with torch.no_grad():
+                logps, _, _ = self._get_per_token_logps_and_entropies(self.model, ids, torch.ones_like(ids), len(drawn.ids))
+            apart = float((logps[0].cpu() - torch.tensor(drawn.logprobs)).abs().mean())
         if apart > MOST_APART:
             said = f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}"
             raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")

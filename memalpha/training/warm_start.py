@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep, positions_of
-from memalpha.config import Options, Share, parse
+from memalpha.config import Share, parse
 from memalpha.data import toy
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
@@ -32,7 +32,7 @@ from memalpha.qa.readers import reader_messages
 from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids
 from memalpha.training.build import load_policy
-from memalpha.training.config import TRAINER, check_values
+from memalpha.training.config import TRAINER, PolicyOptions, check_values
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.readings import make_readings
 from memalpha.types import Instance, Operation
@@ -45,12 +45,10 @@ Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
 
 
 @dataclass(frozen=True)
-class WarmupOptions(Options):
+class WarmupOptions(PolicyOptions):
     """Options of the data and the model of a warm start.
 
     Attributes:
-        model: Registered name, folder or Hub name of the base model.
-        adapter: Folder of an adapter to go on from, whose rank and scale stay; empty starts a new one.
         teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers questions from passages).
         data: As ``train_data`` of a training run; demonstrations come from annotated facts, else from excerpts of the text.
         data_options: Options of a generated source.
@@ -59,15 +57,10 @@ class WarmupOptions(Options):
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates; the others are a deletion and an insertion.
         unknown_share: Share of the passages with the answer that a reader's examples leave out: there it is ``unknown``.
-        lora_r: Rank of the adapter.
-        lora_alpha: Scale of the adapter.
-        full_finetuning: Train all weights instead of an adapter.
         pack_tokens: Tokens of one forward.
         overwrite: Replace an existing folder.
     """
 
-    model: str = "smollm2-135m-instruct"
-    adapter: str = ""
     teaches: Literal["policy", "reader"] = "policy"
     data: str = "synthetic"
     data_options: dict[str, Any] = field(default_factory=dict)
@@ -76,16 +69,12 @@ class WarmupOptions(Options):
     p_correct: Share = 1.0
     p_update: Share = 0.5
     unknown_share: Share = 0.15
-    lora_r: PositiveInt = 16
-    lora_alpha: PositiveInt = 32
-    full_finetuning: bool = False
     pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
 
     def check(self) -> None:
         """Check combinations of options."""
-        if self.full_finetuning and self.adapter:
-            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        super().check()
         if not self.data:
             raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
 

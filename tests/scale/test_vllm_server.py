@@ -147,7 +147,9 @@ def test_a_server_that_stays_away_ends_the_run_which_goes_on_with_resume(server,
 
 
 def test_what_does_not_fit_is_refused(server, tmp_path, capsys):
-    assert train(tmp_path / "rank", server, "--lora_r", "32") == 1
+    eager = ["--model_init_kwargs", "{attn_implementation: eager}", "--share_prefix", "false"]  # rows that are not packed
+    assert train(tmp_path / "eager", server, *eager, "--max_steps", "1") == 0
+    assert train(tmp_path / "rank", server, "--lora_rank_pattern", "{q_proj: 32}") == 1
     assert "--max-lora-rank" in capsys.readouterr().err
     other = build_nano(tmp_path / "other", toy_vocabulary(), seed=7)
     assert train(tmp_path / "other-run", server, "--model", str(other)) == 1

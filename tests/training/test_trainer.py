@@ -11,31 +11,9 @@ import torch
 from gradient_check import Case, make_trainer
 from rollouts import make_instance
 
-from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
-from memalpha.training.config import MemoryGRPOConfig
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Prompt, Sampling
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"multi_objective_aggregation": "normalize_then_sum"}, {"top_entropy_quantile": 0.5}, {"entropy_coef": 0.1}, {"fp16": True},
-        {"use_adaptive_entropy": True}, {"remove_unused_columns": True}, {"log_completions": True}, {"min_p": 0.1},
-        {"repetition_penalty": 1.1}, {"generation_kwargs": {"num_beams": 2}}, {"reward_weights": [1.0, 2.0, 3.0, 4.0]},
-        {"per_device_train_batch_size": 12}, {"gradient_accumulation_steps": 2}, {"temperature": 0.0}, {"loss_type": "sapo"},
-        {"generation_kwargs": {"n": 2}, "use_vllm": True, "vllm_mode": "server"}, {"vllm_mode": "colocate", "use_vllm": True},
-    ],
-    ids=lambda options: next(iter(options)),
-)  # fmt: skip
-def test_options_that_cannot_be_honoured_are_refused_by_name(options):
-    with pytest.raises(InputError, match=f"{next(iter(options))} is "):
-        MemoryGRPOConfig(use_cpu=True, **options)
-    MemoryGRPOConfig(
-        use_cpu=True, use_vllm=True, vllm_mode="server", min_p=0.1, repetition_penalty=1.1,
-        generation_kwargs={"frequency_penalty": 0.1},
-    )  # fmt: skip
 
 
 def test_the_order_of_instances_depends_on_seed_and_epoch_alone(tmp_path):
