@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.rows import Grouping, Scale
 
+logger = logging.getLogger(__name__)
+
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
 Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]  # for an option, which values fit, and what is expected
@@ -27,11 +30,11 @@ TRAINER: Allowed = {
     "learning_rate": (lambda v: 0 < v < math.inf, "a number above 0, such as 1e-4"),
     "per_device_train_batch_size": (lambda v: v >= 1, "at least 1"),
     "seed": (lambda v: 0 <= v < 2**32, "from 0 to 2**32 - 1"),
-    "eval_strategy": (lambda v: v in ("no", False), "'no': held-out data are read before and after training"),
 }
 """Options that transformers misreads or checks only after loading."""
 
 PER_FORWARD = "the default: it would be computed over rows_per_forward rows"
+VALIDATED = ("accuracy", "reward", "tool_success", "compression", "content")
 GRPO: Allowed = {
     "loss_type": (lambda v: v in SUPPORTED_LOSSES, f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows"),
     "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
@@ -39,14 +42,19 @@ GRPO: Allowed = {
     "fp16": (lambda v: not v, "false: the loss is not scaled as float16 needs; use bf16 or float32"),
     "num_iterations": (lambda v: v >= 1, "at least 1"),
     "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
-    "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),
+    "gradient_accumulation_steps": (lambda v: v >= 1, "at least 1"),
+    "eval_strategy": (lambda v: v in ("no", False, "steps"), "'no', or 'steps' with eval_steps"),
+    "eval_on_start": (lambda v: not v, "false: held-out data are read before training anyway"),
+    "save_strategy": (lambda v: v != "best", "'steps' (save_total_limit keeps the best one besides): --resume needs the newest"),
+    "metric_for_best_model": (lambda v: str(v).removeprefix("eval_") in VALIDATED, f"one of {', '.join(VALIDATED)}"),
     "multi_objective_aggregation": (lambda v: v == "sum_then_normalize", "'sum_then_normalize': the reward is one weighted sum"),
     "reward_weights": (lambda v: v is None, "the weights by name, such as accuracy_weight: 1.0"),
     "top_entropy_quantile": (lambda v: v == 1.0, PER_FORWARD),
     "entropy_coef": (lambda v: v == 0.0, PER_FORWARD),
     "use_adaptive_entropy": (lambda v: not v, PER_FORWARD),
     "remove_unused_columns": (lambda v: not v, "false: the column that names the instance would be removed"),
-    "log_completions": (lambda v: not v, "false: every trajectory is in the run folder"),
+    "log_unique_prompts": (lambda v: not v, "false: a table shows rows of all prompts"),
+    "log_completions_hub_repo": (lambda v: v is None, "none: every trajectory is in the run folder"),
     "generation_kwargs": (lambda v: not {"seed", "n"} & (v or {}).keys(), "neither seed nor n: the draws of a group must differ"),
 }
 WITHOUT_VLLM: Allowed = {
@@ -73,6 +81,8 @@ class RunOptions(EndpointOptions):
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).
         eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
+        validation_instances: Held-out instances kept for validation while training (0 = those of before and after).
+        early_stopping_patience: Stop after that many validations that were no better than the best one (0 = never).
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
         full_finetuning: Train all weights instead of an adapter.
@@ -104,6 +114,8 @@ class RunOptions(EndpointOptions):
     eval_options: dict[str, Any] = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0
     eval_temperature: NonNegativeFloat = 0.0
+    validation_instances: NonNegativeInt = 0
+    early_stopping_patience: NonNegativeInt = 0
     lora_r: PositiveInt = 16
     lora_alpha: PositiveInt = 32
     full_finetuning: bool = False
@@ -148,7 +160,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory."})
     per_device_train_batch_size: int = field(default=16, metadata={"help": "Rollouts a process: instances x num_generations."})
     num_generations: int | None = field(default=8, metadata={"help": "G, the rollouts of one instance."})
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Keep 1; memory is set by rows_per_forward."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Multiplies per_device_train_batch_size."})
     steps_per_generation: int | None = field(default=1, metadata={"help": "Optimizer steps a batch of rollouts."})
     max_completion_length: int | None = field(default=1024, metadata={"help": "Longest completion of one chunk, in tokens."})
     learning_rate: float = field(default=1e-6, metadata={"help": "Peak learning rate."})
@@ -160,20 +172,43 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     vllm_importance_sampling_clip_max: float = field(default=2.0, metadata={"help": "Largest ratio of trained to sampled."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, besides the best one."})
+    metric_for_best_model: str | None = field(default="accuracy", metadata={"help": f"One of {', '.join(VALIDATED)}."})
+    log_completions: bool = field(default=False, metadata={"help": "Send tables of rollouts to W&B or Trackio."})
+    num_completions_to_print: int | None = field(default=8, metadata={"help": "Rows of such a table."})
     disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
         check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM)})
+        self._accumulate_at_once()
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
         if generations < 2 or rollouts % generations:
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
             raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
+        self.per_device_eval_batch_size = rollouts  # not used; TRL wants a multiple of num_generations
         super().__post_init__()
+        if self.load_best_model_at_end and self.save_steps != self.eval_steps:
+            said = f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}"
+            raise InputError(said, expected="the same number: the best step needs a checkpoint")
+        if self.log_completions and not {"wandb", "trackio"} & set(self.report_to):
+            raise InputError("log_completions without report_to", expected="report_to: wandb or trackio, which get the tables")
         for name in self.report_to or ():
             if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
                 raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
+
+    def _accumulate_at_once(self) -> None:
+        """Turn accumulation into larger batches: the same policy draws the same rows, and rows_per_forward bounds the memory."""
+        times, splits = self.gradient_accumulation_steps, self.steps_per_generation
+        if times == 1:
+            return
+        if splits and splits % times and times % splits:
+            raise InputError(f"steps_per_generation is {splits}, gradient_accumulation_steps {times}", expected="multiples")
+        self.per_device_train_batch_size *= times
+        self.steps_per_generation = splits and max(1, splits // times)
+        self.gradient_accumulation_steps = 1
+        told = "gradient_accumulation_steps %d: a step takes %d rollouts of each process at once, rows_per_forward rows at a time"
+        logger.warning(told, times, self.per_device_train_batch_size)
 
 
 def check_values(options: Any, allowed: Allowed) -> None:

@@ -22,9 +22,11 @@ from memalpha.types import Prompt, Sampling
     "options",
     [
         {"multi_objective_aggregation": "normalize_then_sum"}, {"top_entropy_quantile": 0.5}, {"entropy_coef": 0.1}, {"fp16": True},
-        {"use_adaptive_entropy": True}, {"remove_unused_columns": True}, {"log_completions": True}, {"min_p": 0.1},
+        {"use_adaptive_entropy": True}, {"remove_unused_columns": True}, {"log_unique_prompts": True}, {"min_p": 0.1},
         {"repetition_penalty": 1.1}, {"generation_kwargs": {"num_beams": 2}}, {"reward_weights": [1.0, 2.0, 3.0, 4.0]},
-        {"per_device_train_batch_size": 12}, {"gradient_accumulation_steps": 2}, {"temperature": 0.0}, {"loss_type": "sapo"},
+        {"per_device_train_batch_size": 12}, {"gradient_accumulation_steps": 0}, {"temperature": 0.0}, {"loss_type": "sapo"},
+        {"steps_per_generation": 3, "gradient_accumulation_steps": 2}, {"eval_strategy": "epoch"}, {"eval_on_start": True},
+        {"save_strategy": "best"}, {"metric_for_best_model": "loss"}, {"log_completions_hub_repo": "me/mine"},
         {"generation_kwargs": {"n": 2}, "use_vllm": True, "vllm_mode": "server"}, {"vllm_mode": "colocate", "use_vllm": True},
     ],
     ids=lambda options: next(iter(options)),
