@@ -263,7 +263,9 @@ def open_folder(arguments: TrainArguments, parts: Parts) -> RunFolder:
         if run.resume:
             folder.check_training()
             began = folder.read_json("environment.json")
-            check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
+            check_same(
+                {**folder.config, **_beyond_options(began, folder.config)}, {**masked(config), **_beyond_options(here, config)}
+            )
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)
     state.wait_for_everyone()
@@ -286,17 +288,17 @@ MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
     "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
     "judge_url", "vllm_urls", "vllm_wait", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project",
-    "trackio_space_id",
+    "trackio_space_id", "per_device_train_batch_size", "per_device_eval_batch_size",
 })  # fmt: skip
-"""Options that do not change results, only duration and memory use."""
+"""Options that do not change results, only duration and memory use. Rollouts of a step over all processes must stay."""
 
 MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
 
 
-def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
+def _beyond_options(environment: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     sets = environment.get("data", {}).items()
     digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
-    return {"number of processes": environment.get("world_size", 1), **digests}
+    return {"rollouts of a step": config["per_device_train_batch_size"] * environment.get("world_size", 1), **digests}
 
 
 def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -310,7 +312,7 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if different:
         said = "the run began otherwise: " + "; ".join(different)
         fix = "give the same command; or start a new run from this one's adapter with --adapter RUN/adapter"
-        raise RunFolderError(said, expected="the options, data and number of processes it began with", fix=fix)
+        raise RunFolderError(said, expected="the options and data it began with", fix=fix)
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
