@@ -74,7 +74,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     _step: int
     _served: int
-    _last_loaded_step: int
     _saving_to: str | None = None
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
@@ -101,13 +100,17 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     def load_best(self) -> int:
         """Load the best checkpoint's weights (if a step was evaluated), and return the step of the weights."""
-        best = self.state.best_global_step
-        if best and best != self.state.global_step:
-            self.state.best_model_checkpoint = str(Path(self.args.output_dir) / f"checkpoint-{best}")
+        now = int(self.state.global_step)
+        best = int(self.state.best_global_step or now)
+        if best != now:
+            path = Path(self.args.output_dir) / f"checkpoint-{best}"
+            if reason := damage(path):
+                raise RunFolderError(f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
+            self.state.best_model_checkpoint = str(path)
             self._load_best_model()
             self.state.best_model_checkpoint = None
             self._served = self._last_loaded_step = -1  # vLLM's weights are not these
-        return best or self.state.global_step
+        return best
 
     def _get_output_dir(self, trial: Any) -> str:
         return self._saving_to or str(super()._get_output_dir(trial))

@@ -191,7 +191,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
         if self.load_best_model_at_end and self.save_steps != self.eval_steps:
             said = f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}"
             raise InputError(said, expected="the same number: the best step needs a checkpoint")
-        if self.log_completions and not {"wandb", "trackio"} & set(self.report_to):
+        if self.log_completions and not {"wandb", "trackio"} & set(self.report_to or ()):
             raise InputError("log_completions without report_to", expected="report_to: wandb or trackio, which get the tables")
         for name in self.report_to or ():
             if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
@@ -200,15 +200,14 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     def _accumulate_at_once(self) -> None:
         """Turn accumulation into larger batches: the same policy draws the same rows, and rows_per_forward bounds the memory."""
         times, splits = self.gradient_accumulation_steps, self.steps_per_generation
-        if times == 1:
-            return
         if splits and splits % times and times % splits:
             raise InputError(f"steps_per_generation is {splits}, gradient_accumulation_steps {times}", expected="multiples")
-        self.per_device_train_batch_size *= times
-        self.steps_per_generation = splits and max(1, splits // times)
-        self.gradient_accumulation_steps = 1
-        told = "gradient_accumulation_steps %d: a step takes %d rollouts of each process at once, rows_per_forward rows at a time"
-        logger.warning(told, times, self.per_device_train_batch_size)
+        if times > 1:
+            self.per_device_train_batch_size *= times
+            self.steps_per_generation = splits and max(1, splits // times)
+            self.gradient_accumulation_steps = 1
+            told = "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once"
+            logger.warning(told, times, self.per_device_train_batch_size)
 
 
 def check_values(options: Any, allowed: Allowed) -> None:
