@@ -151,6 +151,10 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
         raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
+    if grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+        raise InputError(
+            "load_best_model_at_end with FSDP or DeepSpeed", expected="false: weights that are sharded hang when loaded"
+        )
     check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm)
     return trainer
 

@@ -89,7 +89,7 @@ def test_validation_is_drawn_as_measured_and_after_stands_at_the_selected_step()
     (panel,) = (panel for panel in curves.PANELS if ("eval_accuracy",) in panel.lines.values())
     axes = drawn(panel, [Variant("", [[*rows(1.0), *validation]], [summary])])
     found = lines(axes)
-    assert ([5.0, 10.0], [0.2, 0.6]) in found and ([5.0], [0.5]) in found
+    assert ([5.0, 10.0], [0.2, 0.6]) in found and ([5.0, 10.0], [0.2, 0.4]) not in found and ([5.0], [0.5]) in found
     ends = [list(ys) for xs, ys in found if xs == [5.0, 10.0]]
     assert any(ys == pytest.approx([0.1, 0.4]) for ys in ends) and any(ys == pytest.approx([0.3, 0.8]) for ys in ends)
 

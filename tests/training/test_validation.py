@@ -81,7 +81,9 @@ def test_a_kill_after_a_validation_before_its_checkpoint(validated, tmp_path):
     done = launch("tests/training/faulty_run.py", "after-validation", "4", "0", *command)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     assert not (folder / "checkpoint-3").exists() and (folder / "held_out" / "step-000003.jsonl").exists()
+    shutil.copy(folder / "held_out" / "step-000003.jsonl", folder / "held_out" / "step-000009.jsonl")  # of a longer run
     assert train(folder, *APART, "--resume") == 0
+    assert not (folder / "held_out" / "step-000009.jsonl").exists()
     assert_same_end(folder, validated)
     assert summary(folder) == summary(validated) and weights(folder / "adapter") == weights(validated / "adapter")
     for path in (validated / "held_out").iterdir():
