@@ -1,8 +1,8 @@
 """The run folder: everything that happened in a run, as files that other tools read; and where its numbers come from.
 
 ``config.yaml`` (options without secrets), ``environment.json``, ``metrics.jsonl`` (a line a step), ``trajectories/`` (a file a step
-and rank), ``held_out/`` (``before`` and ``after``), ``checkpoint-N/``, ``adapter/``, ``summary.json``. An existing run folder is
-never touched unless it is to be overwritten or resumed.
+and rank), ``held_out/`` (``before``, ``after`` and each ``step-N`` that was validated), ``checkpoint-N/``, ``adapter/``,
+``summary.json``. An existing run folder is never touched unless it is to be overwritten or resumed.
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ class RunFolder:
         append_lines(self.path / name, [row])
 
     def drop_after(self, step: int) -> None:
-        """Delete metrics and trajectories after a step, and incomplete files; a resumed run writes them again."""
+        """Delete metrics, trajectories and evaluations after a step, and incomplete files; a resumed run writes them again."""
         drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
             self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
-        later = [file for file in self.trajectory_files() if trajectory_step(file) > step]
+        validated = self.path.glob("held_out/step-*.jsonl")
+        later = [file for file in (*self.trajectory_files(), *validated) if checkpoint_step(file) > step]
         for file in (*later, *(self.path / "trajectories").glob(".step-*")):
             file.unlink()
 

@@ -158,7 +158,7 @@ def test_every_option_of_trl_is_there():
     ("name", "value"),
     [
         ("max_steps", "-5"), ("max_steps", "0"), ("learning_rate", "-1"), ("learning_rate", "nan"), ("seed", "-1"),
-        ("seed", "4294967296"), ("eval_strategy", "steps"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0")
+        ("seed", "4294967296"), ("eval_strategy", "epoch"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0")
     ]
 )  # fmt: skip
 def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, name, value):

@@ -31,6 +31,8 @@ class Panel(NamedTuple):
 PANELS: tuple[Panel, ...] = (
     Panel("reward", {"": ("reward",)}),
     Panel("accuracy", {"training rollouts": ("rewards/accuracy/mean", "memory/reward_accuracy")}, share=True),
+    Panel("accuracy, held out, while training", {"": ("eval_accuracy",)}, share=True),
+    Panel("reward, held out, while training", {"": ("eval_reward",)}),
     Panel(
         "other parts of the reward",
         {name: (f"rewards/{name}/mean", f"memory/reward_{name}") for name in ("tool", "compression", "content", "immediate")},
@@ -154,7 +156,9 @@ def draw_panel(axes: Any, panel: Panel, variants: Sequence[Variant], theme: Them
         for line, (label, keys) in enumerate(panel.lines.items()):
             index = v if several else line
             colour, style = theme.lines[index % len(theme.lines)], _STYLES[index // len(theme.lines) % len(_STYLES)]
-            _draw_line(axes, variant, keys, window, colour, style, variant.label or label)
+            _draw_line(axes, variant, keys, 1 if keys[0].startswith("eval_") else window, colour, style, variant.label or label)
+            if keys == ("eval_accuracy",) and len(variant.runs) == 1 and (errors := series(variant.runs[0], ("eval_stderr",))[1]):
+                axes.errorbar(*series(variant.runs[0], keys), yerr=errors, fmt="none", color=colour, capsize=2, linewidth=1)
         if panel.title.startswith("accuracy"):
             mark = theme.lines[v % len(theme.lines)] if several else theme.lines[1]
             _draw_held_out(axes, variant, mark, "" if several else "held out, before and after")
@@ -181,6 +185,8 @@ def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, co
 
 def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None:
     last = max((known(row.get("step")) or 0.0 for rows in variant.runs for row in rows), default=0.0)
+    chosen = [known((summary.get("selection") or {}).get("step")) for summary in variant.summaries]
+    last = max((step for step in chosen if step), default=last)
     for step, name in ((0.0, "before"), (last, "after")):
         found = [data for summary in variant.summaries if (data := summary.get(name))]
         if point := interval([data.get("accuracy") for data in found]):

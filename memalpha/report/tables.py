@@ -83,12 +83,21 @@ def headline(summary: Mapping[str, Any]) -> str:
     if error is None:
         return text
     verdict = "more than two standard errors." if abs(change) > 2 * error else "within two standard errors: no clear difference."
-    return f"{text} That is {verdict}"
+    return f"{text} That is {verdict} {selection_note(summary)}".strip()
+
+
+def selection_note(summary: Mapping[str, Any]) -> str:
+    """Return which step was selected on which instances; empty if none was."""
+    if not (chosen := summary.get("selection")):
+        return ""
+    same = "these instances, so the numbers after training are too favourable"
+    where = same if chosen["on_after"] else counted(chosen["instances"], "other instance")
+    return f"Step {number(chosen['step'], 0)} was selected by {chosen['metric']}, {number(chosen['value'])} on {where}."
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Return the table of a ``summary.json`` for a terminal."""
-    return _table(*summary_rows(summary))
+    return _table(*summary_rows(summary), selection_note(summary))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Row], caption: str = "") -> Table:

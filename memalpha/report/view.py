@@ -30,11 +30,12 @@ class Source(NamedTuple):
 
 
 def sources_of(run: RunFolder) -> list[Source]:
-    """Return the rollout files of a run: before, after, other evaluations by name, then training by step."""
+    """Return the rollout files of a run: before, after, validation by step, then training by step."""
     found = []
     order = {"before": 0, "after": 1}
     for path in sorted((run.path / "held_out").glob("*.jsonl"), key=lambda path: (order.get(path.stem, 2), path.stem)):
-        where = "held out" if path.stem == "rollouts" else path.stem
+        where = {"rollouts": "held out"}.get(path.stem, path.stem)
+        where = f"validation, step {trajectory_step(path)}" if where.startswith("step-") else where
         found.append(Source(f"held_out/{path.name}", where, None, re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)))
     for path in run.trajectory_files():
         step, rank = trajectory_step(path), path.stem.rpartition("-")[2]

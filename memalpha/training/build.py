@@ -38,6 +38,7 @@ class Parts(NamedTuple):
     instances: list[Instance]
     held_out: list[Instance]
     eval_temperature: float = 0.0
+    validation: Sequence[Instance] = ()
 
 
 def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
@@ -47,23 +48,39 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         raise InputError("train_data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
     train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
     held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
-    held_out = held_out[: run.eval_instances or None]
+    validation, held_out = split_held_out(run, held_out)
+    if run.early_stopping_patience and not arguments.grpo.load_best_model_at_end:
+        raise InputError("early_stopping_patience without load_best_model_at_end", expected="load_best_model_at_end: true")
+    if run.validation_instances and arguments.grpo.eval_strategy == "no":
+        raise InputError("validation_instances without eval_strategy", expected="eval_strategy: steps")
+    if arguments.grpo.eval_strategy != "no" and not held_out:
+        raise InputError("eval_strategy is 'steps', and there are no held-out instances", fix="add --eval_data")
     set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
     if training and run.share_prefix:
         check_packable(model)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
-    for instance in (*train, *held_out):
+    for instance in (*train, *validation, *held_out):
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
     generator = make_generator(arguments, model, tokenizer)
     reader = make_reader(run, agent, model, tokenizer)
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
-    evaluator.check([question for instance in (*train, *held_out) for question in instance.questions])
-    judge = make_judge(run, [*train, *held_out])
+    evaluator.check([question for instance in (*train, *validation, *held_out) for question in instance.questions])
+    judge = make_judge(run, [*train, *validation, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
-    return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature)
+    return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature, validation)
+
+
+def split_held_out(run: RunOptions, instances: Sequence[Instance]) -> tuple[list[Instance], list[Instance]]:
+    """Return the instances kept for validation, at even distances, and those of before and after."""
+    count, total = run.validation_instances, len(instances)
+    kept = {place * total // count for place in range(min(count, total))}
+    rest = [instance for place, instance in enumerate(instances) if place not in kept]
+    if instances and not rest:
+        raise InputError(f"validation_instances is {count}", expected=f"fewer than the {total} held-out instances")
+    return [instances[place] for place in sorted(kept)], rest[: run.eval_instances or None]
 
 
 def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:

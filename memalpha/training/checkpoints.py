@@ -7,21 +7,25 @@ got this name; an older one is removed only afterwards. Not covered: nodes witho
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from transformers.trainer import TRAINER_STATE_NAME
 
-from memalpha.errors import TrainingAborted
+from memalpha.errors import RunFolderError, TrainingAborted
 from memalpha.files import file_sha256, flush
-from memalpha.runs import checkpoints_in
+from memalpha.runs import checkpoint_step, checkpoints_in
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer as _Trainer
 else:
     _Trainer = object
+
+logger = logging.getLogger(__name__)
 
 SEAL = "memalpha_checkpoint.json"  # size and SHA-256 of every other file of the checkpoint
 UNFINISHED = ".unfinished"  # temporary folder of a checkpoint, inside the run folder
@@ -69,15 +73,44 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
     """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps still need."""
 
     _step: int
+    _served: int
     _saving_to: str | None = None
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """As ``Trainer.train``; ``resume_from_checkpoint`` is a folder or None."""
         path = Path(resume_from_checkpoint or "") / self._pending_name
+        if resume_from_checkpoint:
+            self._check_processes(path.parent)
         if resume_from_checkpoint and path.is_file():
             kept = torch.load(path, map_location=self.args.device, weights_only=True)
             self._step, self._buffered_inputs = kept["step"], kept["rows"]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _check_processes(self, checkpoint: Path) -> None:
+        """Warn if another number of processes wrote a checkpoint; RunFolderError if this one cannot go on from it."""
+        wrote, now = len(list(checkpoint.glob("rng_state*.pth"))), self.args.world_size
+        if wrote in (0, now):
+            return
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        why = "the optimizer's state is sharded" if sharded else "it stands amid a batch of rollouts"
+        said = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
+        if sharded or any(checkpoint.glob("rows_*.pt")):
+            raise RunFolderError(f"{said}; {why}", expected=f"{wrote} processes")
+        logger.warning("%s: instances, order and steps stay; rollouts are drawn with other random numbers from here on", said)
+
+    def load_best(self) -> int:
+        """Load the best checkpoint's weights (if a step was evaluated), and return the step of the weights."""
+        now = int(self.state.global_step)
+        best = int(self.state.best_global_step or now)
+        if best != now:
+            path = Path(self.args.output_dir) / f"checkpoint-{best}"
+            if reason := damage(path):
+                raise RunFolderError(f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
+            self.state.best_model_checkpoint = str(path)
+            self._load_best_model()
+            self.state.best_model_checkpoint = None
+            self._served = self._last_loaded_step = -1  # vLLM's weights are not these
+        return best
 
     def _get_output_dir(self, trial: Any) -> str:
         return self._saving_to or str(super()._get_output_dir(trial))
@@ -97,11 +130,15 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
             self._saving_to = str(unfinished)
             super()._save_checkpoint(model, trial)
             self._save_pending(unfinished / name)
+            if self.args.should_save:  # transformers names the best one by its temporary place, deletes and looks for it there
+                self.state.best_model_checkpoint = None
+                self.state.save_to_json(str(unfinished / name / TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(unfinished / name, run / name)
-                limit = self.args.save_total_limit
-                for path in checkpoints_in(run)[:-limit] if limit and limit > 0 else []:
+                limit, best = self.args.save_total_limit, self.state.best_global_step if self.args.load_best_model_at_end else None
+                others = [path for path in checkpoints_in(run) if checkpoint_step(path) != best]
+                for path in others[:-limit] if limit and limit > 0 else []:
                     shutil.rmtree(path)
         except Exception as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.rows import Grouping, Scale
 
+logger = logging.getLogger(__name__)
+
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
 Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]  # for an option, which values fit, and what is expected
@@ -28,7 +31,6 @@ TRAINER: Allowed = {
     "learning_rate": (lambda v: 0 < v < math.inf, "a number above 0, such as 1e-4"),
     "per_device_train_batch_size": (lambda v: v >= 1, "at least 1"),
     "seed": (lambda v: 0 <= v < 2**32, "from 0 to 2**32 - 1"),
-    "eval_strategy": (lambda v: v in ("no", False), "'no': held-out data are read before and after training"),
 }
 """Options that transformers misreads or checks only after loading."""
 
@@ -39,6 +41,7 @@ def _fixed(reasons: Mapping[str, str]) -> Allowed:
     return {name: ((lambda was: lambda v: v == was or not (v or was))(d), f"{d!r}: {why}") for name, (d, why) in of.items()}
 
 
+VALIDATED = ("accuracy", "reward", "tool_success", "compression", "content")
 GRPO: Allowed = {
     "loss_type": (lambda v: v in SUPPORTED_LOSSES, f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows"),
     "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
@@ -46,19 +49,21 @@ GRPO: Allowed = {
     "fp16": (lambda v: not v, "false: the loss is not scaled as float16 needs; use bf16 or float32"),
     "num_iterations": (lambda v: v >= 1, "at least 1"),
     "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
-    "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),
+    "gradient_accumulation_steps": (lambda v: v >= 1, "at least 1"),
+    "eval_strategy": (lambda v: v in ("no", False, "steps"), "'no', or 'steps' with eval_steps"),
+    "eval_on_start": (lambda v: not v, "false: held-out data are read before training anyway"),
+    "save_strategy": (lambda v: v != "best", "'steps' (save_total_limit keeps the best one besides): --resume needs the newest"),
+    "metric_for_best_model": (lambda v: str(v).removeprefix("eval_") in VALIDATED, f"one of {', '.join(VALIDATED)}"),
     "generation_kwargs": (lambda v: not {"seed", "n"} & (v or {}).keys(), "neither seed nor n: the draws of a group must differ"),
     "pad_to_multiple_of": (lambda v: v in ("auto", None), "auto: padding is cut before each forward"),
     **_fixed({
         "the reward is one sum; set weights by name, such as accuracy_weight: 1.0": "reward_weights multi_objective_aggregation",
         "it would be computed over rows_per_forward rows": "top_entropy_quantile entropy_coef use_adaptive_entropy "
             "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
-        "every trajectory is in the run folder": "log_completions log_multimodal num_completions_to_print log_unique_prompts "
-            "log_completions_hub_repo",
-        "held-out data are read by memalpha": "eval_steps eval_delay per_device_eval_batch_size prediction_loss_only eval_on_start "
+        "every trajectory is in the run folder": "log_multimodal log_unique_prompts log_completions_hub_repo",
+        "held-out data are read by memalpha": "per_device_eval_batch_size prediction_loss_only "
             "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics do_eval "
-            "do_predict bf16_full_eval fp16_full_eval label_names num_generations_eval load_best_model_at_end "
-            "metric_for_best_model greater_is_better",
+            "do_predict bf16_full_eval fp16_full_eval label_names num_generations_eval",
         "memalpha writes the prompts and draws the completions": "chat_template_kwargs cache_implementation use_transformers_paged "
             "use_transformers_continuous_batching transformers_continuous_batching_config max_tool_calling_iterations",
         "it is an option of the vLLM server's command": "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization "
@@ -141,6 +146,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).
         eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
+        validation_instances: Held-out instances kept for validation while training (0 = those of before and after).
+        early_stopping_patience: Stop after that many validations that were no better than the best one (0 = never).
         warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before GRPO (0 = none).
         warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
@@ -170,6 +177,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
     eval_options: dict[str, Any] = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0
     eval_temperature: NonNegativeFloat = 0.0
+    validation_instances: NonNegativeInt = 0
+    early_stopping_patience: NonNegativeInt = 0
     warm_start_steps: NonNegativeInt = 0
     warm_start_learning_rate: PositiveFloat = 1e-3
     train_layers: NonNegativeInt = 0
@@ -225,7 +234,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory."})
     per_device_train_batch_size: int = field(default=16, metadata={"help": "Rollouts a process: instances x num_generations."})
     num_generations: int | None = field(default=8, metadata={"help": "G, the rollouts of one instance."})
-    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Keep 1; memory is set by rows_per_forward."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Multiplies per_device_train_batch_size."})
     steps_per_generation: int | None = field(default=1, metadata={"help": "Optimizer steps a batch of rollouts."})
     max_completion_length: int | None = field(default=1024, metadata={"help": "Longest completion of one chunk, in tokens."})
     learning_rate: float = field(default=1e-6, metadata={"help": "Peak learning rate."})
@@ -237,21 +246,43 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     vllm_importance_sampling_clip_max: float = field(default=2.0, metadata={"help": "Largest ratio of trained to sampled."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept, besides the best one."})
+    metric_for_best_model: str | None = field(default="accuracy", metadata={"help": f"One of {', '.join(VALIDATED)}."})
+    log_completions: bool = field(default=False, metadata={"help": "Send tables of rollouts to W&B or Trackio."})
+    num_completions_to_print: int | None = field(default=8, metadata={"help": "Rows of such a table."})
     disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
         cispo = CISPO if self.loss_type == "cispo" else {}
         check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM), **cispo})
+        self._accumulate_at_once()
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
         if generations < 2 or rollouts % generations:
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
             raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
+        self.per_device_eval_batch_size = rollouts  # not used; TRL wants a multiple of num_generations
         super().__post_init__()
+        if self.load_best_model_at_end and self.save_steps != self.eval_steps:
+            said = f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}"
+            raise InputError(said, expected="the same number: the best step needs a checkpoint")
+        if self.log_completions and not {"wandb", "trackio"} & set(self.report_to or ()):
+            raise InputError("log_completions without report_to", expected="report_to: wandb or trackio, which get the tables")
         for name in self.report_to or ():
             if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
                 raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
+
+    def _accumulate_at_once(self) -> None:
+        """Turn accumulation into larger batches: the same policy draws the same rows, and rows_per_forward bounds the memory."""
+        times, splits = self.gradient_accumulation_steps, self.steps_per_generation
+        if splits and splits % times and times % splits:
+            raise InputError(f"steps_per_generation is {splits}, gradient_accumulation_steps {times}", expected="multiples")
+        if times > 1:
+            self.per_device_train_batch_size *= times
+            self.steps_per_generation = splits and max(1, splits // times)
+            self.gradient_accumulation_steps = 1
+            told = "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once"
+            logger.warning(told, times, self.per_device_train_batch_size)
 
 
 def check_values(options: Any, allowed: Allowed) -> None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         trainer = build_trainer(arguments, parts)
     callback = RunCallback(trainer, arguments.reward, folder, report)
     trainer.on_rollouts = callback.on_rollouts
+    watched = parts._replace(held_out=list(parts.validation or parts.held_out))
+
+    def validate() -> dict[str, float]:
+        name = f"step-{trainer.state.global_step:06d}"
+        return callback.on_validated(evaluate_held_out(watched, trainer.run_rollouts, folder, name, report, seed))
+
+    trainer.validate = validate
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(callback)
     before: list[InstanceResult] = []
@@ -78,17 +86,28 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     if callback.stopped and step < steps:
         said = f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}"
         raise TrainingStopped(f"{said}\n  to go on: the same command with --resume")
+    kept = trainer.load_best() if arguments.grpo.load_best_model_at_end else step
     adapter, model = folder.path / "adapter", trainer.accelerator.unwrap_model(trainer.model)
     name_base(model, arguments.run.model)
     trainer.save_model(str(adapter))
     if state.is_main_process:
         parts.agent.config.save(adapter)
         write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
-    after = evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed) if parts.held_out else []
+    after: list[InstanceResult] = []
+    if parts.held_out:
+        state.wait_for_everyone()
+        known = f"step-{kept:06d}"  # the same weights on the same instances
+        after = [] if parts.validation else read_results(folder, known)
+        if after and state.is_main_process:
+            folder.write_lines("held_out/after.jsonl", folder.read_lines(f"held_out/{known}.jsonl"))
+        after = after or evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed)
     seconds = round(time.time() - started, 1)
     summary: dict[str, Any] = {"model": arguments.run.model, "seed": seed, "steps": step, "seconds": seconds}
     if parts.held_out:
         summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
+    if arguments.grpo.load_best_model_at_end:
+        chosen = {"step": kept, "metric": arguments.grpo.metric_for_best_model, "value": trainer.state.best_metric}
+        summary["selection"] = {**chosen, "instances": len(watched.held_out), "on_after": not parts.validation}
     if state.is_main_process:
         folder.write_json("summary.json", summary)
         report("done", summary)
@@ -130,10 +149,15 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         trainer = MemoryGRPOTrainer(
             model=parts.model, args=grpo, train_dataset=Dataset.from_list(rows), processing_class=parts.tokenizer,
             agent=parts.agent, instances=parts.instances, scorer=parts.scorer, options=run,
+            eval_dataset=None if grpo.eval_strategy == "no" else Dataset.from_list(rows),  # not read: see evaluate
             generator=None if grpo.use_vllm else parts.generator,
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
         raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
+    if grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+        raise InputError(
+            "load_best_model_at_end with FSDP or DeepSpeed", expected="false: weights that are sharded hang when loaded"
+        )
     check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm, run.load_in_4bit)
     return trainer
 
@@ -173,6 +197,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer, self.reward_config, self.folder, self.report = trainer, reward_config, folder, report
         self.signal: signal.Signals | None = None
         self.stopped, self._since = False, 0.0
+        self._table: list[dict[str, Any]] = []  # some of the last batch's rows, over the whole batch
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Record the row; the last row, without a loss, is a summary and is skipped."""
@@ -182,6 +207,32 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 row["loss"] = None
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
+            for name in sorted({"wandb", "trackio"} & set(args.report_to)) if args.log_completions else ():
+                tracker, frame = import_module(name), Dataset.from_list(self._table).to_pandas()
+                tracker.log({"rollouts": tracker.Table(dataframe=frame), "train/global_step": state.global_step})
+
+    def on_validated(self, results: Sequence[InstanceResult]) -> dict[str, float]:
+        """Record an evaluation while training; return its means, also by kind of question, without their errors."""
+        found = summarise(results)
+        means = {name: value for name, value in found.items() if name not in ("kinds", "stderr", "n", "masked")}
+        means |= {f"accuracy_{kind}": data["accuracy"] for kind, data in found["kinds"].items()}
+        now = self.trainer.state
+        if now.is_world_process_zero:
+            row = {f"eval_{name}": value for name, value in {**means, "stderr": found["stderr"]}.items()}
+            self.folder.append_line("metrics.jsonl", {"step": now.global_step, "max_steps": now.max_steps, **row})
+        return means
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop after ``early_stopping_patience`` evaluations that were no better than the best one."""
+        name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
+        values = [sign * row[name] for row in state.log_history if name in row]
+        patience = self.trainer.options.early_stopping_patience
+        if args.load_best_model_at_end and any(map(math.isnan, values)):
+            raise InputError(f"metric_for_best_model is {args.metric_for_best_model!r}, which has no value", expected="accuracy")
+        if patience and values and len(values) - 1 - values.index(max(values)) >= patience:
+            control.should_training_stop = True
+
+    on_train_begin = on_evaluate  # a resumed run may have stopped
 
     def on_rollouts(self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Any]) -> None:
         """Record a step's rollouts."""
@@ -193,6 +244,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             row = rollout_to_json(rollout, rewards[index], self.reward_config, mine)
             lines.append({"step": step, "group": index // size, "rollout": index, **row})
         self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
+        drawn = [{"step": step, "instance": line["instance"], **chunk} for line in lines for chunk in line["steps"]]
+        last, wanted = len(drawn) - 1, self.trainer.args.num_completions_to_print or len(drawn)
+        places = sorted({place * last // max(wanted - 1, 1) for place in range(wanted)})
+        columns = ("step", "instance", "chunk", "text", "completion", "advantage")
+        self._table = [{name: drawn[i][name] for name in columns} | {"reward": drawn[i]["total"]} for i in places]
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -282,7 +338,9 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
         if run.resume:
             folder.check_training()
             began = folder.read_json("environment.json")
-            check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
+            check_same(
+                {**folder.config, **_beyond_options(began, folder.config)}, {**masked(config), **_beyond_options(here, config)}
+            )
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)
     state.wait_for_everyone()
@@ -311,17 +369,17 @@ MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
     "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
     "judge_url", "vllm_urls", "vllm_wait", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project",
-    "trackio_space_id",
+    "trackio_space_id", "per_device_train_batch_size", "per_device_eval_batch_size",
 })  # fmt: skip
-"""Options that do not change results, only duration and memory use."""
+"""Options that do not change results, only duration and memory use. Rollouts of a step over all processes must stay."""
 
 MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
 
 
-def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
+def _beyond_options(environment: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     sets = environment.get("data", {}).items()
     digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
-    return {"number of processes": environment.get("world_size", 1), **digests}
+    return {"rollouts of a step": config["per_device_train_batch_size"] * environment.get("world_size", 1), **digests}
 
 
 def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -335,7 +393,7 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     if different:
         said = "the run began otherwise: " + "; ".join(different)
         fix = "give the same command; or start a new run from this one's adapter with --adapter RUN/adapter"
-        raise RunFolderError(said, expected="the options, data and number of processes it began with", fix=fix)
+        raise RunFolderError(said, expected="the options and data it began with", fix=fix)
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:

@@ -60,8 +60,11 @@ ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """Trains a memory agent with GRPO. ``instances`` are indexed by the dataset's ``instance`` column (``prompt`` is unused)."""
 
+    control: Any
     on_rollouts: Any = None
     """Called with (rollouts, rows, rewards) after each batch."""
+    validate: Any = None
+    """Called by all ranks every ``eval_steps`` steps; returns the means over held-out instances by name."""
 
     def __init__(
         self, *, agent: AgentStep, instances: Sequence[Instance], generator: Generator | None, scorer: RolloutScorer,
@@ -79,10 +82,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         exact = [(parameter, parameter.data) for parameter in rounded if parameter.requires_grad]
         init, reference = kwargs["args"].model_init_kwargs, kwargs["args"].beta and not isinstance(kwargs["model"], PeftModel)
         kwargs["args"].model_init_kwargs = init if reference else None  # where TRL loads no model, it says that it ignores them
+        tables, kwargs["args"].log_completions = kwargs["args"].log_completions, False  # TRL's own would write other files
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
         kwargs["args"].model_init_kwargs = init
         for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
+        self.args.log_completions = tables
         if self.aux_loss_enabled:
             raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
@@ -104,6 +109,17 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
         with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Log the means of held-out rollouts with the current weights as ``eval_NAME``, and return them."""
+        means = {f"eval_{name}": value for name, value in self.validate().items()}
+        super(GRPOTrainer, self).log(means)  # TRL's would add the means of training since the last log, and forget them
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
+        return means
+
+    def _run_epoch(self, **kwargs: Any) -> None:
+        if not self.control.should_training_stop:  # a resumed run had stopped early
+            super()._run_epoch(**kwargs)
 
     def _hand_over(self, servers: VLLMServers) -> None:
         for parts in self._drawn:  # a rollout keeps its policy

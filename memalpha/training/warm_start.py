@@ -97,7 +97,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check values first."""
-        check_values(self, TRAINER)
+        check_values(self, {**TRAINER, "eval_strategy": (lambda v: v in ("no", False), "'no': memalpha train validates")})
         super().__post_init__()
 
 

@@ -82,6 +82,18 @@ def test_held_out_accuracy_has_its_standard_error_or_the_interval_over_runs(runs
     assert (caps[0], caps[-1]) == pytest.approx(ends)
 
 
+def test_validation_is_drawn_as_measured_and_after_stands_at_the_selected_step() -> None:
+    measured = [(5, 0.2, 0.1), (10, 0.6, 0.2)]
+    validation = [{"step": step, "eval_accuracy": accuracy, "eval_stderr": error} for step, accuracy, error in measured]
+    summary = {"after": {"accuracy": 0.5, "stderr": 0.1}, "selection": {"step": 5}}
+    (panel,) = (panel for panel in curves.PANELS if ("eval_accuracy",) in panel.lines.values())
+    axes = drawn(panel, [Variant("", [[*rows(1.0), *validation]], [summary])])
+    found = lines(axes)
+    assert ([5.0, 10.0], [0.2, 0.6]) in found and ([5.0, 10.0], [0.2, 0.4]) not in found and ([5.0], [0.5]) in found
+    ends = [list(ys) for xs, ys in found if xs == [5.0, 10.0]]
+    assert any(ys == pytest.approx([0.1, 0.4]) for ys in ends) and any(ys == pytest.approx([0.3, 0.8]) for ys in ends)
+
+
 def test_pictures_are_svg_of_both_shades_and_depend_on_the_data_alone(tmp_path: Path) -> None:
     variants = [Variant("", [rows(1.0)], [{}])]
     panels = (REWARD, Panel("nothing", {"": ("missing",)}), PARTS)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.report.tables import comparison, differences, group_runs, read_run, summary_rows, summary_table
+from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows, summary_table
 from memalpha.runs import RunFolder
 
 
@@ -42,6 +42,13 @@ def test_rows_by_value() -> None:
     other = {"before": evaluation(0.5), "after": evaluation(0.5, kinds={"latest": {"accuracy": 1.0, "questions": 20}})}
     assert ("accuracy: latest (24 and 20 questions)", ("0.500", "1.000", "+0.500")) in summary_rows(other)[1]
     assert summary_rows({"model": "m", **evaluation(0.25)})[0] == ("held out",) and summary_rows({"steps": 3}) == ((), [])
+
+
+def test_a_selected_step_is_told_with_the_numbers_it_makes_too_favourable() -> None:
+    chosen = {"step": 20, "metric": "accuracy", "value": 0.512, "instances": 16}
+    apart, same = ({**SUMMARY, "selection": {**chosen, "on_after": on_after}} for on_after in (False, True))
+    assert headline(apart) == f"{headline(SUMMARY)} Step 20 was selected by accuracy, 0.512 on 16 other instances."
+    assert "too favourable" in headline(same) and summary_table(same).caption and not summary_table(SUMMARY).caption
 
 
 def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:

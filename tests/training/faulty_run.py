@@ -19,6 +19,7 @@ WRAPPED = {  # the fault: what is wrapped, and whether the kill comes afterwards
     "between-rollouts-and-update": ("_scored_rows", True),
     "in-update": ("_compute_loss", True),
     "after-gradients": ("_keep_step", True),
+    "after-validation": ("evaluate", True),  # of the step before
 }
 
 

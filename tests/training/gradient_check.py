@@ -52,6 +52,7 @@ class Case:
     share_prefix: bool = True
     iterations: int = 1
     splits: int = 1  # steps_per_generation
+    accumulated: int = 1  # gradient_accumulation_steps; a step has the same rollouts
     start: str = "warm"  # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no adapter
     scale: str = "group"
     level: str = "token"
@@ -184,9 +185,10 @@ def make_trainer(case, folder, **more):
     world = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = MemoryGRPOConfig(
         output_dir=str(folder), use_cpu="ACCELERATE_USE_FSDP" not in os.environ, num_generations=GROUP,
-        per_device_train_batch_size=GROUP if case.splits > 1 else 2 * GROUP // world,
-        steps_per_generation=case.splits, num_iterations=case.iterations, max_steps=case.steps, max_completion_length=LONGEST,
-        learning_rate=1e-2, lr_scheduler_type="constant", beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,
+        per_device_train_batch_size=(GROUP if case.splits > 1 else 2 * GROUP // world) // case.accumulated,
+        gradient_accumulation_steps=case.accumulated, steps_per_generation=case.splits, num_iterations=case.iterations,
+        max_steps=case.steps, max_completion_length=LONGEST, learning_rate=1e-2, lr_scheduler_type="constant",
+        beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,
         epsilon_high=1.02 if case.loss == "cispo" else 0.25, scale_rewards=case.scale, importance_sampling_level=case.level,
         mask_truncated_completions=case.drop_cut_off, save_strategy="no", seed=3, **more,
     )  # fmt: skip

@@ -38,10 +38,14 @@ shuffle_dataset steps_per_generation temperature top_p top_k use_vllm beta num_i
 importance_sampling_level scale_rewards loss_type mask_truncated_completions off_policy_mask_threshold use_bias_correction_kl
 vllm_importance_sampling_correction vllm_importance_sampling_mode vllm_importance_sampling_clip_max
 vllm_importance_sampling_clip_min vllm_importance_sampling_cap min_p repetition_penalty generation_kwargs vllm_mode
+eval_steps eval_delay load_best_model_at_end greater_is_better log_completions num_completions_to_print
 vllm_structured_outputs_regex vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port
-""".split()  # noqa: SIM905 - a list of 95 lines otherwise
+""".split()  # noqa: SIM905 - a list of 100 lines otherwise
 WITHOUT_EFFECT = {"set by the launcher": ["local_rank"], "a flag of transformers' example scripts": ["do_train"]}
-LIMITS = {"learning_rate": 0.0, "seed": -1, "temperature": 0.0, "num_iterations": 0, "steps_per_generation": 0, "epsilon_high": 0.3}
+LIMITS = {
+    "learning_rate": 0.0, "seed": -1, "temperature": 0.0, "num_iterations": 0, "steps_per_generation": 0, "epsilon_high": 0.3,
+    "gradient_accumulation_steps": 0, "eval_strategy": "epoch", "save_strategy": "best",
+}  # fmt: skip
 REFUSED = {*config.TRAINER, *config.GRPO, *config.WITHOUT_VLLM, *config.CISPO}
 
 

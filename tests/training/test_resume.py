@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
@@ -18,7 +19,7 @@ from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
-from memalpha.training.run import check_same
+from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
 
@@ -149,8 +150,8 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     assert train(tmp_path / "nowhere", "--resume") == 1
     assert "no run folder" in capsys.readouterr().err
     assert (whole_run / "summary.json").read_bytes() == before
-    with pytest.raises(RunFolderError, match="number of processes was 2 and is 1"):
-        check_same({"number of processes": 2}, {"number of processes": 1})
+    assert train(whole_run, "--resume", "--per_device_train_batch_size", "64") == 1
+    assert "rollouts of a step was 32 and is 64" in capsys.readouterr().err
 
 
 def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
@@ -190,3 +191,40 @@ def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, ran
     done = two("-m", "memalpha", "train", *OF_TWO, "--output_dir", str(folder), "--resume")
     assert (folder / "summary.json").is_file(), done.stderr[-2000:]
     assert_same_end(folder, whole_run_of_two)
+
+
+def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(whole_run, folder, ignore=shutil.ignore_patterns("checkpoint-3", "checkpoint-4"))
+    command = ["-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder), "--resume"]
+    done = two(*command, "--per_device_train_batch_size", "16")
+    assert "checkpoint-2 was written by 1 processes, and there are 2" in done.stderr
+    shutil.rmtree(folder / "checkpoint-4")
+    rows = folder / "checkpoint-3" / "rows_1.pt"
+    rows.touch()  # as left amid a batch of rollouts
+    assert train(folder, "--resume") == 1
+    assert "checkpoint-3 was written by 2 processes" in (said := capsys.readouterr().err) and "amid a batch" in said
+    rows.unlink()
+    assert train(folder, "--resume") == 0
+    assert "checkpoint-3 was written by 2 processes, and there are 1" in caplog.text
+
+    def steps(run):
+        drawn = {step: [] for step in (1, 2, 3, 4)}
+        for path in (run / "trajectories").iterdir():
+            drawn[int(path.name[5:11])] += [json.loads(line)["instance"] for line in path.open()]
+        return [(row["step"], row["rows"], row["learning_rate"], sorted(drawn[row["step"]])) for row in untimed_metrics(run)]
+
+    assert steps(folder) == steps(whole_run)
+    assert [len(list(folder.glob(f"trajectories/step-00000{step}-*"))) for step in (1, 2, 3, 4)] == [1, 1, 2, 1]
+    places = [whole_run / "checkpoint-4", *(folder / f"checkpoint-{step}" for step in (2, 3, 4))]
+    assert len({(place / "model.safetensors").read_bytes() for place in places}) == 4
+
+
+def test_a_sharded_checkpoint_wants_its_number_of_processes(tmp_path):
+    (tmp_path / "rng_state_0.pth").touch()
+    (tmp_path / "rng_state_1.pth").touch()
+    trainer = SimpleNamespace(args=SimpleNamespace(world_size=2), is_fsdp_enabled=False, is_deepspeed_enabled=True)
+    WholeCheckpoints._check_processes(trainer, tmp_path)
+    trainer.args.world_size = 4
+    with pytest.raises(RunFolderError, match="written by 2 processes, and there are 4; the optimizer's state is sharded"):
+        WholeCheckpoints._check_processes(trainer, tmp_path)

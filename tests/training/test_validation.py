@@ -1,0 +1,183 @@
+"""Validation while training: its curve, the best checkpoint, early stop, resume; and the tables that trackers get."""
+
+import json
+import shutil
+import signal
+import sqlite3
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+from runs_of_nano import OPTIONS, assert_same_end, launch, train, two, untimed_metrics
+
+from memalpha.cli import run
+from memalpha.training import checkpoints
+from memalpha.training.build import split_held_out
+from memalpha.training.config import RunOptions
+from memalpha.training.run import RunCallback
+
+VALIDATED = ["--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end", "true"]
+APART = [*VALIDATED, "--validation_instances", "4", "--eval_options", "{n: 8, split: test}", "--metric_for_best_model", "reward"]
+APART += ["--logging_steps", "2"]
+
+
+def held_out(folder, name):
+    return [json.loads(line)["result"] for line in (folder / "held_out" / f"{name}.jsonl").open()]
+
+
+def names(folder, name):
+    return [result["instance"] for result in held_out(folder, name)]
+
+
+def weights(folder):
+    (path,) = folder.glob("*model.safetensors")
+    return path.read_bytes()
+
+
+def summary(folder):
+    return {**json.loads((folder / "summary.json").read_text()), "seconds": 0}
+
+
+def assert_best_is_kept(folder, steps):
+    """The curve is that of the files, and the adapter is the checkpoint of its first maximum."""
+    rows = [row for row in untimed_metrics(folder) if "eval_reward" in row]
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    for row in rows:
+        results = held_out(folder, f"step-{row['step']:06d}")
+        for key in ("reward", "accuracy", "entries"):
+            assert row[f"eval_{key}"] == pytest.approx(sum(result[key] for result in results) / 4, abs=1e-12)
+    curve = [row["eval_reward"] for row in rows]
+    best = 1 + curve.index(max(curve))
+    chosen = {"step": best, "metric": "reward", "value": max(curve), "instances": 4, "on_after": False}
+    assert summary(folder)["selection"] == chosen
+    assert weights(folder / "adapter") == weights(folder / f"checkpoint-{best}")
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("validated") / "run"
+    assert train(folder, *APART) == 0
+    return folder
+
+
+def test_the_curve_the_best_checkpoint_and_the_instances_by_value(validated, tmp_path):
+    assert_best_is_kept(validated, 4)
+    before, after, first, last = (names(validated, name) for name in ("before", "after", "step-000001", "step-000004"))
+    assert before == after and first == last and len({*before, *first}) == 8
+    again = ["--model", str(validated / "adapter"), "--warm_start_steps", "0", "--output_dir", str(tmp_path / "again")]
+    assert run(["rollout", *OPTIONS, *APART, *again]) == 0
+    assert held_out(tmp_path / "again", "rollouts") == held_out(validated, "after")
+
+
+def test_validation_leaves_the_training_as_it_is(validated, tmp_path):
+    assert train(tmp_path / "plain", "--eval_data", "", "--logging_steps", "2") == 0
+    assert [row for row in untimed_metrics(validated) if "loss" in row] == untimed_metrics(tmp_path / "plain")
+    assert weights(validated / "checkpoint-4") == weights(tmp_path / "plain" / "checkpoint-4")
+
+
+def test_a_kill_after_a_validation_before_its_checkpoint(validated, tmp_path):
+    folder = tmp_path / "killed"
+    command = ["train", *OPTIONS, *APART, "--output_dir", str(folder)]
+    done = launch("tests/training/faulty_run.py", "after-validation", "4", "0", *command)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert not (folder / "checkpoint-3").exists() and (folder / "held_out" / "step-000003.jsonl").exists()
+    shutil.copy(folder / "held_out" / "step-000003.jsonl", folder / "held_out" / "step-000009.jsonl")  # of a longer run
+    assert train(folder, *APART, "--resume") == 0
+    assert not (folder / "held_out" / "step-000009.jsonl").exists()
+    assert_same_end(folder, validated)
+    assert summary(folder) == summary(validated) and weights(folder / "adapter") == weights(validated / "adapter")
+    for path in (validated / "held_out").iterdir():
+        assert (folder / "held_out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_early_stop_keeps_the_first_best_adapter_and_a_resumed_run_stays_stopped(validated, monkeypatch, tmp_path, capsys):
+    real, script = RunCallback.on_validated, {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.5, 5: 0.9, 6: 0.9}
+    told = lambda callback, results: real(callback, results) | {"accuracy": script[callback.trainer.state.global_step]}  # noqa: E731
+    monkeypatch.setattr(RunCallback, "on_validated", told)
+    options = ["--model", str(validated / "warm_start"), "--warm_start_steps", "0", "--full_finetuning", "false", "--lora_r", "4"]
+    options += [*VALIDATED, "--early_stopping_patience", "2", "--max_steps", "6", "--save_total_limit", "1"]
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    assert train(folder, *options) == 0
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    chosen = {"step": 2, "metric": "accuracy", "value": 0.5, "instances": 4, "on_after": True}
+    first = summary(folder)
+    assert (first["steps"], first["selection"]) == (4, chosen)
+    assert weights(folder / "adapter") == weights(folder / "checkpoint-2") != weights(folder / "checkpoint-4")
+    assert held_out(folder, "after") == held_out(folder, "step-000002")
+    folder.rename(moved)  # a checkpoint names no place
+    (moved / "summary.json").unlink()
+    shutil.rmtree(moved / "adapter")
+    assert train(moved, *options, "--resume") == 0
+    assert summary(moved) == first and weights(moved / "adapter") == weights(moved / "checkpoint-2")
+    assert [row["step"] for row in untimed_metrics(moved) if "loss" in row] == [1, 2, 3, 4]
+    shutil.rmtree(moved / "checkpoint-2")
+    assert train(moved, *options, "--resume") == 1
+    assert "checkpoint-2, the best one, cannot be loaded" in capsys.readouterr().err
+
+
+def test_two_processes_validate_together(tmp_path):
+    folder = tmp_path / "run"
+    command = [*OPTIONS, *APART, "--max_steps", "2", "--per_device_train_batch_size", "16", "--output_dir", str(folder)]
+    done = two("-m", "memalpha", "train", *command)
+    assert (folder / "summary.json").is_file(), done.stderr[-2000:]
+    assert names(folder, "step-000001") == names(folder, "step-000002") == [f"toy-test-1-{index}" for index in (0, 2, 4, 6)]
+    assert_best_is_kept(folder, 2)
+
+
+def test_held_out_instances_are_split_at_even_distances():
+    assert split_held_out(RunOptions(validation_instances=2), "abcdef") == (["a", "d"], ["b", "c", "e", "f"])
+    assert split_held_out(RunOptions(validation_instances=2, eval_instances=3), "abcdef") == (["a", "d"], ["b", "c", "e"])
+    assert split_held_out(RunOptions(eval_instances=2), "abcdef") == ([], ["a", "b"])
+
+
+def test_engines_are_given_the_best_weights_anew(monkeypatch):
+    """vLLM would go on drawing with the weights of the last step."""
+    state, loaded = SimpleNamespace(best_global_step=2, global_step=4, best_model_checkpoint=None), []
+    trainer = SimpleNamespace(state=state, args=SimpleNamespace(output_dir="run"), _served=4, _last_loaded_step=4)
+    monkeypatch.setattr(checkpoints, "damage", lambda path: "")
+    trainer._load_best_model = lambda: loaded.append(state.best_model_checkpoint)
+    assert checkpoints.WholeCheckpoints.load_best(trainer) == 2
+    assert (loaded, trainer._served, trainer._last_loaded_step) == (["run/checkpoint-2"], -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ([*VALIDATED, "--save_steps", "2"], "save_steps 2 and eval_steps 1"),
+        (["--eval_strategy", "steps", "--eval_data", ""], "there are no held-out instances"),
+        (["--validation_instances", "2"], "without eval_strategy"),
+        ([*VALIDATED[:4], "--early_stopping_patience", "2"], "without load_best_model_at_end"),
+        ([*VALIDATED, "--validation_instances", "64"], "validation_instances is 64"),
+        ([*VALIDATED, "--metric_for_best_model", "content", "--warm_start_steps", "0"], "'content', which has no value"),
+        (["--log_completions", "true"], "log_completions without report_to"),
+    ],
+)
+def test_what_cannot_be_done_is_said(tmp_path, capsys, options, named):
+    assert train(tmp_path / "run", *options) == 1
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
+def test_a_tracker_gets_tables_of_rollouts_and_the_curve(tmp_path, monkeypatch, tracker):
+    if not find_spec(tracker):
+        pytest.skip(f"{tracker} is not installed")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "TRACKIO_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    folder, tables = tmp_path / "run", []
+    options = ["--report_to", tracker, "--log_completions", "true", "--num_completions_to_print", "5", *VALIDATED[:4]]
+    done = launch("-m", "memalpha", "train", *OPTIONS, "--max_steps", "2", *options, "--output_dir", str(folder))
+    assert done.returncode == 0, done.stderr[-2000:]
+    for table in map(json.loads, (path.read_text() for path in tmp_path.rglob("*.table.json"))):  # W&B
+        tables.append([dict(zip(table["columns"], row, strict=True)) for row in table["data"]])
+    for database in tmp_path.glob("*.db"):  # Trackio
+        logged = [json.loads(row) for (row,) in sqlite3.connect(database).execute("select metrics from metrics")]
+        tables += [row["rollouts"]["_value"] for row in logged if "rollouts" in row]
+        curve = [row["eval_accuracy"] for row in untimed_metrics(folder) if "eval_accuracy" in row]
+        assert [row["eval/accuracy"] for row in logged if "eval/accuracy" in row] == curve and len(curve) == 2
+    assert sorted(table[0]["step"] for table in tables) == [1, 2] and not (folder / "completions").exists()
+    for table in tables:
+        lines = map(json.loads, (folder / "trajectories" / f"step-{table[0]['step']:06d}-rank-0.jsonl").open())
+        drawn = [{**step, "instance": line["instance"], "reward": step["total"]} for line in lines for step in line["steps"]]
+        assert [row["chunk"] for row in table] == [0, 1, 1, 1, 1] and len(drawn) == 64
+        for row, place in zip(table, (0, 15, 31, 47, 63), strict=True):
+            assert {**row, "step": 0} == {"step": 0, **{name: drawn[place][name] for name in row if name != "step"}}
