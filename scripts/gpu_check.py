@@ -1,7 +1,6 @@
 """Trains a few steps on one GPU, measures them, and says whether all is well; scripts/gpu_check.sh installs and starts it.
 
-Writes DIR/gpu_check.json and DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU. The checks B1 to
-B7 are of faults that only GPUs or 16 bits show (docs/scale.md).
+Writes DIR/gpu_check.json and DIR/run; B1 to B7: docs/scale.md. Exit code 0: all is well; 1: see ``failures``; 2: no GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CPU_OPTIONS = {
     "eval_instances": "4", "per_device_train_batch_size": "8",
 }  # fmt: skip
 MOST_APART = 0.2  # nats; rounding to 16 bits gives about .1
-MOST_WAITS = 4
+MOST_WAITS = 5  # a decoded token, prefill included
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,32 +48,27 @@ def main(arguments: list[str] | None = None) -> int:
     output = known.output.resolve()
     os.chdir(ROOT)
     options = {**(CPU_OPTIONS if known.cpu else GPU_OPTIONS), "max_steps": str(known.steps), "output_dir": str(output / "run")}
-    found = measure(output / "run", options) | {"device": "CPU", "peak_memory_GB": None}
+    found = measure(output / "run", options, "cpu" if known.cpu else "cuda") | {"device": "CPU", "peak_memory_GB": None}
     if not known.cpu:
         found |= {"device": torch.cuda.get_device_name(0), "peak_memory_GB": torch.cuda.max_memory_allocated() / 1e9}
-    found["checks"] = checks(as_words(options), "cpu" if known.cpu else "cuda", found.get("steps", []))
-    for name, (well, said) in found["checks"].items():
-        print(f"{name} {'pass' if well else 'FAIL'}  {said}")
-    found["failures"] += [f"{name}: {said}" for name, (well, said) in found["checks"].items() if not well]
     (output / "gpu_check.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    hidden = ("steps", "environment", "options", "checks")
-    print(json.dumps({name: value for name, value in found.items() if name not in hidden}, indent=1))
+    for name, (well, said) in found.pop("checks", {}).items():
+        print(f"{name} {'pass' if well else 'FAIL'}  {said}")
+    print(json.dumps({name: value for name, value in found.items() if name not in ("steps", "environment", "options")}, indent=1))
     return 1 if found["failures"] else 0
 
 
-def as_words(options: dict[str, str]) -> list[str]:
-    return [word for name, value in options.items() for word in (f"--{name}", value)]
-
-
-def measure(run: Path, options: dict[str, str]) -> dict[str, Any]:
+def measure(run: Path, options: dict[str, str], device: str) -> dict[str, Any]:
     from memalpha import cli
 
-    code = cli.run(["train", *as_words(options), "--overwrite"])
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    code = cli.run(["train", *words, "--overwrite"])
     if code:
         return {"options": options, "failures": [f"memalpha train ended with code {code}"]}
     files = {name: json.loads((run / f"{name}.json").read_text(encoding="utf-8")) for name in ("environment", "summary")}
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     found = {"options": options, "environment": files["environment"], "steps": rows, "speed": speed(rows)}
+    found["checks"] = checks(words, device, rows)
     found |= {name: files["summary"][name]["accuracy"] for name in ("before", "after")}
     return {**found, "failures": failures(rows, int(options["max_steps"]), found)}
 
@@ -126,14 +120,11 @@ def checks(words: list[str], device: str, rows: list[dict[str, Any]]) -> dict[st
         packed.packed_logps(model.float(), given[:1])
     found["B6"] = bool(used.call_count) == (device == "cpu"), f"layers made for CPUs ran {used.call_count} times"
     endless = type("Endless", (HFGenerator,), {"end_ids": frozenset()})(model, parts.tokenizer, merge_adapters=False, logprobs=True)
-    totals = []
-    for new in (8, 40):
-        began = time.perf_counter()
-        with Watch() as seen:
-            endless.generate([Prompt((), tuple(row.completion_ids[:64])) for row in given], Sampling(new, 1.0, seed=1))
-        totals.append((seen.waits, 1000 * (time.perf_counter() - began)))
-    waits, ms = ((late - early) / 32 for early, late in zip(*totals, strict=True))
-    found["B7"] = waits <= MOST_WAITS, f"waits for the device a decoded token: {waits:g} (<= {MOST_WAITS}); {ms:.1f} ms, watched"
+    began = time.perf_counter()
+    with Watch() as seen:
+        endless.generate([Prompt((), tuple(row.completion_ids[:64])) for row in given], Sampling(40, 1.0, seed=1))
+    waits, ms = seen.waits / 40, 25 * (time.perf_counter() - began)
+    found["B7"] = waits < MOST_WAITS, f"waits for the device a decoded token: {waits:g} (< {MOST_WAITS}); {ms:.1f} ms, watched"
     return found
 
 
@@ -154,6 +145,7 @@ def failures(rows: list[dict[str, Any]], steps: int, found: dict[str, Any]) -> l
         said += [f"step {row['step']}: {name} is {row.get(name)}" for name in bad]
     if rows and all(row["loss"] == 0 for row in rows):
         said.append("the loss is 0 at every step: no rollout differed from its group")
+    said += [f"{name}: {seen}" for name, (well, seen) in found.get("checks", {}).items() if not well]
     scores = {name: math.nan if found[name] is None else found[name] for name in ("before", "after")}
     return said + [f"accuracy {name} is {score}" for name, score in scores.items() if not 0 <= score <= 1]
 

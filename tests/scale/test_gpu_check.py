@@ -69,7 +69,8 @@ def test_the_options_for_a_gpu_exist():
 
 def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    words = gpu_check.as_words({**gpu_check.CPU_OPTIONS, "output_dir": str(tmp_path)})
+    options = {**gpu_check.CPU_OPTIONS, "output_dir": str(tmp_path)}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
     drawn, layout, kept = hf.draw, prefix_attention.group_layout, [{"sampling/sampling_logp_difference/mean": 0.1}]
 
     def square(start, prefix, lengths, device):
