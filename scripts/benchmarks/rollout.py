@@ -82,6 +82,7 @@ def run(options: Any) -> dict[str, Any]:
             run_rollouts(instances, parts.agent, Replay(servers.generate, lockstep), sampling)
 
         variants["vllm"] = served
+    variants = {name: call for name, call in variants.items() if name in ("lockstep", *(options.only or variants))}
     series = common.alternate(variants, options.rounds or (1 if options.quick else 3), warmup=0 if options.quick else 1)
     scale = dict.fromkeys(variants, 1) | {"sequential": len(rollouts)}
     table = [series[name].row(name, scale[name]) for name in variants]

@@ -107,7 +107,14 @@ def test_three_steps_of_rollouts_by_the_server_and_none_from_another_policy(serv
 
 
 def test_the_base_reads_and_judges_at_the_server_that_draws_with_the_adapter(server, tmp_path):
-    asked = ["--endpoint_url", server.url, "--endpoint_model", "base", "--judge_extra", "{structured_outputs: {choice: [yes, no]}}"]
+    asked = [
+        "--endpoint_url",
+        server.url,
+        "--endpoint_model",
+        "base",
+        "--judge_extra",
+        "{structured_outputs: {choice: ['yes', 'no']}}",
+    ]
     weights = [
         "--per_device_train_batch_size",
         "8",
