@@ -33,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--skip-trl", action="store_true", help="update: compare with the matrix products alone")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="update: of the ratios; cpu on a shared machine")
     parser.add_argument("--rows-per-forward", type=int, default=24, help="update: ours; memory grows with it (default 24)")
-    parser.add_argument(
-        "--steps", type=int, default=4, help="overhead, overlap: steps, the first of which is not counted (default 4)"
-    )
+    parser.add_argument("--only", nargs="+", default=[], help="rollout: these variants beside lockstep")
+    parser.add_argument("--vllm", default="", help="rollout: URL (with /v1) of a vLLM server of the base model, named base")
+    parser.add_argument("--steps", type=int, default=4, help="overhead, overlap: steps, the first not counted (default 4)")
     parser.add_argument("--entries", type=int, nargs="+", help="retrieval: sizes (default 100 10000 1000000)")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"], help="retrieval")
     parser.add_argument("--queries", type=int, default=200, help="retrieval: queries that recall is measured on (default 200)")

@@ -65,10 +65,12 @@ class Training:
 
 QWEN3_4B = Model(2560, 36, 32, 8, 128, 9728, 151936)
 QWEN3_32B = Model(5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
+QWEN3_06B = Model(1024, 28, 16, 8, 128, 3072, 151936)
 SMOLLM2_135M = Model(576, 30, 9, 3, 64, 1536, 49152)
 UPDATE, PREFILL, DECODE = 0.35 * 989e12, 0.5 * 989e12, 0.6 * 3.35e12  # of an H100 SXM: operations and bytes a second, by part
 PUBLISHED = Setting()
 LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
+HEAD_BLOCK = 2**26  # logits of a frozen head that are there at once (memalpha.training.logprobs)
 
 
 def update_tokens(setting: Setting, training: Training) -> float:
@@ -140,7 +142,10 @@ def memory(model: Model, width: int, setting: Setting, training: Training, gpus:
     layers = 1 if training.checkpointing else model.layers
     inside = 8 * model.hidden + 4 * model.intermediate + 2 * (model.heads + model.kv_heads) * model.head_dim
     activations = tokens * width * (model.layers * model.hidden + layers * inside)
-    logits = training.rows_per_forward * setting.completion * model.vocabulary * 2 * width
+    predicted = training.rows_per_forward * setting.completion
+    logits = predicted * model.vocabulary * 2 * width  # a trained head: all of them, and their gradient
+    if training.lora_rank:  # a frozen one: a block of them, also in float32, and three times the hidden states
+        logits = min(HEAD_BLOCK, predicted * model.vocabulary) * (width + 4) + predicted * model.hidden * 12
     parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer, "activations": activations, "logits": logits}
     return {**parts, "sum": sum(parts.values())}
 
@@ -192,6 +197,7 @@ STEPS = {name: (variant, PUBLISHED) for name, variant in VARIANTS.items()}
 STEPS["LoRA, a fifth of the questions"] = (LORA, replace(PUBLISHED, questions=PUBLISHED.questions / 5))
 LAYOUTS = {"LoRA, DDP": (LORA, 8, "ddp"), "all weights, one GPU": (FULL, 1, "ddp")}
 LAYOUTS |= {f"all weights, {name}, 8 GPUs": (FULL, 8, name.replace("-", "").lower()) for name in ("FSDP2", "ZeRO-2", "ZeRO-3")}
+ONE_GPU = Setting(8, 8, 3, shared=320, own=256, completion=96), Training(16, checkpointing=False)  # configs/train/one-gpu.yaml
 SIZES = {
     "weights in 16 bits, GB": QWEN3_4B.parameters * 2 / GB,
     "adapter of rank 32, million weights": QWEN3_4B.lora(32) / 1e6,
@@ -228,7 +234,11 @@ def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False, unit
 TABLES: dict[str, Callable[[], str]] = {
     "work": lambda: table({name: work(variant) for name, variant in VARIANTS.items()}, turned=True),
     "sizes": lambda: table({"Qwen3-4B": SIZES}, turned=True),
-    "memory": lambda: table({name: memory(QWEN3_4B, 2, PUBLISHED, *layout) for name, layout in LAYOUTS.items()}, unit=GB),
+    "memory": lambda: table(
+        {name: memory(QWEN3_4B, 2, PUBLISHED, *layout) for name, layout in LAYOUTS.items()}
+        | {"Qwen3-0.6B, `one-gpu.yaml`": memory(QWEN3_06B, 2, *ONE_GPU, 1, "ddp")},
+        unit=GB,
+    ),
     "step": lambda: table({f"{name}, {gpus}": step(gpus, *of) for name, of in STEPS.items() for gpus in (1, 8, 32)}),
     "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
     "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),

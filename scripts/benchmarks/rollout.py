@@ -3,6 +3,8 @@
 ``lockstep``        ``run_rollouts`` with ``HFGenerator``: all rollouts at once, what a group shares of its prompts computed once.
 ``plain_generate``  the same lockstep, all prompts padded on the left and given to transformers' ``model.generate``.
 ``sequential``      ``model.generate`` at batch 1, one chunk and one rollout after the other; timed on one and scaled up.
+``bfloat16``        ``lockstep`` as in 16-bit training: weights in bfloat16, the adapter beside them, log-probabilities kept.
+``vllm``            the same lockstep at a vLLM server (``--vllm URL``) of the base without an adapter, which is its fastest way.
 
 All read the same prompts: a first run is recorded, and its completions lead the memories of every variant, while the tokens that
 the variant draws are timed and dropped. Every completion has the same number of tokens. ``model.generate`` gets the adapter merged
@@ -11,6 +13,7 @@ for good before the clock starts; ``lockstep`` merges it inside every call, as i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +37,7 @@ def run(options: Any) -> dict[str, Any]:
 
     from memalpha.agent.rollout import run_rollouts
     from memalpha.generation.hf import HFGenerator
+    from memalpha.generation.vllm_server import VLLMServers
     from memalpha.training.build import build_parts
     from memalpha.types import Sampling
 
@@ -46,6 +50,8 @@ def run(options: Any) -> dict[str, Any]:
     instances = [instance for instance in parts.instances[:4] for _ in range(group)]
     sampling = Sampling(new, 1.0, 1.0, 0, seed=1)
     ours = Endless(parts.model, parts.tokenizer, max_batch=arguments.run.generation_rows)
+    half = build_parts(common.quickstart(options, options.folder, "--dtype", "bfloat16")).model
+    lower = Endless(half, parts.tokenizer, max_batch=arguments.run.generation_rows, merge_adapters=False, logprobs=True)
     plain = other.model.merge_and_unload().eval()
     plain.generation_config.eos_token_id = None
 
@@ -66,9 +72,19 @@ def run(options: Any) -> dict[str, Any]:
         "lockstep": lambda: run_rollouts(instances, parts.agent, Replay(ours.generate, lockstep), sampling),
         "plain_generate": lambda: run_rollouts(instances, parts.agent, Replay(generate, lockstep), sampling),
         "sequential": lambda: run_rollouts(instances[:1], parts.agent, Replay(generate, alone), sampling),
+        "bfloat16": lambda: run_rollouts(instances, parts.agent, Replay(lower.generate, lockstep), sampling),
     }
+    if options.vllm:
+        (client,) = (servers := VLLMServers([options.vllm]))._clients
+
+        def served() -> None:
+            client.extra = {"ignore_eos": True, "cache_salt": str(time.time())}  # its cache holds no prompts of earlier rounds
+            run_rollouts(instances, parts.agent, Replay(servers.generate, lockstep), sampling)
+
+        variants["vllm"] = served
+    variants = {name: call for name, call in variants.items() if name in ("lockstep", *(options.only or variants))}
     series = common.alternate(variants, options.rounds or (1 if options.quick else 3), warmup=0 if options.quick else 1)
-    scale = {"lockstep": 1, "plain_generate": 1, "sequential": len(rollouts)}
+    scale = dict.fromkeys(variants, 1) | {"sequential": len(rollouts)}
     table = [series[name].row(name, scale[name]) for name in variants]
     prompts = [step.prompt for rollout in rollouts for step in rollout.steps]
     for row in table:
@@ -80,7 +96,7 @@ def run(options: Any) -> dict[str, Any]:
     details = {"sizes": {"rollouts": len(rollouts), "chunks": len(lockstep), **tokens}, "table": table}
 
     def ratios(clock: str) -> dict[str, list[float]]:
-        found = {name: common.ratio(series[name], series["lockstep"], clock) for name in ("sequential", "plain_generate")}
+        found = {name: common.ratio(series[name], series["lockstep"], clock) for name in variants if name != "lockstep"}
         return {name: [value * scale[name] for value in values] for name, values in found.items()}
 
     details["ratios_and_quartiles"] = {clock: ratios(clock) for clock in ("wall", "cpu")}

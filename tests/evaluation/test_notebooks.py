@@ -44,7 +44,7 @@ def executed(name: str) -> list[str]:
 
 
 def test_there_are_the_notebooks_and_none_holds_output() -> None:
-    assert NAMES == ["data_tour.ipynb", "evaluation.ipynb", "rollouts.ipynb"]
+    assert NAMES == ["data_tour.ipynb", "evaluation.ipynb", "rollouts.ipynb", "train_on_one_gpu.ipynb"]
     assert {name: found for name in NAMES if (found := faults((FOLDER / name).read_text(encoding="utf-8")))} == {}
 
 
@@ -78,3 +78,13 @@ def test_the_rollouts() -> None:
     (counted,) = [cell for cell in said if "never written" in cell]
     assert sum(map(int, re.findall(r"\d+", counted))) == 32 * 8  # rollouts of a step x questions of an instance
     assert "paired difference" in said[-2] and "on 8 instances" in said[-2]
+
+
+def test_the_training_on_one_gpu_in_small(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("MEMALPHA_SMALL", "1")
+    monkeypatch.setenv("MEMALPHA_RUN", str(tmp_path / "run"))
+    said = executed("train_on_one_gpu.ipynb")
+    assert sum(cell.count("<svg") for cell in said) == 2
+    (trained,) = [cell for cell in said if "paired difference" in cell]
+    assert "step 4 of 4" in trained and "on 8 instances" in trained
+    assert said[-1].startswith("memory: [") and "was " in said[-1] and "expected '" in said[-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
+import cost_model
 import pytest
 from accelerate.commands import launch
 from accelerate.commands.config.config_args import load_config_from_file
@@ -74,6 +75,16 @@ def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
     assert plugin.cpu_ram_efficient_loading is False
     assert plugin.state_dict_type.name == "FULL_STATE_DICT"
     assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
+
+
+def test_the_run_for_one_gpu_is_the_one_whose_memory_is_reckoned():
+    config = ROOT / "configs/train/one-gpu.yaml"
+    run, agent, _, grpo = parse_train_arguments(["--config", str(config), "--use_cpu", "true", "--bf16", "false"])
+    setting, training = cost_model.ONE_GPU
+    assert (grpo.per_device_train_batch_size, grpo.num_generations) == (setting.instances * setting.rollouts, setting.rollouts)
+    assert (run.lora_r, run.rows_per_forward, grpo.gradient_checkpointing) == (training.lora_rank, 8, training.checkpointing)
+    assert (agent.view_tokens, agent.max_completion_length) == (setting.own, setting.completion) and run.dtype == "bfloat16"
+    assert sum(cost_model.memory(cost_model.QWEN3_06B, 2, setting, training, 1, "ddp").values()) / 2 < 8e9  # a part of 16 GB
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from memalpha.training.logprobs import GPU_HEAD_ELEMENTS
+
 # q 8x4, k and v 8x2 each, o 4x8, gate, up and down 8x10 each: 32 + 32 + 32 + 240 = 336 weights a layer
 TINY = cost.Model(hidden=8, layers=3, heads=2, kv_heads=1, head_dim=2, intermediate=10, vocabulary=50)
 SMALL = cost.Setting(instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5)
 BARE = cost.Training(lora_rank=0, checkpointing=False)
 
 
-def test_weights_of_a_real_model_are_those_of_transformers():
-    model = cost.QWEN3_4B
+@pytest.mark.parametrize("model", [cost.QWEN3_4B, cost.QWEN3_06B])
+def test_weights_of_a_real_model_are_those_of_transformers(model):
     config = Qwen3Config(
         hidden_size=model.hidden, num_hidden_layers=model.layers, num_attention_heads=model.heads,
         num_key_value_heads=model.kv_heads, head_dim=model.head_dim, intermediate_size=model.intermediate,
@@ -66,6 +68,8 @@ def test_memory_by_hand():
     adapters = cost.memory(TINY, 2, SMALL, replace(BARE, lora_rank=2), 8, "ddp")
     assert adapters["weights"] == 2 * 1408 + 6 * TINY.lora(2)
     assert adapters["optimizer"] == 8 * TINY.lora(2)
+    assert adapters["logits"] == 80 * 50 * 6 + 80 * 8 * 12  # a frozen head: fewer than a block
+    assert cost.HEAD_BLOCK == GPU_HEAD_ELEMENTS
 
 
 def test_a_measured_run_is_predicted_from_another():

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import gpu_check
 import pytest
+import torch
 
+from memalpha.generation import hf
+from memalpha.training import config, fast_layers, packed, prefix_attention, trainer
 from memalpha.training.config import parse_train_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +26,7 @@ def test_it_trains_in_bfloat16_and_writes_what_it_measured(tmp_path, monkeypatch
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert gpu_check.main(["--cpu", "--steps", "2", "--output", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "gpu_check.json").read_text())
-    assert found["failures"] == []
+    assert found["failures"] == [] and all(well for well, _ in found["checks"].values())
     assert len(found["steps"]) == 2 and all(math.isfinite(row["loss"]) for row in found["steps"])
     assert found["options"]["dtype"] == "bfloat16" and found["options"]["bf16"] == "true"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -62,3 +65,31 @@ def test_the_options_for_a_gpu_exist():
     assert (run.dtype, run.train_data, run.eval_options) == ("bfloat16", "synthetic", {"n": 48, "split": "test"})
     assert grpo.bf16 and grpo.per_device_train_batch_size == 64
     assert (ROOT / run.adapter).is_dir()
+
+
+def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    options = {**gpu_check.CPU_OPTIONS, "output_dir": str(tmp_path)}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    drawn, layout, kept = hf.draw, prefix_attention.group_layout, [{"sampling/sampling_logp_difference/mean": 0.1}]
+
+    def square(start, prefix, lengths, device):
+        torch.ones(sum(lengths), sum(lengths), dtype=torch.bool, device=device)
+        return layout(start, prefix, lengths, device)
+
+    def waiting(logits, sampling, uniforms, **options):
+        assert logits.amax().item() >= logits.amin().item()
+        return drawn(logits, sampling, uniforms, **options)
+
+    faults = {
+        "B2": (packed, "frozen_head", lambda model: None), "B3": (prefix_attention, "group_layout", square),
+        "B4": (config, "GRPO", {**config.GRPO, "fp16": (lambda v: True, "")}), "B7": (hf, "draw", waiting),
+        "B5": (trainer, "finite_gradients", lambda model: True), "B6": (fast_layers, "is_plain", lambda *tensors: False),
+    }  # fmt: skip
+    for name, fault in {"B1": None, **faults}.items():
+        with monkeypatch.context() as planted:
+            if fault:
+                planted.setattr(*fault)
+            found = gpu_check.checks(words, "cpu", kept if fault else [{}])
+        assert [check for check, (well, _) in found.items() if not well] == [name]
+    assert list(found) == [f"B{number}" for number in range(1, 8)]

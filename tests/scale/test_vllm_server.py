@@ -64,17 +64,8 @@ class Server:
 
 
 AGENT = [
-    "--schema",
-    "toy",
-    "--codec",
-    "compact",
-    "--max_chunk_tokens",
-    "64",
-    "--view_tokens",
-    "64",
-    "--max_completion_length",
-    "32",
-]
+    "--schema", "toy", "--codec", "compact", "--max_chunk_tokens", "64", "--view_tokens", "64", "--max_completion_length", "32",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +104,35 @@ def test_three_steps_of_rollouts_by_the_server_and_none_from_another_policy(serv
     assert [path.name for path in served] == [name for name in server.models() if name != "base"]  # older ones are unloaded
     lines = (tmp_path / "run" / "trajectories" / "step-000003-rank-0.jsonl").read_text().splitlines()
     assert len({json.loads(line)["steps"][0]["completion"] for line in lines}) > 1  # rollouts of a group differ
+
+
+def test_the_base_reads_and_judges_at_the_server_that_draws_with_the_adapter(server, tmp_path):
+    asked = [
+        "--endpoint_url",
+        server.url,
+        "--endpoint_model",
+        "base",
+        "--judge_extra",
+        "{structured_outputs: {choice: ['yes', 'no']}}",
+    ]
+    weights = [
+        "--per_device_train_batch_size",
+        "8",
+        "--content_weight",
+        "1.0",
+        "--reader",
+        "endpoint",
+        "--content_judge",
+        "endpoint",
+        "--max_steps",
+        "2",
+    ]
+    assert train(tmp_path / "run", server, *asked, *weights) == 0
+    rows = metrics(tmp_path / "run")
+    assert [row["memory/masked"] for row in rows] == [0.0, 0.0] and max(row["memory/calls_per_chunk"] for row in rows) > 0
+    assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
+    log = server.log.read_text()
+    assert log.count('POST /v1/chat/completions HTTP/1.1" 200') > 2 * 8 * 8  # every question of every rollout, and writes
 
 
 def test_a_server_that_is_killed_is_waited_for_and_given_the_adapter_again(server, tmp_path):
