@@ -19,7 +19,10 @@ from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
 from memalpha.generation.merging import merged_lora
+from memalpha.generation.products import fast_linears
 from memalpha.types import Completion, Prompt, Sampling, StopReason
+
+_MANY = 4  # rows from which laying out the weights anew pays
 
 
 class _Prefilled(NamedTuple):
@@ -60,7 +63,8 @@ class HFGenerator:
         order = _by_prefix(prompts)
         completions: dict[int, Completion] = {}
         merged = merged_lora(self.model) if self.merge_adapters else nullcontext()
-        with torch.no_grad(), _evaluating(self.model), merged:
+        many = len(prompts) >= _MANY and self.merge_adapters
+        with torch.no_grad(), _evaluating(self.model), merged, fast_linears(self.model) if many else nullcontext():
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
                 completions.update(zip(rows, self._batch([prompts[i] for i in rows], sampling, uniforms[rows]), strict=True))

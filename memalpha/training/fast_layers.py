@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from memalpha.generation.products import fits, product
+
 NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 """Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + variance_epsilon)``."""
 
@@ -74,7 +76,9 @@ class LoraProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         """Multiply x (tokens, inputs); weight (outputs, inputs), bias (outputs,), a (rank, inputs), b (outputs, rank)."""
         inner = x @ a.t()
-        y = nn.functional.linear(x, weight, bias)
+        y = product(x, weight) if fits(weight) else nn.functional.linear(x, weight, bias)
+        if bias is not None and fits(weight):
+            y.add_(bias)
         y.addmm_(inner, b.t(), alpha=scale)
         ctx.save_for_backward(x, weight, a, b, inner)
         ctx.scale = scale
@@ -91,7 +95,7 @@ class LoraProduct(torch.autograd.Function):
         if of_x or of_a:
             low = grad @ b.t().contiguous().t()  # (tokens, rank)
         if of_x:
-            dx = (grad @ weight).addmm_(low, a, alpha=ctx.scale)
+            dx = product(grad, weight, transposed=True).addmm_(low, a, alpha=ctx.scale)
         if of_a:
             da = (low.t() @ x).mul_(ctx.scale)
         if of_b:

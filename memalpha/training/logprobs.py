@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from memalpha.generation.products import blocks, fits, product
+
 ELEMENTS_AT_ONCE = 2**20
 
 
@@ -72,6 +74,8 @@ PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 TOKENS_AT_ONCE = 512
 HEAD_ELEMENTS, GPU_HEAD_ELEMENTS = 2**18, 2**26
 """Logits of one block: what the cache of a CPU holds, or a quarter of a gigabyte."""
+HEAD_ROWS = 2048
+"""Rows of the head in one block, where blocks are laid out for oneDNN."""
 
 
 def frozen_head(model: Any) -> Any | None:
@@ -142,15 +146,16 @@ def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Te
         part = hidden[start : start + TOKENS_AT_ONCE]
         sums = mean[start : start + len(part)]
         top, total = torch.full((len(part), 1), -torch.inf, device=device), torch.zeros(len(part), 1, device=device)
-        for block in torch.split(weight, max(1, elements // len(part))):
-            logits = part @ block.t()
+        for block in blocks(weight, HEAD_ROWS) if fits(weight) else torch.split(weight, max(1, elements // len(part))):
+            logits = product(part, block)
             rounded, scores = logits.dtype, logits.float()
             before, top = top, torch.maximum(top, scores.amax(-1, keepdim=True))
             shrink = (before - top).exp_()
             scores.sub_(top).exp_()
             total.mul_(shrink).add_(scores.sum(-1, keepdim=True))
             if needs_mean and block.dtype is torch.float32:
-                sums.mul_(shrink).addmm_(scores, block)
+                sums.mul_(shrink)
+                sums = sums.add_(product(scores, block, transposed=True)) if fits(block) else sums.addmm_(scores, block)
             elif needs_mean:
                 sums.mul_(shrink).add_(scores.to(block.dtype) @ block)
         norms[start : start + len(part)] = (top + total.log()).squeeze(-1)

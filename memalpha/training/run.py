@@ -29,6 +29,7 @@ from memalpha.config import names
 from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
+from memalpha.generation import products
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
@@ -333,6 +334,7 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
         config, here = all_options(arguments), {**environment(state.num_processes), "dtype": dtype}
+        here["float32_products"] = "oneDNN" if products.faster() else "PyTorch"
         here["data"] = {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)}
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         if run.resume:

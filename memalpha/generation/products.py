@@ -1,0 +1,86 @@
+"""Products with float32 weights on CPUs through oneDNN, which lays a weight out once.
+
+PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors alone. On an AMD EPYC oneDNN was 2.0 to 3.4 times as
+fast (docs/performance.md). Where ``faster`` is false, nothing here is used, and results are PyTorch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LEAST = 2**16
+"""Elements of a weight that is worth laying out."""
+_CPUS = Path("/proc/cpuinfo")
+
+
+@cache
+def faster() -> bool:
+    """Whether oneDNN is used: a processor with AVX-512 of another maker than Intel, and a PyTorch that has its operations."""
+    other = _CPUS.is_file() and "GenuineIntel" not in _CPUS.read_text(encoding="utf-8")
+    return other and torch.backends.cpu.get_cpu_capability() == "AVX512" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def fits(weight: Tensor) -> bool:
+    """Whether products with a weight (outputs, inputs) go through oneDNN; not under ZeRO-3 or autocast."""
+    plain = weight.dtype is torch.float32 and weight.device.type == "cpu" and type(weight) in (Tensor, nn.Parameter)
+    taken = hasattr(weight, "ds_id") or torch.is_autocast_enabled("cpu")
+    return plain and weight.numel() >= LEAST and not taken and faster()
+
+
+def product(x: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
+    """Return x @ weight.T, or x @ weight if ``transposed``, without a gradient; x (rows, inputs or outputs)."""
+    if not fits(weight):
+        return x @ (weight if transposed else weight.t())
+    return torch.ops.mkldnn._linear_pointwise(x, _laid_out(weight, transposed), None, "none", [], "")  # type: ignore[no-any-return]
+
+
+def blocks(weight: Any, rows: int) -> Sequence[Tensor]:
+    """Split a weight into blocks of rows; always the same tensors, so that each is laid out once, while the weight is the same."""
+    state = (weight._version, weight.data_ptr(), rows)
+    if getattr(weight, "_blocks", (None,))[0] != state:
+        weight._blocks = (state, torch.split(weight.detach(), rows))
+    return weight._blocks[1]  # type: ignore[no-any-return]
+
+
+def _laid_out(weight: Any, transposed: bool) -> Tensor:
+    """The weight in oneDNN's layout, kept with it until it changes."""
+    state = (weight._version, weight.data_ptr())
+    if getattr(weight, "_laid_out", (None,))[0] != state:
+        weight._laid_out = (state, {})
+    kept: dict[bool, Tensor] = weight._laid_out[1]
+    if transposed not in kept:
+        plain = weight.detach().t().contiguous() if transposed else weight.detach()
+        kept[transposed] = torch.ops.mkldnn._reorder_linear_weight(plain)
+    return kept[transposed]
+
+
+@contextmanager
+def fast_linears(model: nn.Module) -> Iterator[None]:
+    """Let the plain linear layers of a model use ``product`` in the block, without gradients, with the weights as they are now."""
+    layers = [
+        layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
+    ]
+    before = [vars(layer.weight).pop("_laid_out", None) for layer in layers]
+    for layer in layers:
+        layer.forward = _forward_of(layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer, kept in zip(layers, before, strict=True):
+            del layer.forward
+            vars(layer.weight)["_laid_out"] = kept or (None,)
+
+
+def _forward_of(layer: nn.Linear) -> Any:
+    def forward(x: Tensor) -> Tensor:
+        y = product(x.reshape(-1, x.shape[-1]), layer.weight).view(*x.shape[:-1], -1)
+        return y if layer.bias is None else y.add_(layer.bias)
+
+    return forward
