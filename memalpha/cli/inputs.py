@@ -30,6 +30,7 @@ class AgentOptions(Options):
         model: Base of the adapter; null takes the one the adapter names.
         device: Torch device of the model.
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
+        archive: Whether what was read is kept and searched, too; null: as the agent was trained.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
         reader: Folder of a trained reader (``memalpha warmup --teaches reader``), instead of a server.
@@ -41,6 +42,7 @@ class AgentOptions(Options):
     model: str | None = None
     device: str = "cpu"
     retrieve_k: PositiveInt | None = None
+    archive: bool | None = None
     reader_url: str = ""
     reader_model: str = ""
     reader: str = ""
@@ -55,7 +57,9 @@ class AgentOptions(Options):
 
         key = read_key(self.key_file)
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
-        agent = MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
+        agent = MemoryAgent.load(
+            trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, archive=self.archive, device=self.device
+        )
         if client is not None:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
         elif self.reader:

@@ -34,6 +34,7 @@ class AgentOptions(Options):
 
     adapter: str = ""  # its adapter's folder (empty = the untrained base model)
     settings: Literal["shared", "own"] = "shared"  # the evaluation's (the adapter's schema and codec must match), or the adapter's
+    archive: bool = False  # search what was read, too
 
 
 class Agent(System):
@@ -42,6 +43,8 @@ class Agent(System):
     def __init__(self, setting: Setting, options: AgentOptions) -> None:
         self.setting = setting
         self.step = _step(setting, options)
+        if options.archive:
+            self.step = AgentStep(replace(self.step.config, archive=True), setting.host.tokenizer)
         self.generator = setting.host.generator(options.adapter)
         check_context(self.step, setting.host.config)
 

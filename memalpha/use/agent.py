@@ -90,10 +90,10 @@ class MemoryAgent:
     def load(
         cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
         key: bytes | None = None, reader: Reader | None = None, router: str | Path | None = None,
-        retrieve_k: int | None = None, device: str = "cpu",
+        retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu",
     ) -> MemoryAgent:  # fmt: skip
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
-        step, generator, name = load_trained(trained, model, router=router, device=device)
+        step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     def close(self) -> None:
@@ -284,12 +284,17 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
 
 
 def load_trained(
-    trained: str | Path, model: str | Path | None = None, *, router: str | Path | None = None, device: str = "cpu"
+    trained: str | Path,
+    model: str | Path | None = None,
+    *,
+    router: str | Path | None = None,
+    archive: bool | None = None,
+    device: str = "cpu",
 ) -> tuple[AgentStep, Generator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
-    ``model`` is the base (None: the one the adapter names), ``router`` a section router (None: the agent's own). The third value
-    is the agent's name, a Hub name with its commit.
+    ``model`` is the base (None: the one the adapter names), ``router`` a section router, ``archive`` whether what was read is kept
+    and searched, too (None: the agent's own). The third value is the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
@@ -299,6 +304,8 @@ def load_trained(
     config = AgentConfig.load(folder)
     if router is not None:
         config = replace(config, router=str(router))
+    if archive is not None:
+        config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
     policy = load_policy_model(folder) if whole else load_policy_model(model or base_of(folder), adapter=folder)
     try:
