@@ -227,12 +227,12 @@ class RunOptions(PolicyOptions, EndpointOptions):
 
 @dataclass
 class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig``, other defaults; ``per_device_train_batch_size`` counts rollouts, a multiple of G."""
+    """TRL's ``GRPOConfig``, other defaults; ``per_device_train_batch_size`` counts rollouts."""
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
     bf16: bool | None = field(default=False, metadata={"help": "Use bfloat16 (GPUs)."})
     gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory."})
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "Rollouts a process: instances x num_generations."})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Rollouts a process and optimizer step."})
     num_generations: int | None = field(default=8, metadata={"help": "G, the rollouts of one instance."})
     gradient_accumulation_steps: int = field(default=1, metadata={"help": "Multiplies per_device_train_batch_size."})
     steps_per_generation: int | None = field(default=1, metadata={"help": "Optimizer steps a batch of rollouts."})
@@ -257,11 +257,11 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
         cispo = CISPO if self.loss_type == "cispo" else {}
         check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM), **cispo})
         self._accumulate_at_once()
-        generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
-        if generations < 2 or rollouts % generations:
-            said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
-            raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
-        self.per_device_eval_batch_size = rollouts  # not used; TRL wants a multiple of num_generations
+        generations, rollouts, splits = self.num_generations or 0, self.per_device_train_batch_size, self.steps_per_generation or 1
+        if generations < 2 or rollouts * splits % generations:
+            said = f"per_device_train_batch_size is {rollouts}, steps_per_generation {splits}, num_generations {generations}"
+            raise InputError(said, expected="num_generations of at least 2, and a product of the others that is a multiple of it")
+        self.per_device_eval_batch_size = generations  # not used; TRL wants a multiple of num_generations
         super().__post_init__()
         if self.load_best_model_at_end and self.save_steps != self.eval_steps:
             said = f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}"

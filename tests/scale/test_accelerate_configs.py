@@ -99,5 +99,5 @@ def test_the_runs_for_gpus_are_those_of_the_published_setting(name, config, gpus
     assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
     assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
     assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
-    assert EXPECTED[config][1] == gpus and grpo.per_device_train_batch_size * gpus == 32 * 8
+    assert EXPECTED[config][1] == gpus and grpo.per_device_train_batch_size * (grpo.steps_per_generation or 1) * gpus == 32 * 8
     assert f"configs/accelerate/{config}.yaml" in path.read_text().splitlines()[0]

@@ -52,6 +52,7 @@ class Case:
     share_prefix: bool = True
     iterations: int = 1
     splits: int = 1  # steps_per_generation
+    a_step: int = 0  # rollouts a process and step, 0: whole groups
     accumulated: int = 1  # gradient_accumulation_steps; a step has the same rollouts
     start: str = "warm"  # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no adapter
     scale: str = "group"
@@ -185,7 +186,7 @@ def make_trainer(case, folder, **more):
     world = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = MemoryGRPOConfig(
         output_dir=str(folder), use_cpu="ACCELERATE_USE_FSDP" not in os.environ, num_generations=GROUP,
-        per_device_train_batch_size=(GROUP if case.splits > 1 else 2 * GROUP // world) // case.accumulated,
+        per_device_train_batch_size=case.a_step or (GROUP if case.splits > 1 else 2 * GROUP // world) // case.accumulated,
         gradient_accumulation_steps=case.accumulated, steps_per_generation=case.splits, num_iterations=case.iterations,
         max_steps=case.steps, max_completion_length=LONGEST, learning_rate=1e-2, lr_scheduler_type="constant",
         beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,

@@ -25,6 +25,7 @@ CASES = {
     "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
     "dapo, KL, sampled by another engine": Case("dapo", 0.1, generator="drifted", iterations=2),
     "dr_grpo, sampled by another engine": Case("dr_grpo", generator="drifted", padding=4),
+    "dapo, steps smaller than a group": Case("dapo", splits=4, a_step=2, steps=4),
     "dapo, drawn a batch ahead": Case("dapo", staleness=1, steps=4),
     "grpo, KL, drawn two batches ahead, two epochs": Case("grpo", 0.1, staleness=2, iterations=2, steps=8),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
