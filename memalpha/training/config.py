@@ -127,7 +127,8 @@ class PolicyOptions(Options):
     def check(self) -> None:
         """Check combinations of options."""
         if self.full_finetuning and (self.adapter or self.load_in_4bit):
-            raise InputError(f"full_finetuning with {self.adapter or 'load_in_4bit'}", expected="one of the two")
+            other = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
+            raise InputError(f"full_finetuning with {other}", expected="one of the two")
         if wrong := NOT_INIT & self.model_init_kwargs.keys():
             raise InputError(f"model_init_kwargs holds {', '.join(sorted(wrong))}", expected="the options dtype and load_in_4bit")
         if self.load_in_4bit and not find_spec("bitsandbytes"):

@@ -159,9 +159,9 @@ def test_an_erasure_without_a_receipt_is_found(folder, store):
 def test_no_digest_that_is_left_confirms_a_guess(folder, store):
     """Entry 2 comes from the same chunk as entry 1. Once 1 is forgotten, nothing tells which chunk and prompt that was."""
     journal, durable = store
-    chunk, prompt = "sha256:" + hashlib.sha256(b"the code is 4711").hexdigest(), hash_prompt([4, 7, 1, 1])
+    chunk, prompt = "sha256:" + hashlib.sha256(b"the code is swordfish").hexdigest(), hash_prompt([4, 7, 1, 1])
     with durable.writing(Origin("agent", chunk, prompt)) as memory:
-        memory.apply(insert("the code is 4711"))
+        memory.apply(insert("the code is swordfish"))
         memory.apply(insert("there is a code"))
     assert len({record.salt for record in durable._records()}) == 2  # without it, a commitment confirms no guess
     seen = durable.history("2")[0].origin
@@ -172,6 +172,6 @@ def test_no_digest_that_is_left_confirms_a_guess(folder, store):
         durable.forget("9")
     assert durable.keyed(prompt) == seen.prompt_hash
     durable.forget("1")
-    assert files_with(folder, secret, chunk[7:], prompt, "4711") == []
+    assert files_with(folder, secret, chunk[7:], prompt, "swordfish") == []
     assert durable.history("2")[0].origin == seen and durable.keyed(prompt) != seen.prompt_hash
     assert journal.verify().ok

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from memalpha.agent.codecs import make_codec
 from memalpha.agent.step import AgentStep
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
@@ -24,10 +23,8 @@ CALLS = st.tuples(st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, O
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
 
 
-def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
-    schema = MemorySchema.load("facts")
-    step = AgentStep.__new__(AgentStep)
-    step.codec = make_codec("compact", schema)
+def test_a_refused_call_between_applied_ones_takes_no_change(agent: AgentStep) -> None:
+    schema, step = MemorySchema.load("facts"), agent
     outcome = step.apply(Memory(schema), 0, Chunk("x"), "+ one\n+ one\n- 7\n+ two\n- 1\n= 2 three")
     found = calls({"results": [_result(r) for r in outcome.results], "changes": [_change(c) for c in outcome.changes]})
     assert [(SIGNS[call.tone], call.head, call.content, call.was) for call in found] == [
