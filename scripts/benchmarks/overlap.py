@@ -1,6 +1,7 @@
 """Wall time of a training step while a reader answers that takes as long as the rollouts: overlapped against one after the other.
 
-The reader is a server on this machine that waits before each answer. Its wait is set by a run that scores without a reader.
+The reader is a server on this machine that waits before each answer. Its wait is set by a run that scores without a reader. The first
+step, which may draw two batches, and the last, which may draw none, are not timed.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ def run(options: Any) -> dict[str, Any]:
             [word for pair in VARIANTS[name].items() for word in (f"--{pair[0]}", str(pair[1]))],
         )
         train(common.quickstart(options, folder, *sizes, *reader, "--endpoint_concurrency", str(CONCURRENCY), *more))
-        return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()][1:]
+        return [json.loads(line) for line in Path(folder, "metrics.jsonl").read_text(encoding="utf-8").splitlines()][1:-1]
 
     plain = next(iter(VARIANTS))
-    drawn = sum(row["time/rollouts"] for row in steps(plain)) / (options.steps - 1)
+    drawn = sum(row["time/rollouts"] for row in steps(plain)) / (options.steps - 2)
     Slow.wait = drawn * CONCURRENCY / (Slow.asked / options.steps)
     seconds: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for _ in range(max(1, options.rounds)):
