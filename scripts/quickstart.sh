@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to a trained memory agent: installs, fetches a small model, trains it with GRPO from the shipped warm start, and shows
-# before against after on held-out dialogues. About ten minutes on two cores after the installation; offline after the first time.
+# before against after on held-out dialogues. Six to ten minutes on two cores after the installation; offline after the first time.
 #
 #   bash scripts/quickstart.sh [--max_steps 4]         makes runs/quickstart; arguments are options of memalpha train
 #
