@@ -1,7 +1,7 @@
 """Wall time of a training step while a reader answers that takes as long as the rollouts: overlapped against one after the other.
 
-The reader is a server on this machine that waits before each answer. Its wait is set by a run that scores without a reader. The first
-step, which may draw two batches, and the last, which may draw none, are not timed.
+The reader is a server on this machine that waits before each answer. Its wait is set by a run that scores without a reader. The
+first step, which may draw two batches, and the last, which may draw none, are not timed.
 """
 
 from __future__ import annotations
