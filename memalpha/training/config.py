@@ -262,7 +262,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
         if generations < 2 or rollouts * splits % generations:
             said = f"per_device_train_batch_size is {rollouts}, steps_per_generation {splits}, num_generations {generations}"
             raise InputError(said, expected="num_generations of at least 2, and a product of the others that is a multiple of it")
-        self.per_device_eval_batch_size = generations  # not used; TRL wants a multiple of num_generations
+        self.per_device_eval_batch_size = rollouts * splits  # not used; TRL wants a multiple of num_generations
         super().__post_init__()
         if self.load_best_model_at_end and self.save_steps != self.eval_steps:
             said = f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}"
