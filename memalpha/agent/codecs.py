@@ -76,9 +76,10 @@ def _sorted_out(found: Sequence[ToolCall | CallError]) -> ParsedCompletion:
 
 
 class CompactCodec:
-    """``+ text`` inserts into the first list section (``+section text`` into another), ``= id text`` updates, ``- id`` deletes.
+    """``+ text`` inserts into the first list section (``+e text`` into episodic), ``= id text`` updates, ``- id`` deletes.
 
-    ``* text`` replaces the first block (``*section text`` another), ``.`` does nothing. No timestamps, no importance.
+    ``* text`` replaces the first block (``*p text`` another), ``.`` does nothing. A section is named by the shortest beginning that
+    no other has, or by more of its name. No timestamps, no importance.
     """
 
     name = "compact"
@@ -90,7 +91,7 @@ class CompactCodec:
     def __init__(self, schema: MemorySchema) -> None:
         self.schema = schema
         inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
-        self._sections = {"+": inserts, "*": [section.name for section in schema.blocks]}
+        self._sections = {"+": _shortened(inserts), "*": _shortened([section.name for section in schema.blocks])}
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last line is an error."""
@@ -102,12 +103,14 @@ class CompactCodec:
     def operations(self) -> str:
         """Return the operations that the schema allows, one form a line, for the instructions."""
         allowed = {kind for section in self.schema.sections for kind in section.operations}
-        inserts = self._sections["+"]
-        lines = ["+ text"] if inserts else []
-        lines += [f"+{name} text" for name in inserts[1:]]
+        forms = {
+            sign: [f"{sign}{short} text" + (f" ({name})" if len(self.schema.sections) > 1 else "") for name, short in named.items()]
+            for sign, named in self._sections.items()
+        }
+        lines = forms["+"]
         lines += [self._update(*self._NAMED)] if OperationKind.UPDATE in allowed else []
         lines += [f"- {self._NAMED[0]}"] if OperationKind.DELETE in allowed else []
-        return "\n".join(lines + [f"*{name} text" for name in self._sections["*"]])
+        return "\n".join(lines + forms["*"])
 
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
         return (self._read_line(*line) for line in lines)
@@ -121,9 +124,12 @@ class CompactCodec:
         sign, section, rest = match["sign"], match["section"], match["rest"]
         if sign in "+*":
             kind = OperationKind.INSERT if sign == "+" else OperationKind.REPLACE
-            if section is None and not self._sections[sign]:
+            named = self._sections[sign]
+            if section is None and not named:
                 return CallError(f"this memory has no section for {sign!r}", start, end)
-            return ToolCall(tool_name(kind), {"section": section or self._sections[sign][0], "content": rest}, start, end)
+            section = next(iter(named)) if section is None else section
+            fitting = [section] if section in named else [name for name in named if name.startswith(section)]
+            return ToolCall(tool_name(kind), {"section": fitting[0] if len(fitting) == 1 else section, "content": rest}, start, end)
         if section is not None:
             return CallError(f"expected a space after {sign!r}", start, end)
         return self._read_correction(sign, rest, start, end)
@@ -156,7 +162,7 @@ class CompactCodec:
             return self._update(str(arguments["entry_id"]), content)
         sign = "+" if kind is OperationKind.INSERT else "*"
         section = arguments["section"]
-        return f"{sign}{'' if [section] == self._sections[sign][:1] else section} {content}"
+        return f"{sign}{self._sections[sign].get(section, section)} {content}"
 
     def _update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id} {content}"
@@ -199,6 +205,16 @@ class CompactTextCodec(CompactCodec):
 
     def _update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id}\n> {content}"
+
+
+def _shortened(names: Sequence[str]) -> dict[str, str]:
+    """Return how calls name each section: the first not at all, the others by their shortest unique beginning."""
+
+    def short(name: str) -> str:
+        beginnings = (name[:end] for end in range(1, len(name)))
+        return next((part for part in beginnings if sum(other.startswith(part) for other in names) == 1), name)
+
+    return {name: short(name) if place else "" for place, name in enumerate(names)}
 
 
 def _half(update: ToolCall) -> CallError:

@@ -180,13 +180,13 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
         readings = make_readings(instances, agent, seed, warmup.unknown_share, TeacherConfig(p_correct=warmup.p_correct))
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
-    pairs = list(demonstrate(instances, agent, _teacher(warmup), end, seed))
+    pairs = list(demonstrate(instances, agent, _teacher(warmup, dates=agent.config.show_times), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
 
-def _teacher(warmup: WarmupOptions) -> Teacher:
+def _teacher(warmup: WarmupOptions, dates: bool) -> Teacher:
     coverage = (warmup.coverage_low, warmup.coverage_high)
-    facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
+    facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update, dates=dates)
 
     def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
         if instance.source == toy.SOURCE:

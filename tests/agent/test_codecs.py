@@ -67,6 +67,8 @@ def test_hermes_errors_are_located(text, messages):
     [
         ("+ Ann city Oslo", "memory_insert", {"section": "semantic", "content": "Ann city Oslo"}),
         ("+episodic went home", "memory_insert", {"section": "episodic", "content": "went home"}),
+        ("+ep went home", "memory_insert", {"section": "episodic", "content": "went home"}),
+        ("+episodics went home", "memory_insert", {"section": "episodics", "content": "went home"}),
         ("+nowhere x y", "memory_insert", {"section": "nowhere", "content": "x y"}),
         ("  +\t x  y ", "memory_insert", {"section": "semantic", "content": "x  y"}),
         ("+ + x", "memory_insert", {"section": "semantic", "content": "+ x"}),
@@ -114,16 +116,26 @@ def test_what_is_written():
         Operation(REPLACE, "core", "e"),
     ]
     calls = [to_call(operation) for operation in operations]
-    assert COMPACT.render(calls) == "+ a b\n+episodic c\n= 1 d\n- 2\n* e"
+    assert COMPACT.render(calls) == "+ a b\n+e c\n= 1 d\n- 2\n* e"
     assert COMPACT.render([]) == "."
     expected = '<tool_call>\n{"name": "memory_delete", "arguments": {"entry_id": "2", "section": "episodic"}}\n</tool_call>'
     assert HERMES.render(calls[3:4]) == expected
     assert HERMES.render([]) == ""
 
 
+@pytest.mark.parametrize("name", ["mem_alpha", "nine_categories"])
+def test_a_section_is_named_by_at_most_two_letters_and_read_back(name):
+    schema = MemorySchema.load(name)
+    codec = make_codec("compact_text", schema)
+    operations = [Operation(INSERT, section.name, f"of {section.name}") for section in schema.lists]
+    text = codec.render([to_call(operation) for operation in operations])
+    assert max(len(line.split()[0]) for line in text.splitlines()) <= 3  # the sign included
+    assert [call.arguments["section"] for call in codec.parse(text).calls] == [section.name for section in schema.lists]
+
+
 # -------------------------------------------------------------------------------------------- compact by text, by hand
 def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
-    text = "+ a b\n= Ann city Oslo\n> Ann city Rome\n- Ann  pet dog \n+episodic c\n* d"
+    text = "+ a b\n= Ann city Oslo\n> Ann city Rome\n- Ann  pet dog \n+e c\n* d"
     parsed = BY_TEXT.parse(text)
     assert parsed.errors == ()
     assert plain(parsed) == [
@@ -171,7 +183,7 @@ def test_half_an_update_is_a_located_error_and_what_follows_is_read(text, places
 def test_what_is_written_names_entries_by_text():
     calls = [ToolCall("memory_update", {"entry_id": "a b", "content": "c\n d"}), ToolCall("memory_delete", {"entry_id": "e"})]
     assert BY_TEXT.render(calls) == "= a b\n> c d\n- e"
-    assert BY_TEXT.operations() == "+ text\n+episodic text\n= old text\n> new text\n- old text\n*core text"
+    assert BY_TEXT.operations() == "+ text (semantic)\n+e text (episodic)\n= old text\n> new text\n- old text\n* text (core)"
 
 
 # -------------------------------------------------------------------------------------------- cut off
