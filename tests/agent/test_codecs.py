@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memalpha.agent.codecs import CompactCodec, CompactTextCodec, HermesCodec
+from memalpha.agent.codecs import CompactCodec, CompactTextCodec, HermesCodec, make_codec
 from memalpha.memory.schema import MemorySchema, to_call
 from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
 
