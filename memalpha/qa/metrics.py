@@ -159,6 +159,7 @@ def bound(question: Question, answer: Answer) -> float:
     """1 if the answer gives an accepted answer for the right subject and no stale value.
 
     Passages: one passage contains subject and accepted answer as whole words; no passage with the subject contains a stale value.
+    Without a subject every passage counts, here and in ``bound_all`` and ``absent``.
     Generated answer: it contains an accepted answer and no stale value.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
@@ -196,17 +197,13 @@ def absent(question: Question, answer: Answer) -> float:
 def _about_subject(question: Question, answer: Answer) -> list[str]:
     if answer.passages is None:
         return [answer.text]
-    subject = question.subject or ""
-    if not subject.strip():
-        fix = "give the question a subject or the metric 'substring'"
-        raise InputError(f"question {question.text!r} has metric {question.metric!r} and no subject", fix=fix)
-    return [passage for passage in answer.passages if contains(passage, subject)]
+    subject = question.subject
+    return [passage for passage in answer.passages if contains(passage, subject)] if subject else list(answer.passages)
 
 
 def gives_stale(question: Question, answer: Answer) -> bool:
     """Whether an answer gives a stale value (in passages: beside the subject, if there is one)."""
-    whole = [answer.text] if answer.passages is None else list(answer.passages)
-    return _stale(question, _about_subject(question, answer) if question.subject else whole)
+    return _stale(question, _about_subject(question, answer))
 
 
 def _stale(question: Question, texts: list[str]) -> bool:

@@ -109,7 +109,7 @@ def test_all_answers_of_all_memories_go_to_the_judge_as_one_batch_and_missing_on
     assert asked == [[("a", "a"), ("b", "b"), ("d", "d")]]
 
 
-UNFIT = [q("a", metric="judge"), q("a", metric="bleu"), q("a", "x", metric="boxed"), q("a", metric="bound"), Question("a", ())]
+UNFIT = [q("a", metric="judge"), q("a", metric="bleu"), q("a", "x", metric="boxed"), Question("a", ())]
 
 
 @pytest.mark.parametrize("question", UNFIT)

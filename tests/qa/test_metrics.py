@@ -101,6 +101,7 @@ OSLO = ask("bound", "Oslo", subject="Marta", stale=("Rome", "Lima"))
 
 PETS = ask("bound_all", "dog", "cat", subject="Marta", stale=("parrot",))
 GONE = ask("absent", "none", subject="Marta", stale=("Rome",))
+FREE = ask("bound", "Oslo", stale=("Rome",))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,12 @@ GONE = ask("absent", "none", subject="Marta", stale=("Rome",))
         (GONE, Answer("She doesn’t have one"), 1),
         (GONE, Answer("She no longer lives in Rome"), 0),  # gives the stale value
         (GONE, Answer(""), 0),
+        (FREE, passages("Oskar city Oslo"), 1),  # whoever it is said of
+        (FREE, passages("city Oslo", "Marta city Rome"), 0),
+        (FREE, passages("Marta job nurse"), 0),
+        (replace(FREE, metric="absent"), passages("Marta job nurse"), 1),
+        (replace(FREE, metric="absent"), passages("city Rome"), 0),
+        (replace(FREE, metric="absent"), passages(), 0),
     ],
 )
 def test_bound_to_the_subject(question, answer, expected):
