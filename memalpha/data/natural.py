@@ -1,6 +1,6 @@
 """Natural conversations: a user and an assistant, or two friends, talk as people write, of themselves and of their people.
 
-Made from the wordings of ``natural.yaml``. A chunk is a dated session of lines ``User: ...`` and ``Assistant: ...``; docs/data.md
+Made from the wordings of ``natural*.yaml``. A chunk is a dated session of lines ``User: ...`` and ``Assistant: ...``; docs/data.md
 has the questions. Values and names differ between the splits, wordings between the parts of ``templates``. In an instance no value
 belongs to two persons or attributes. It depends on (seed, its index, options) alone.
 """
@@ -40,6 +40,7 @@ _THIRD = {"have": "has", "am": "is", "do": "does", "don't": "doesn't", "haven't"
 _SHORT = (("m", "is", "s"), ("ve", "has", "s"), ("d", "would", "d"), ("ll", "will", "ll"))
 _HIS = {"she": ("her", "her"), "he": ("his", "him")}
 _PEOPLE = ("names", "relations")
+_FILES = ("", "_practical", "_personal")
 _Lines = list[tuple[str, str]]  # who, what
 
 
@@ -67,10 +68,17 @@ class _Person:
     label: str = ""  # as the speaker calls them; empty for the speaker
 
 
+def written() -> dict[str, Any]:
+    """Return natural.yaml with the traits of the files beside it."""
+    folder = resources.files("memalpha.data")
+    first, *more = (yaml.safe_load((folder / f"natural{part}.yaml").read_text(encoding="utf-8")) for part in _FILES)
+    return first | {"traits": {word: row for data in (first, *more) for word, row in data["traits"].items()}}
+
+
 @cache
 def wordings(split: Split, templates: Templates) -> SimpleNamespace:
     """Return ``traits`` (by attribute), ``frames`` (by use), ``names`` and ``relations`` ((word, pronoun), ...) of natural.yaml."""
-    data = yaml.safe_load((resources.files("memalpha.data") / "natural.yaml").read_text(encoding="utf-8"))
+    data = written()
     for row in data["traits"].values():
         row |= {kind: part_of(row.get(kind, ()), templates) for kind in ("state", "change", "retract", "mention", "ask")}
         row |= {flag: row.get(flag, False) for flag in ("multiple", "dated", "others")}

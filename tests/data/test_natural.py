@@ -22,7 +22,7 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains, score, words
 from memalpha.types import Answer, FactAction
 
-RAW = yaml.safe_load((resources.files("memalpha.data") / "natural.yaml").read_text())
+RAW = natural.written()
 TRAITS, SAID = RAW["traits"], ("state", "change", "retract", "mention", "ask")
 LISTS = {(word, kind): row[kind] for word, row in TRAITS.items() for kind in SAID if kind in row}
 LISTS |= {("frames", use): said for use, said in RAW["frames"].items()}
