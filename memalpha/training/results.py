@@ -49,7 +49,7 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
         instance=rollout.instance.id, accuracy=rewards[0].accuracy, reward=_mean([reward.total(config) for reward in rewards]),
         tool_success=_mean([reward.tool for reward in rewards]), compression=rewards[0].compression,
         content=_mean([reward.content for reward in rewards]), memory_tokens=rollout.memory.tokens,
-        input_tokens=sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
+        input_tokens=rollout.tokens_read,
         entries=len(rollout.memory), calls=len(results),
         updates=applied(OperationKind.UPDATE), deletes=applied(OperationKind.DELETE),
         cut_off=_mean([float(step.completion.cut_off) for step in rollout.steps]),
@@ -122,7 +122,7 @@ def rollout_to_json(
         "steps": [_step(rollout, step, reward, reward.total(config), advantage) for step, reward, advantage in steps],
         "questions": [_question(record) for record in rollout.questions],
         "memory": [asdict(entry) for entry in rollout.memory], "memory_tokens": rollout.memory.tokens,
-        "input_tokens": sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
+        "input_tokens": rollout.tokens_read,
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed verdict its chunk step
 only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together. Questions may also be asked
-right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded operations.
+right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded completions.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
+from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
@@ -45,11 +46,11 @@ class RolloutScorer:
         rewards = []
         for rollout, questions, (said, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions = questions
-            rollout.content_errors = {t: str(found) for t, found in enumerate(said) if isinstance(found, ServiceError)}
-            count = rollout.memory.count_tokens
+            begin = rollout.instance.begin
+            rollout.content_errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
             parts = rollout_rewards(
-                self.reward_config, questions=questions, memory_tokens=rollout.memory.tokens,
-                input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
+                self.reward_config, questions=questions, memory_tokens=max(0, rollout.memory.tokens - rollout.tokens_before),
+                input_tokens=rollout.tokens_read,
                 results=[step.outcome.results for step in rollout.steps],
                 verdicts=[None if isinstance(found, ServiceError) else found for found in said],
                 nothing_due=nothing_due, immediate=asked,
@@ -117,7 +118,7 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
 
 
 def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest]:
-    kept: dict[str, Entry] = {}
+    kept: dict[str, Entry] = {entry.id: entry for entry in rollout.instance.held if entry.section != ARCHIVE.name}
     requests = []
     for step in rollout.steps:
         for before, after in step.outcome.changes:
@@ -137,14 +138,12 @@ def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: Q
     """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
-        memory = agent.new_memory()
+        memory = agent.new_memory(rollout.instance.held)
         retriever = agent.new_retriever(memory)
         requests.append([])
         for step in rollout.steps:
             chunk = rollout.instance.chunks[step.chunk_index]
-            for result in step.outcome.results:
-                if result.operation is not None:
-                    memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
+            agent.apply(memory, step.chunk_index, chunk, step.completion.text, step.completion.cut_off)
             due = [q for q in rollout.instance.questions if q.evidence and max(q.evidence) == step.chunk_index]
             requests[-1].append([ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages) for q in due])
     records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))
