@@ -215,7 +215,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_validated(self, results: Sequence[InstanceResult]) -> dict[str, float]:
         """Record an evaluation while training; return its means, also by kind of question, without their errors."""
         found = summarise(results)
-        means = {name: value for name, value in found.items() if name not in ("kinds", "stderr", "n", "masked")}
+        means = {name: value for name, value in found.items() if name not in ("kinds", "operations", "stderr", "n", "masked")}
         means |= {f"accuracy_{kind}": data["accuracy"] for kind, data in found["kinds"].items()}
         now = self.trainer.state
         if now.is_world_process_zero:

@@ -18,6 +18,7 @@ from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteReq
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, judged, rollout_rewards
+from memalpha.training.results import operation_mix
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
 Verdicts = list[list[bool] | ServiceError | None]
@@ -80,7 +81,8 @@ class RolloutScorer:
         """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing."""
         steps = [(rollout.instance.chunks[step.chunk_index].text, step) for rollout in rollouts for step in rollout.steps]
         calls = [result for _, step in steps for result in step.outcome.results]
-        done = [call.operation.kind for call in calls if call.changed and call.operation is not None]
+        done = operation_mix(calls)
+        mix = {f"{section.name}/{kind}": kind for section in rollouts[0].memory.schema.sections for kind in section.operations}
         kept = [(text, result) for text, step in steps for result in step.outcome.results if result.changed]
         written = [(text, call.operation.content) for text, call in kept if call.operation and call.operation.content]
         known = {name: [getattr(step, name) for row in rewards for step in row] for name in PARTS}
@@ -98,7 +100,8 @@ class RolloutScorer:
             "verbatim": (sum(contains(text, content) for text, content in written), len(written)),
             "entry_words": (sum(len(content.split()) for _, content in written), len(written)),
             "unparsed": (sum(call.code is ResultCode.UNPARSED for call in calls), len(calls)),
-            **{f"{kind}_share": (done.count(kind), len(calls)) for kind in OperationKind},
+            **{f"{kind}_share": (sum(done[name] for name in mix if mix[name] is kind), len(calls)) for kind in OperationKind},
+            **{f"ops/{name}": (done[name], len(calls)) for name in mix},
         }
 
 
