@@ -64,6 +64,8 @@ class Instance:
     chunks: tuple[Chunk, ...]  # in reading order; at least one
     questions: tuple[Question, ...]  # may be empty for inference
     facts: tuple[Fact, ...] = ()  # generated data only
+    begin: int = 0  # training only, in no file: the chunks before this one were read by a teacher,
+    held: tuple[Entry, ...] = ()  # and these are the entries, archived lines included, that it kept of them
 
 
 class OperationKind(StrEnum):

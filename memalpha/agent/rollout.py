@@ -1,6 +1,7 @@
 """Lockstep rollouts: all rollouts read their first chunk in one batch, then their second, and so on.
 
-A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk.
+A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk. An
+instance may begin with what a teacher kept of its first chunks (``Instance.begin``); then the policy reads the others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator, Retriever
-from memalpha.types import Completion, Instance, Prompt, QuestionRecord, Sampling
+from memalpha.types import Chunk, Completion, Instance, Prompt, QuestionRecord, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,20 @@ class Rollout:
     instance: Instance
     memory: Memory
     retriever: Retriever
+    tokens_before: int = 0  # of the memory that it began with
     steps: list[StepRecord] = field(default_factory=list)
     questions: list[QuestionRecord] = field(default_factory=list)
     content_errors: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that the policy reads."""
+        return self.instance.chunks[self.instance.begin :]
+
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of these chunks."""
+        return sum(self.memory.count_tokens(chunk.text) for chunk in self.chunks)
 
 
 StepCallback = Callable[[int, int], None]  # called after each lockstep with (steps done, steps in all)
@@ -47,12 +59,12 @@ def run_rollouts(
     """Run one rollout for each instance; InputError if a chunk is too long, ServiceError if the generator fails."""
     rollouts = []
     for instance in instances:
-        memory = agent.new_memory()
-        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory)))
-    total = max((len(instance.chunks) for instance in instances), default=0)
+        memory = agent.new_memory(instance.held)
+        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory), memory.tokens))
+    total = max((len(rollout.chunks) for rollout in rollouts), default=0)
     for t in range(total):
-        active = [rollout for rollout in rollouts if len(rollout.instance.chunks) > t]
-        prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.instance.chunks[t]) for rollout in active]
+        active = [rollout for rollout in rollouts if len(rollout.chunks) > t]
+        prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.chunks[t]) for rollout in active]
         seed = None if sampling.seed is None else sampling.seed + t  # another seed for each chunk
         completions = generator.generate(prompts, replace(sampling, seed=seed))
         for rollout, prompt, completion in zip(active, prompts, completions, strict=True):
@@ -64,7 +76,7 @@ def run_rollouts(
 
 def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Completion) -> StepRecord:
     """Apply the completion of a rollout's next chunk and record the step."""
-    t = len(rollout.steps)
+    t = rollout.instance.begin + len(rollout.steps)
     outcome = agent.apply(rollout.memory, t, rollout.instance.chunks[t], completion.text, completion.cut_off)
     record = StepRecord(t, prompt, completion, outcome, rollout.memory.tokens, len(rollout.memory))
     rollout.steps.append(record)

@@ -18,7 +18,7 @@ from memalpha.agent import archive
 from memalpha.agent.codecs import Codec, CompactCodec, HermesCodec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
-from memalpha.memory.memory import Memory, render_entry
+from memalpha.memory.memory import Memory, Snapshot, render_entry
 from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
@@ -59,9 +59,11 @@ class AgentStep:
         self._make_retriever = retriever_factory(config)
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
-    def new_memory(self) -> Memory:
-        """Return an empty memory that counts tokens with the policy's tokenizer."""
-        return Memory(self.schema, self.encoder.count)
+    def new_memory(self, held: Sequence[Entry] = ()) -> Memory:
+        """Return a memory of these entries, in order of creation, that counts tokens with the policy's tokenizer."""
+        memory = Memory(self.schema, self.encoder.count)
+        memory.restore(Snapshot(self.schema.name, tuple(held), 1))
+        return memory
 
     def new_retriever(self, memory: Memory) -> Retriever:
         """Return the retriever that follows a memory."""

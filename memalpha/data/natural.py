@@ -72,7 +72,7 @@ def written() -> dict[str, Any]:
     """Return natural.yaml with the traits of the files beside it."""
     folder = resources.files("memalpha.data")
     first, *more = (yaml.safe_load((folder / f"natural{part}.yaml").read_text(encoding="utf-8")) for part in _FILES)
-    return first | {"traits": {word: row for data in (first, *more) for word, row in data["traits"].items()}}
+    return {**first, "traits": {word: row for data in (first, *more) for word, row in data["traits"].items()}}
 
 
 @cache

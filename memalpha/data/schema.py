@@ -22,6 +22,7 @@ from memalpha.files import replacing
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 PARQUET_NAME = "instances.parquet"
+_NOT_STORED = frozenset({"begin", "held"})
 _GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 
@@ -57,7 +58,7 @@ def _model(kind: type) -> Any:
         return {str: str if default == "" else _Text, int: _Index}.get(hint, hint)
 
     hints, definitions = get_type_hints(kind), dict[str, Any]()
-    for field in fields(kind):
+    for field in (field for field in fields(kind) if field.name not in _NOT_STORED):
         known = ... if field.default is MISSING else field.default
         definitions[field.name] = (checked_hint(hints[field.name], known), known)
     return create_model(kind.__name__, __base__=_Row, **definitions)
@@ -137,7 +138,7 @@ def features() -> Any:
 
     def feature(hint: Any) -> Any:
         if is_dataclass(hint):
-            return {name: feature(inner) for name, inner in get_type_hints(hint).items()}
+            return {name: feature(inner) for name, inner in get_type_hints(hint).items() if name not in _NOT_STORED}
         inner = next((kind for kind in get_args(hint) if kind not in (NoneType, ...)), None)
         if inner is None:
             return Value("int32" if hint is int else "string")

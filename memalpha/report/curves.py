@@ -18,6 +18,7 @@ Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
 _CALLS = {"insert": "insert_share", "update": "update_share", "delete": "delete_share", "duplicate": "duplicates"}
 _CALLS["unreadable"] = "unparsed"
+_MIX = "memory/ops/"
 
 
 class Panel(NamedTuple):
@@ -121,11 +122,22 @@ class Picture(NamedTuple):
     dark: str
 
 
+def section_panels(variants: Sequence[Variant]) -> list[Panel]:
+    """Return a panel for each kind of operation, with a line for each section it was logged for; none if there is one section."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for key in dict.fromkeys(key for one in variants for rows in one.runs for row in rows for key in row):
+        if key.startswith(_MIX):
+            section, kind = key.removeprefix(_MIX).split("/")
+            found.setdefault(kind, {})[section] = (key,)
+    return [Panel(f"{kind} by section, share of the calls", lines, share=True) for kind, lines in found.items() if len(lines) > 1]
+
+
 def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Panel] = PANELS) -> list[Picture]:
     """Write every panel that has data as SVG, light and dark; with several variants, one panel per line of a panel."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    panels = [*panels, *section_panels(variants)]
     if len(variants) > 1:
         panels = [
             panel._replace(title=f"{label}: {panel.title}" if len(panel.lines) > 1 else panel.title, lines={"": keys})

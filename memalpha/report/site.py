@@ -177,9 +177,9 @@ class _Site:
         return path
 
     def write_rollout(self, facts: Facts, previous: str, following: str, rollout: Mapping[str, Any]) -> None:
-        written: dict[str, int] = {}  # entry to the last step that wrote it
-        for index, step in enumerate(rollout["steps"]):
-            written |= {str(change["after"]["id"]): index for change in step["changes"] if change["after"]}
+        written: dict[str, int] = {}  # entry to the last chunk that wrote it
+        for step in rollout["steps"]:
+            written |= {str(change["after"]["id"]): step["chunk"] for change in step["changes"] if change["after"]}
         context = {
             "facts": facts,
             "rollout": rollout,

@@ -68,6 +68,9 @@ def summary_rows(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Row]
         asked = " and ".join(dict.fromkeys(number(item.get("questions"), 0) for item in data))
         asked += " question" if asked == "1" else " questions"
         rows.append(row(f"accuracy: {kind} ({asked})", [item.get("accuracy") for item in data], 3))
+    mixes = [evaluation.get("operations") for evaluation in found.values()]
+    for name in sorted({name for mix in mixes for name in mix or ()}):
+        rows.append(row(f"{name}, share of calls", [mix and mix.get(name, 0.0) for mix in mixes], 3))
     return (*found, *(["difference"] if len(found) == 2 else [])), rows
 
 

@@ -30,7 +30,9 @@ def _items(rollout: Mapping[str, Any]) -> Iterator[RenderableType]:
     read = f"{counted(len(steps), 'chunk')}, {counted(rollout['input_tokens'], 'token')} read"
     yield _bold(_inline(rollout["instance"])).append(f"  from {_inline(rollout['source'])}, {read}", "dim")
     for step in steps:
-        title = Text(printable(f"chunk {step['chunk'] + 1} of {len(steps)}" + (f" · {step['time']}" if step["time"] else "")))
+        title = Text(
+            printable(f"chunk {step['chunk'] + 1} of {steps[-1]['chunk'] + 1}" + (f" · {step['time']}" if step["time"] else ""))
+        )
         yield Panel(Text(view.printable_lines(step["text"])), title=title, title_align="left", border_style="blue", box=box.ROUNDED)
         yield _calls(step)
         yield _changes(step)

@@ -196,7 +196,11 @@ class Shown(NamedTuple):
 
 def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
     """Return, for each step, the entries after it in creation order, including those it deleted, from the recorded changes."""
-    memory: dict[str, Mapping[str, Any]] = {}
+    first: dict[str, Mapping[str, Any] | None] = {str(entry["id"]): entry for entry in rollout["memory"]}  # before any change
+    for change in reversed([change for step in rollout["steps"] for change in step["changes"]]):
+        first[str((change["after"] or change["before"])["id"])] = change["before"]
+    began = (entry for entry in first.values() if entry is not None)
+    memory = {str(entry["id"]): entry for entry in sorted(began, key=lambda entry: entry["created"])}
     found = []
     for step in rollout["steps"]:
         before = dict(memory)
@@ -205,8 +209,6 @@ def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
             entry = change["after"] or change["before"]
             name = str(entry["id"])
             last[name] = entry
-            if change["before"] is not None and name not in memory:
-                before.setdefault(name, change["before"])  # the initial memory was not empty
             if change["after"] is None:
                 memory.pop(name, None)
             else:

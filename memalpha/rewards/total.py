@@ -124,7 +124,10 @@ def _succeeded(call: OperationResult, config: RewardConfig) -> bool:
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
-    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive."""
+    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive.
+
+    Of a rollout that began with a memory, both count what came since: the growth (a smaller memory: 0) and the chunks read.
+    """
     if input_tokens <= 0:
         raise ValueError(f"input_tokens is {input_tokens}; an instance has text")
     value = 1.0 - memory_tokens / input_tokens

@@ -22,6 +22,7 @@ from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
+from memalpha.training.opening import begun
 from memalpha.training.packed import check_packable
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
@@ -65,6 +66,7 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
     generator = make_generator(arguments, model, tokenizer)
+    train = begun(train, agent, run.begin_sessions, arguments.grpo.seed) if training else []
     reader = make_reader(run, agent, model, tokenizer)
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
     evaluator.check([question for instance in (*train, *validation, *held_out) for question in instance.questions])

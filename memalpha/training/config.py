@@ -14,7 +14,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, parse
+from memalpha.config import Options, Range, parse
+from memalpha.data.source import in_order
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
@@ -94,6 +95,7 @@ CISPO: Allowed = {
 
 NOT_INIT = {"dtype", "torch_dtype", "quantization_config", "load_in_4bit", "load_in_8bit", "trust_remote_code", "device_map"}
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Sessions = Annotated[Range, in_order(0)]
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in float32), or ``auto``: the faster.
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
+        begin_sessions: Chunks of a training instance (fewest, most) that a teacher reads first: the policy begins with its memory.
         eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).
@@ -174,6 +177,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
     dtype: str = "float32"
     train_data: str = "synthetic"
     train_options: dict[str, Any] = field(default_factory=dict)
+    begin_sessions: Sessions = (0, 0)
     eval_data: str = ""
     eval_options: dict[str, Any] = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0

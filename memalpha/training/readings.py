@@ -10,16 +10,16 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from memalpha.agent import archive
 from memalpha.agent.step import AgentStep
 from memalpha.data.packing import sentences
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig
 from memalpha.memory.memory import render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import UNKNOWN, within_budget
 from memalpha.retrieval.lexical import LexicalIndex
+from memalpha.training.opening import opening
 from memalpha.types import Instance, Question
 
 ANSWERED = frozenset({"substring", "exact_match", "f1", "parts", "bound", "bound_all", "absent"})
@@ -68,14 +68,8 @@ class _Notes:
     """Finds notes that the teacher wrote, and with ``archive`` the lines that are not outdated by them."""
 
     def __init__(self, instance: Instance, agent: AgentStep, teacher: TeacherConfig, rng: random.Random) -> None:
-        self.agent, self.memory = agent, agent.new_memory()
+        self.agent, self.memory = agent, opening(instance, agent, teacher, rng, len(instance.chunks))
         self.retriever = agent.new_retriever(self.memory)
-        for index, chunk in enumerate(instance.chunks):
-            start = len(self.memory.changes)
-            for operation in teacher_operations(instance, index, self.memory, rng, teacher):
-                self.memory.apply(operation, chunk=index, time=chunk.time)
-            if agent.config.archive:
-                archive.keep(self.memory, index, chunk, self.memory.changes[start:])
 
     def __call__(self, question: Question) -> Sequence[str]:
         config = self.agent.config

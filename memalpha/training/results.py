@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from memalpha.agent.rollout import Rollout, StepRecord
@@ -33,6 +33,7 @@ class InstanceResult:
     cut_off: float
     kinds: dict[str, float]
     kind_counts: dict[str, int]
+    operations: dict[str, int] = field(default_factory=dict)  # those applied, by section and kind: ``semantic/insert``
 
 
 def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig) -> InstanceResult:
@@ -41,36 +42,42 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
     kinds: dict[str, list[float]] = defaultdict(list)
     for record in rollout.questions:
         kinds[record.question.kind].append(record.score)
-
-    def applied(kind: OperationKind) -> int:
-        return sum(r.changed and r.operation is not None and r.operation.kind is kind for r in results)
-
+    done = operation_mix(results)
     return InstanceResult(
         instance=rollout.instance.id, accuracy=rewards[0].accuracy, reward=_mean([reward.total(config) for reward in rewards]),
         tool_success=_mean([reward.tool for reward in rewards]), compression=rewards[0].compression,
         content=_mean([reward.content for reward in rewards]), memory_tokens=rollout.memory.tokens,
-        input_tokens=sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
+        input_tokens=rollout.tokens_read,
         entries=len(rollout.memory), calls=len(results),
-        updates=applied(OperationKind.UPDATE), deletes=applied(OperationKind.DELETE),
+        updates=sum(n for name, n in done.items() if name.endswith(OperationKind.UPDATE)),
+        deletes=sum(n for name, n in done.items() if name.endswith(OperationKind.DELETE)),
         cut_off=_mean([float(step.completion.cut_off) for step in rollout.steps]),
         kinds={kind: _mean(scores) for kind, scores in sorted(kinds.items())},
-        kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())},
+        kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())}, operations=dict(done),
     )  # fmt: skip
 
 
+def operation_mix(results: Iterable[OperationResult]) -> Counter[str]:
+    """Return the number of applied operations by section and kind, such as ``semantic/insert``."""
+    done = (result.operation for result in results if result.changed and result.operation)
+    return Counter(f"{operation.section}/{operation.kind}" for operation in done)
+
+
 def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
-    """Return means over instances and the accuracy's standard error; ``masked`` counts instances without accuracy."""
+    """Return means over instances and the accuracy's standard error; ``operations`` are shares of calls."""
     scored = [result for result in results if not math.isnan(result.accuracy)]
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
     columns = {name: [float(getattr(result, name)) for result in scored] for name in fields}
     means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
     calls = sum(result.calls for result in scored)
+    done = sum((Counter(result.operations) for result in scored), Counter[str]())
     return {
         **means, "calls_per_instance": _mean([float(result.calls) for result in scored]),
         "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
         "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
         "cut_off": _mean([result.cut_off for result in scored]), "n": len(scored), "masked": len(results) - len(scored),
         "stderr": standard_error([result.accuracy for result in scored]), "kinds": _by_kind(scored),
+        "operations": {name: done[name] / calls for name in sorted(done)},
     }  # fmt: skip
 
 
@@ -122,7 +129,7 @@ def rollout_to_json(
         "steps": [_step(rollout, step, reward, reward.total(config), advantage) for step, reward, advantage in steps],
         "questions": [_question(record) for record in rollout.questions],
         "memory": [asdict(entry) for entry in rollout.memory], "memory_tokens": rollout.memory.tokens,
-        "input_tokens": sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
+        "input_tokens": rollout.tokens_read,
     }  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             output_dir=str(unfinished), max_steps=run.warm_start_steps, learning_rate=run.warm_start_learning_rate,
             seed=arguments.grpo.seed, use_cpu=arguments.grpo.use_cpu, bf16=arguments.grpo.bf16,  # one precision per process
         )  # fmt: skip
-        options = WarmupOptions(data=run.train_data, data_options=run.train_options, **same)
+        options = WarmupOptions(data=run.train_data, data_options=run.train_options, begin_sessions=run.begin_sessions, **same)
         warm_up(WarmupRunOptions(options, arguments.agent, training), report)
         if state.is_main_process:
             unfinished.rename(target)
@@ -215,7 +215,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def on_validated(self, results: Sequence[InstanceResult]) -> dict[str, float]:
         """Record an evaluation while training; return its means, also by kind of question, without their errors."""
         found = summarise(results)
-        means = {name: value for name, value in found.items() if name not in ("kinds", "stderr", "n", "masked")}
+        means = {name: value for name, value in found.items() if name not in ("kinds", "operations", "stderr", "n", "masked")}
         means |= {f"accuracy_{kind}": data["accuracy"] for kind, data in found["kinds"].items()}
         now = self.trainer.state
         if now.is_world_process_zero:
@@ -241,7 +241,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         size, step = self.trainer.num_generations, self.trainer.state.global_step + 1
         lines = []
         for index, rollout in enumerate(rollouts):
-            mine = [advantage[index, t] for t in range(len(rollout.steps))]
+            mine = [advantage[index, step.chunk_index] for step in rollout.steps]
             row = rollout_to_json(rollout, rewards[index], self.reward_config, mine)
             lines.append({"step": step, "group": index // size, "rollout": index, **row})
         self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)

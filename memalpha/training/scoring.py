@@ -2,7 +2,7 @@
 
 A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed verdict its chunk step
 only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together. Questions may also be asked
-right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded operations.
+right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded completions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
+from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, judged, rollout_rewards
+from memalpha.training.results import operation_mix
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
 Verdicts = list[list[bool] | ServiceError | None]
@@ -45,11 +47,11 @@ class RolloutScorer:
         rewards = []
         for rollout, questions, (said, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions = questions
-            rollout.content_errors = {t: str(found) for t, found in enumerate(said) if isinstance(found, ServiceError)}
-            count = rollout.memory.count_tokens
+            begin = rollout.instance.begin
+            rollout.content_errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
             parts = rollout_rewards(
-                self.reward_config, questions=questions, memory_tokens=rollout.memory.tokens,
-                input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
+                self.reward_config, questions=questions, memory_tokens=max(0, rollout.memory.tokens - rollout.tokens_before),
+                input_tokens=rollout.tokens_read,
                 results=[step.outcome.results for step in rollout.steps],
                 verdicts=[None if isinstance(found, ServiceError) else found for found in said],
                 nothing_due=nothing_due, immediate=asked,
@@ -79,7 +81,8 @@ class RolloutScorer:
         """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing."""
         steps = [(rollout.instance.chunks[step.chunk_index].text, step) for rollout in rollouts for step in rollout.steps]
         calls = [result for _, step in steps for result in step.outcome.results]
-        done = [call.operation.kind for call in calls if call.changed and call.operation is not None]
+        done = operation_mix(calls)
+        mix = {f"{section.name}/{kind}": kind for section in rollouts[0].memory.schema.sections for kind in section.operations}
         kept = [(text, result) for text, step in steps for result in step.outcome.results if result.changed]
         written = [(text, call.operation.content) for text, call in kept if call.operation and call.operation.content]
         known = {name: [getattr(step, name) for row in rewards for step in row] for name in PARTS}
@@ -97,7 +100,8 @@ class RolloutScorer:
             "verbatim": (sum(contains(text, content) for text, content in written), len(written)),
             "entry_words": (sum(len(content.split()) for _, content in written), len(written)),
             "unparsed": (sum(call.code is ResultCode.UNPARSED for call in calls), len(calls)),
-            **{f"{kind}_share": (done.count(kind), len(calls)) for kind in OperationKind},
+            **{f"{kind}_share": (sum(done[name] for name in mix if mix[name] is kind), len(calls)) for kind in OperationKind},
+            **{f"ops/{name}": (done[name], len(calls)) for name in mix},
         }
 
 
@@ -117,7 +121,7 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
 
 
 def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest]:
-    kept: dict[str, Entry] = {}
+    kept: dict[str, Entry] = {entry.id: entry for entry in rollout.instance.held if entry.section != ARCHIVE.name}
     requests = []
     for step in rollout.steps:
         for before, after in step.outcome.changes:
@@ -137,14 +141,12 @@ def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: Q
     """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
-        memory = agent.new_memory()
+        memory = agent.new_memory(rollout.instance.held)
         retriever = agent.new_retriever(memory)
         requests.append([])
         for step in rollout.steps:
             chunk = rollout.instance.chunks[step.chunk_index]
-            for result in step.outcome.results:
-                if result.operation is not None:
-                    memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
+            agent.apply(memory, step.chunk_index, chunk, step.completion.text, step.completion.cut_off)
             due = [q for q in rollout.instance.questions if q.evidence and max(q.evidence) == step.chunk_index]
             requests[-1].append([ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages) for q in due])
     records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))

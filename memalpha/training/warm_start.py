@@ -32,7 +32,8 @@ from memalpha.qa.readers import reader_messages
 from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids
 from memalpha.training.build import load_policy
-from memalpha.training.config import TRAINER, PolicyOptions, check_values
+from memalpha.training.config import TRAINER, PolicyOptions, Sessions, check_values
+from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.readings import make_readings
 from memalpha.types import Instance, Operation
@@ -52,6 +53,7 @@ class WarmupOptions(PolicyOptions):
         teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers questions from passages).
         data: As ``train_data`` of a training run; demonstrations come from annotated facts, else from excerpts of the text.
         data_options: Options of a generated source.
+        begin_sessions: As in a training run; the chunks that the teacher has read before become no demonstrations.
         coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
@@ -64,6 +66,7 @@ class WarmupOptions(PolicyOptions):
     teaches: Literal["policy", "reader"] = "policy"
     data: str = "synthetic"
     data_options: dict[str, Any] = field(default_factory=dict)
+    begin_sessions: Sessions = (0, 0)
     coverage_low: Share = 1.0
     coverage_high: Share = 1.0
     p_correct: Share = 1.0
@@ -180,7 +183,8 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
         readings = make_readings(instances, agent, seed, warmup.unknown_share, TeacherConfig(p_correct=warmup.p_correct))
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
-    pairs = list(demonstrate(instances, agent, _teacher(warmup, dates=agent.config.show_times), end, seed))
+    started = begun(instances, agent, warmup.begin_sessions, seed)
+    pairs = list(demonstrate(started, agent, _teacher(warmup, dates=agent.config.show_times), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
 
@@ -201,13 +205,13 @@ def _teacher(warmup: WarmupOptions, dates: bool) -> Teacher:
 def demonstrate(
     instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
 ) -> Iterator[tuple[Demonstration, list[Operation]]]:
-    """Yield one demonstration per chunk and its operations; InputError if it is too long or one of its calls fails."""
+    """Yield demonstration and operations of each chunk from ``begin`` on; InputError if it is too long or a call fails."""
     limit = agent.config.max_completion_length
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
-        memory = agent.new_memory()
+        memory = agent.new_memory(instance.held)
         retriever = agent.new_retriever(memory)
-        for index, chunk in enumerate(instance.chunks):
+        for index, chunk in enumerate(instance.chunks[instance.begin :], instance.begin):
             prompt = agent.prompt(memory, retriever, chunk)
             operations = teacher(instance, index, memory, rng)
             text = agent.write(memory, operations)

@@ -29,6 +29,7 @@ VALUES = {
         "Held-out accuracy 0.333 before and 0.333 after training: +0.000 ± 0.577, paired over 3 instances.",
         "10 steps in 12.5 s",
         "before after difference accuracy 0.333 ± 0.333 0.333 ± 0.333 +0.000 ± 0.577 reward",
+        "facts/insert, share of calls 0.667 0.400 -0.267 facts/update, share of calls 0.000 0.200 +0.200",
         "Greedy rollouts; ± is",
         "tool_weight: 0.5",
         "before: unparsed 1 (33.3%) of 3 calls",

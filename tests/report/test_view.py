@@ -20,6 +20,7 @@ from memalpha.types import Change, Chunk, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
 CALLS = st.tuples(st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE]), TEXTS, st.integers(1, 6))
+BEGUN = ("a", "b")  # what a rollout began with
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
 
 
@@ -54,6 +55,8 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
 def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """A rollout's record made by the real memory, and the memory's texts by id after each step."""
     memory = Memory(MemorySchema.load("facts"))
+    for text in BEGUN:
+        memory.apply(Operation(OperationKind.INSERT, "facts", text))
     found, truth = [], []
     for index, made in enumerate(steps):
         changes = []
@@ -68,13 +71,13 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
                 changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
         found.append({"changes": changes})
         truth.append({entry.id: view.entry_text(asdict(entry)) for entry in memory})
-    return {"steps": found}, truth
+    return {"steps": found, "memory": [asdict(entry) for entry in memory]}, truth
 
 
 @given(STEPS)
 def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tuple[OperationKind, str, int]]]) -> None:
     rollout, truth = record(steps)
-    before: dict[str, str] = {}
+    before = dict(zip("12", BEGUN, strict=True))  # a memory that the rollout began with
     for shown, after in zip(memory_after_steps(rollout), truth, strict=True):
         assert {entry.id: entry.text for entry in shown if entry.tone is not Tone.DELETE} == after
         gone = {entry.id for entry in shown if entry.tone is Tone.DELETE}

@@ -160,7 +160,23 @@ def test_metrics_by_hand(rollouts):
         "silent_chunks": (0, 3), "cut_off": (0, 3), "entries": (2, 2), "tokens": (2, 2), "masked": (1, 2), "masked_chunks": (2, 3),
         "duplicates": (1, 7), "unparsed": (1, 7), "verbatim": (3, 3), "entry_words": (3, 3),
         "insert_share": (3, 7), "update_share": (0, 7), "delete_share": (1, 7), "replace_share": (0, 7),
+        "ops/facts/insert": (3, 7), "ops/facts/update": (0, 7), "ops/facts/delete": (1, 7),
     }  # fmt: skip
+
+
+def test_operations_are_counted_by_section():
+    agent = make_agent(schema="mem_alpha")
+    written = "*core apple\n+semantic boat\n+semantic candle\n+episodic door\n- 1\n+ episodic"
+    instances = [make_instance(name, "apple boat", ask=("boat",)) for name in "xy"]
+    rollouts = run_script(agent, instances, [written, "+episodic door\n+episodic door"])
+    rewards = scorer_of().score(rollouts)
+    found = {name: pair for name, pair in scorer_of().metrics(rollouts, rewards).items() if name.startswith("ops/")}
+    counts = {"core/replace": 1, "semantic/insert": 3, "semantic/update": 0, "semantic/delete": 1}
+    counts |= {"episodic/insert": 2, "episodic/update": 0, "episodic/delete": 0}
+    assert found == {f"ops/{name}": (count, 8) for name, count in counts.items()}  # the last call repeats an entry
+    summary = summarise([instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)])
+    assert summary["operations"] == {name: count / 8 for name, count in counts.items() if count}
+    assert (summary["update_share"], summary["delete_share"]) == (0.0, 1 / 8)
 
 
 def test_silence_and_cuts_are_counted():

@@ -1,0 +1,43 @@
+"""Instances that begin with a memory: what the teacher kept of their first chunks, so that long memories are trained, too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memalpha.agent import archive
+from memalpha.agent.step import AgentStep
+from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
+from memalpha.types import Instance
+
+
+def begun(instances: Sequence[Instance], agent: AgentStep, sessions: tuple[int, int], seed: int) -> list[Instance]:
+    """Return the instances, those with annotated facts begun: the teacher, which leaves nothing out, has read their first chunks.
+
+    How many is drawn from ``sessions`` (fewest, most) by seed and id; one chunk is left at least. InputError if none has facts.
+    """
+    if sessions[1] and not any(instance.facts for instance in instances):
+        expected = "data with annotated facts, such as synthetic"
+        raise InputError(f"begin_sessions is {sessions}, and no instance has annotated facts", expected=expected)
+    found = []
+    for instance in instances:
+        rng = random.Random(f"begin/{seed}/{instance.id}")
+        count = min(rng.randint(*sessions), len(instance.chunks) - 1) if instance.facts else 0
+        held = opening(instance, agent, TeacherConfig(dates=agent.config.show_times), rng, count).snapshot().entries
+        found.append(replace(instance, begin=count, held=held))
+    return found
+
+
+def opening(instance: Instance, agent: AgentStep, teacher: TeacherConfig, rng: random.Random, count: int) -> Memory:
+    """Return the memory, and its archive if the agent has one, that the teacher keeps of the first ``count`` chunks."""
+    memory = agent.new_memory()
+    for index, chunk in enumerate(instance.chunks[:count]):
+        start = len(memory.changes)
+        for operation in teacher_operations(instance, index, memory, rng, teacher):
+            memory.apply(operation, chunk=index, time=chunk.time)
+        if agent.config.archive:
+            archive.keep(memory, index, chunk, memory.changes[start:])
+    return memory

@@ -1,0 +1,122 @@
+"""Instances that begin with a memory, by hand: what the teacher left, and what is counted of the rollout that goes on from it."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from rollouts import make_agent, make_instance, run_script
+from runs_of_nano import assert_same_end, train
+from test_scoring import Judge, scorer_of
+
+from memalpha.data.load import load_data
+from memalpha.data.schema import write_instances
+from memalpha.data.synthetic import SyntheticConfig
+from memalpha.data.synthetic import make_instance as make_dialogue
+from memalpha.data.teacher import teacher_operations
+from memalpha.errors import InputError, SchemaError
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.training.opening import begun
+from memalpha.training.rows import Grouping, Scale, build_rows
+from memalpha.training.warm_start import demonstrate
+from memalpha.types import Fact, FactAction, Question
+
+TEXTS = "apple boat engine engine", "candle door engine engine", "feather engine engine engine", "door boat engine engine"
+FACTS = (
+    Fact(0, FactAction.STATE, "apple", "engine", "boat", note="apple boat"),
+    Fact(1, FactAction.STATE, "candle", "engine", "door", note="candle door"),
+)
+EVIDENCE = {"apple": (0,), "candle": (1, 2), "feather": (2,)}
+ASKED = tuple(Question(f"was {word} seen?", (word,), evidence=chunks) for word, chunks in EVIDENCE.items())
+PLAIN = make_instance("plain", "apple", "boat", "candle", ask=("apple",))
+NOTED = replace(make_instance("noted", *TEXTS), questions=ASKED, facts=FACTS)
+SCRIPT = ["+ apple", "+ feather", "."], ["+ boat", "= 1 apple boat door", "- 2"], ["."]
+
+
+@pytest.fixture
+def rollouts():
+    """Two rollouts of the noted instance, after two chunks of the teacher, beside one that has no facts and begins empty."""
+    agent = make_agent()
+    plain, noted = begun([PLAIN, NOTED], agent, (2, 2), seed=0)
+    return run_script(agent, [plain, noted, noted], *SCRIPT)
+
+
+def test_the_policy_reads_on_from_the_teachers_memory(rollouts):
+    plain, first, second = rollouts
+    assert [[step.chunk_index for step in rollout.steps] for rollout in rollouts] == [[0, 1, 2], [2, 3], [2, 3]]
+    shown = [[step.prompt.messages[1]["content"] for step in rollout.steps] for rollout in (plain, first)]
+    assert shown[0][0] == "<chunk>\napple\n</chunk>\n<memory>\nempty\n</memory>"
+    assert shown[1][0] == f"<chunk>\n{TEXTS[2]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n</memory>"
+    assert shown[1][1] == f"<chunk>\n{TEXTS[3]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n3 feather\n</memory>"
+    last = [(entry.id, entry.content, entry.source_chunk) for entry in first.memory]
+    assert last == [("1", "apple boat door", 3), ("2", "candle door", 1), ("3", "feather", 2)]
+    assert [entry.content for entry in second.memory] == ["apple boat"] and first.memory is not second.memory
+
+
+def test_rewards_count_what_the_policy_did(rollouts):
+    judge = Judge("noted3")
+    rewards = scorer_of(judge=judge).score(rollouts[:2])
+    # 4 tokens became 6: 2 more, for 8 tokens read. All three questions are answered, one from what the teacher wrote alone.
+    first, second = rewards[1]
+    assert first == StepReward(1.0, 1.0, 0.75, 1.0) and (second.accuracy, second.tool, second.compression) == (1.0, 1.0, 0.75)
+    assert rollouts[1].content_errors == {3: "the judge is down for noted3"}
+    kept = [[entry.content for entry in request.kept] for request in judge.asked[0] if request.instance_id == "noted"]
+    assert kept == [["apple boat", "candle door", "feather"], ["candle door", "feather", "apple boat door"]]
+    shrunk = scorer_of().score(rollouts[2:])[0]
+    assert [step.compression for step in shrunk] == [1.0, 1.0]  # not 1 + 2 / 8: forgetting what was there is not paid
+    assert shrunk[0].accuracy == pytest.approx(1 / 3)
+    scorer = scorer_of(config=RewardConfig(immediate_weight=1.0), agent=make_agent())
+    early = [step.immediate for step in scorer.score(rollouts[1:2])[0]]
+    assert early == [1.0, 1.0]  # candle and feather right after chunk 2; none is due at chunk 3: r1
+    rows = build_rows(rollouts[1:], scorer_of().score(rollouts[1:]), 2, RewardConfig(), Grouping.STEP, Scale.NONE)
+    assert [(row.chunk_index, row.rollout_index) for row in rows] == [(2, 0), (2, 1), (3, 0), (3, 1)]
+    totals = 1 + 1 + 0.05 * 0.75 + 0.1, 1 / 3 + 0 + 0.05 + 0
+    assert [row.advantage for row in rows[:2]] == pytest.approx([(totals[0] - totals[1]) / 2, (totals[1] - totals[0]) / 2])
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
+    """The teacher that begins is the one that demonstrates: the same prompts and completions from there on, long memories too."""
+    agent = make_agent(archive=archive, max_completion_length=4096, max_chunk_tokens=8192, codec="compact")
+    config = SyntheticConfig(n_chunks=12, people=5, facts_per_chunk=(3, 4), p_change=0.0)
+    dialogues = [make_dialogue(seed, 0, config) for seed in range(3)]
+    whole = [list(demonstrate([one], agent, teacher_operations, 2, seed=0)) for one in dialogues]
+    rest = begun(dialogues, agent, (3, 20), seed=0)
+    assert rest == begun(dialogues, agent, (3, 20), seed=0) != begun(dialogues, agent, (3, 20), seed=1)
+    assert len({one.begin for one in rest}) > 1 and all(3 <= one.begin <= 11 for one in rest)
+    for one, shown in zip(rest, whole, strict=True):
+        assert list(demonstrate([one], agent, teacher_operations, 2, seed=0)) == shown[one.begin :]
+        lines = [line for line in one.held if line.section == "_archive"]
+        assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is archive
+
+
+def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
+    with pytest.raises(InputError, match="no instance has annotated facts"):
+        begun([PLAIN], make_agent(), (1, 2), seed=0)
+    assert begun([PLAIN, NOTED], make_agent(), (0, 0), seed=0) == [PLAIN, NOTED]
+    with pytest.raises(SchemaError, match="begin"):
+        write_instances(tmp_path / "x.jsonl", begun([NOTED], make_agent(), (1, 1), seed=0))
+
+
+def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):
+    """Evaluation reads from the first chunk, training and its warm start from the second, with the teacher's entry in view."""
+    made = []
+    for instance in load_data("toy", {"n": 4, "split": "train"}):
+        word = instance.questions[0].answers[0]
+        made.append(replace(instance, facts=(Fact(0, FactAction.STATE, word, "seen", word, note=word),)))
+    write_instances(tmp_path / "data.jsonl", made)
+    options = ["--train_data", str(tmp_path / "data.jsonl"), "--train_options", "{}", "--begin_sessions", "1-1"]
+    options += ["--warm_start_steps", "2", "--max_steps", "2"]
+    assert train(tmp_path / "whole", *options) == 0
+    words = {instance.id: instance.facts[0].value for instance in made}
+    for line in (tmp_path / "whole/trajectories/step-000001-rank-0.jsonl").open():
+        (step,) = json.loads(line)["steps"]
+        assert step["chunk"] == 1 and f"<memory>\n1 {words[json.loads(line)['instance']]}\n</memory>" in step["prompt"]
+    for line in (tmp_path / "whole/held_out/before.jsonl").open():
+        steps = json.loads(line)["rollout"]["steps"]
+        assert [step["chunk"] for step in steps] == [0, 1] and "<memory>\nempty\n" in steps[0]["prompt"]
+    assert json.loads((tmp_path / "whole/warm_start/memalpha_warmup.json").read_text())["demonstrations"] == 4  # not 8
+    shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("checkpoint-2"))
+    assert train(tmp_path / "again", *options, "--resume") == 0
+    assert_same_end(tmp_path / "again", tmp_path / "whole", steps=2)
+    assert train(tmp_path / "again", *options, "--resume", "--begin_sessions", "0-1") == 1
