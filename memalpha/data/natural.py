@@ -292,7 +292,7 @@ class _Life(World):
         """Return one question about each slot, and one for the user's name."""
         asked = [self._question(slot, kind) for slot in self.slots if (kind := kind_of(slot, self))]
         if self.name:
-            asked.append(make_question(self.rng.choice(self.frames["ask_name"]), "User", "single", [self.name], [], [0]))
+            asked.append(make_question(self.rng.choice(self.frames["ask_name"]), None, "single", [self.name], [], [0]))
         return numbered(self.rng, asked, self.options.max_questions)
 
     def _question(self, slot: Slot, kind: str) -> Question:
@@ -304,7 +304,8 @@ class _Life(World):
         label = person.noted.replace("User", "the user") if by_name else person.label
         text = in_person(self.rng.choice(trait.ask), label, person.he).format(x=self.things[slot.subject, slot.attribute])
         answers, stale = ([form for value in values for form in self.forms[value]] for values in (slot.live, slot.past))
-        return make_question(text[0].upper() + text[1:], slot.subject, kind, answers, stale, places_of(slot))
+        subject = slot.subject if self.friends or person.label else None  # "User: ..." does not say the user's name
+        return make_question(text[0].upper() + text[1:], subject, kind, answers, stale, places_of(slot))
 
 
 SOURCES = (Source(SOURCE, "generated conversations as people write them", load_natural, NaturalOptions, needs_input=False),)

@@ -272,7 +272,7 @@ def numbered(rng: random.Random, asked: Sequence[Question], most: int) -> tuple[
 
 
 def make_question(
-    text: str, subject: str, kind: str, answers: Sequence[str], stale: Sequence[str], places: Sequence[int]
+    text: str, subject: str | None, kind: str, answers: Sequence[str], stale: Sequence[str], places: Sequence[int]
 ) -> Question:
     """Return a question with the metric of its kind; without answers it is ``absent``."""
     metric = "bound_all" if kind == "count" else "bound" if answers else "absent"

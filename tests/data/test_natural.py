@@ -118,11 +118,13 @@ def expected(instance):
             ends.setdefault(key, []).append(fact.chunk)
         else:
             now[fact.value] = fact.chunk
+    user = {"User", *(fact.value for fact in instance.facts if fact.attribute == "name")}
     for key, now in live.items():
         if now or any(other for k, other in live.items() if k[0] == key[0]):
             multiple = TRAITS.get(key[1], {}).get("multiple")
             answers, stale = ({form for value in held for form in forms(value)} for held in (now, past.get(key, ())))
-            rows.append((key[0], answers or {"none"}, stale, {*now.values(), *(ends.get(key, ()) if multiple or not now else ())}))
+            places = {*now.values(), *(ends.get(key, ()) if multiple or not now else ())}
+            rows.append((None if key[0] in user else key[0], answers or {"none"}, stale, places))
     return sorted(map(repr, ((a, sorted(b), sorted(c), sorted(d)) for a, b, c, d in rows)))
 
 
