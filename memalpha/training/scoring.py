@@ -2,7 +2,8 @@
 
 A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed verdict its chunk step
 only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together. Questions may also be asked
-right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded completions.
+right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded operations,
+without its archive: there the chunk itself would answer. So a policy with an archive is trained with it and without.
 """
 
 from __future__ import annotations
@@ -138,15 +139,17 @@ def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest
 
 
 def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator) -> list[list[list[QuestionRecord]]]:
-    """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
+    """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the entries of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
-        memory = agent.new_memory(rollout.instance.held)
+        memory = agent.new_memory([entry for entry in rollout.instance.held if entry.section != ARCHIVE.name])
         retriever = agent.new_retriever(memory)
         requests.append([])
         for step in rollout.steps:
             chunk = rollout.instance.chunks[step.chunk_index]
-            agent.apply(memory, step.chunk_index, chunk, step.completion.text, step.completion.cut_off)
+            for result in step.outcome.results:
+                if result.operation is not None:
+                    memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
             due = [q for q in rollout.instance.questions if q.evidence and max(q.evidence) == step.chunk_index]
             requests[-1].append([ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages) for q in due])
     records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))

@@ -17,7 +17,7 @@ from memalpha.rewards.total import RewardConfig, StepReward, compression
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.results import instance_result, summarise
 from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
-from memalpha.types import Answer, Operation, OperationKind, Question, Sampling, ToolCall
+from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, Question, Sampling, ToolCall
 
 NAN = math.nan
 
@@ -208,6 +208,18 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
     assert [(step.accuracy, step.immediate) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
     (unpaid,) = RolloutScorer(evaluator, Judge(), RewardConfig()).score([made])
     assert all(math.isnan(step.immediate) for step in unpaid)
+
+
+def test_right_after_a_chunk_the_archive_is_not_asked():
+    """A policy that writes nothing: the archive answers at the end, the empty memory does not answer at once."""
+    agent = make_agent(archive=True)
+    question = Question("what apple?", ("apple",), evidence=(0,), id="apple")
+    instance = Instance("i", "", (Chunk("the apple was seen"),), (question,))
+    (rollout,) = run_script(agent, [instance], ["."])
+    scorer = RolloutScorer(
+        QAEvaluator(RecallReader(64, agent.encoder.count), k=3), Judge(), RewardConfig(immediate_weight=1.0), agent=agent
+    )
+    assert [(step.accuracy, step.immediate) for step in scorer.score([rollout])[0]] == [(1.0, 0.0)]
 
 
 def test_the_published_settings_give_the_published_reward():
