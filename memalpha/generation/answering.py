@@ -18,10 +18,13 @@ BATCH_TOKENS = 16_384
 def answer_chats(
     generator: HFGenerator, chats: Sequence[list[Message]], max_new_tokens: int, batch_tokens: int = BATCH_TOKENS
 ) -> list[str]:
-    """Answer chats; prefixes that they share are computed once, and ``batch_tokens`` bounds what is read at once."""
-    prompts = sharing([Prompt(tuple(chat), chat_ids(generator.tokenizer, chat)) for chat in chats])
-    batches = within_tokens(prompts, batch_tokens, max_new_tokens)
-    return [made.text for batch in batches for made in generator.generate(batch, Sampling(max_new_tokens))]
+    """Answer chats; equal chats and shared prefixes are computed once, and ``batch_tokens`` bounds what is read at once."""
+    prompts = [Prompt(tuple(chat), chat_ids(generator.tokenizer, chat)) for chat in chats]
+    different = list({prompt.ids: prompt for prompt in prompts}.values())
+    batches = within_tokens(sharing(different), batch_tokens, max_new_tokens)
+    said = (made.text for batch in batches for made in generator.generate(batch, Sampling(max_new_tokens)))
+    answers = {prompt.ids: text for prompt, text in zip(different, said, strict=True)}
+    return [answers[prompt.ids] for prompt in prompts]
 
 
 def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answering:

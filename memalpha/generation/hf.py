@@ -64,7 +64,12 @@ class HFGenerator:
         completions: dict[int, Completion] = {}
         merged = merged_lora(self.model) if self.merge_adapters else nullcontext()
         many = len(prompts) >= _MANY and self.merge_adapters
-        with torch.no_grad(), _evaluating(self.model), merged, fast_linears(self.model) if many else nullcontext():
+        with (
+            torch.no_grad(),
+            _evaluating(self.model),
+            merged,
+            fast_linears(self.model, keep=self.keep_prefix) if many else nullcontext(),
+        ):
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
                 completions.update(zip(rows, self._batch([prompts[i] for i in rows], sampling, uniforms[rows]), strict=True))

@@ -27,18 +27,22 @@ def faster() -> bool:
     return other and torch.backends.cpu.get_cpu_capability() == "AVX512" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def plain(*tensors: Tensor) -> bool:
+    """Whether all tensors are float32 on a CPU, outside autocast and ZeRO-3."""
+    kinds = all(t.dtype is torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
+    return kinds and not torch.is_autocast_enabled("cpu") and not any(hasattr(t, "ds_id") for t in tensors)
+
+
 def fits(weight: Tensor) -> bool:
-    """Whether products with a weight (outputs, inputs) go through oneDNN; not under ZeRO-3 or autocast."""
-    plain = weight.dtype is torch.float32 and weight.device.type == "cpu" and type(weight) in (Tensor, nn.Parameter)
-    taken = hasattr(weight, "ds_id") or torch.is_autocast_enabled("cpu")
-    return plain and weight.numel() >= LEAST and not taken and faster()
+    """Whether products with a weight (outputs, inputs) go through oneDNN."""
+    return weight.numel() >= LEAST and plain(weight) and faster()
 
 
-def product(x: Tensor, weight: Tensor, *, transposed: bool = False) -> Tensor:
-    """Return x @ weight.T, or x @ weight if ``transposed``, without a gradient; x (rows, inputs or outputs)."""
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False) -> Tensor:
+    """Return x @ weight.T + bias, or x @ weight if ``transposed``, without a gradient; x (rows, inputs or outputs)."""
     if not fits(weight):
-        return x @ (weight if transposed else weight.t())
-    return torch.ops.mkldnn._linear_pointwise(x, _laid_out(weight, transposed), None, "none", [], "")  # type: ignore[no-any-return]
+        return nn.functional.linear(x, weight.t() if transposed else weight, bias)
+    return torch.ops.mkldnn._linear_pointwise(x, _laid_out(weight, transposed), bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def blocks(weight: Any, rows: int) -> Sequence[Tensor]:
@@ -62,12 +66,15 @@ def _laid_out(weight: Any, transposed: bool) -> Tensor:
 
 
 @contextmanager
-def fast_linears(model: nn.Module) -> Iterator[None]:
-    """Let the plain linear layers of a model use ``product`` in the block, without gradients, with the weights as they are now."""
+def fast_linears(model: nn.Module, *, keep: bool = False) -> Iterator[None]:
+    """Let the plain linear layers of a model use ``product`` in the block, without gradients, with the weights as they are now.
+
+    ``keep``: what is laid out stays for the next block, for weights that never change.
+    """
     layers = [
         layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
     ]
-    before = [vars(layer.weight).pop("_laid_out", None) for layer in layers]
+    before = [None if keep else vars(layer.weight).pop("_laid_out", None) for layer in layers]
     for layer in layers:
         layer.forward = _forward_of(layer)  # type: ignore[method-assign]
     try:
@@ -75,12 +82,12 @@ def fast_linears(model: nn.Module) -> Iterator[None]:
     finally:
         for layer, kept in zip(layers, before, strict=True):
             del layer.forward
-            vars(layer.weight)["_laid_out"] = kept or (None,)
+            if not keep:
+                vars(layer.weight)["_laid_out"] = kept or (None,)
 
 
 def _forward_of(layer: nn.Linear) -> Any:
     def forward(x: Tensor) -> Tensor:
-        y = product(x.reshape(-1, x.shape[-1]), layer.weight).view(*x.shape[:-1], -1)
-        return y if layer.bias is None else y.add_(layer.bias)
+        return product(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias).view(*x.shape[:-1], -1)
 
     return forward

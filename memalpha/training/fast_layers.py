@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from memalpha.generation.products import fits, product
+from memalpha.generation.products import plain, product
 
 NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 """Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + variance_epsilon)``."""
@@ -36,13 +36,8 @@ def _fast_class(kind: Any) -> Any:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether a gradient is recorded and all tensors are float32 on a CPU, outside autocast and ZeRO-3."""
-    return (
-        torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
-        and all(t.dtype is torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
-        and not any(hasattr(t, "ds_id") for t in tensors)
-    )
+    """Whether a gradient is recorded and all tensors are plain."""
+    return torch.is_grad_enabled() and plain(*tensors)
 
 
 class FastLoraLinear:
@@ -76,10 +71,7 @@ class LoraProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
         """Multiply x (tokens, inputs); weight (outputs, inputs), bias (outputs,), a (rank, inputs), b (outputs, rank)."""
         inner = x @ a.t()
-        y = product(x, weight) if fits(weight) else nn.functional.linear(x, weight, bias)
-        if bias is not None and fits(weight):
-            y.add_(bias)
-        y.addmm_(inner, b.t(), alpha=scale)
+        y = product(x, weight, bias).addmm_(inner, b.t(), alpha=scale)
         ctx.save_for_backward(x, weight, a, b, inner)
         ctx.scale = scale
         return y

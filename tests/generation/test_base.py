@@ -5,11 +5,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from memalpha.errors import InputError
-from memalpha.generation.answering import frozen_base
+from memalpha.generation.answering import answer_chats, frozen_base
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
 from memalpha.text import render_chat
-from memalpha.types import Prompt, Sampling
+from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 CHATS = [[{"role": "user", "content": "was violin seen?"}], [{"role": "user", "content": "was window seen? table"}]]
 
@@ -32,3 +32,20 @@ def test_answers_are_the_bases_own_and_frozen_layers_stay_frozen():
     assert adapted != alone  # else the test could not fail
     assert frozen_base(policy, tokenizer, max_new_tokens=8)(CHATS) == alone
     assert [name for name, weight in policy.named_parameters() if weight.requires_grad] == trainable
+
+
+class Echo:
+    """Answers with the last message; keeps what it drew."""
+
+    def __init__(self):
+        self.tokenizer, self.drawn = load_policy_model(fetch("nano"))[1], []
+
+    def generate(self, prompts, sampling):
+        self.drawn += prompts
+        return [Completion(prompt.ids, prompt.messages[-1]["content"], StopReason.END) for prompt in prompts]
+
+
+def test_equal_chats_are_answered_once_and_every_one_gets_its_answer():
+    echo = Echo()
+    assert answer_chats(echo, [CHATS[1], CHATS[0], CHATS[1]], 8) == [chat[0]["content"] for chat in (CHATS[1], CHATS[0], CHATS[1])]
+    assert len(echo.drawn) == 2
