@@ -24,6 +24,7 @@ from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.raw import units
 from memalpha.evaluation.systems import Kept, Setting, System, kept_memory
 from memalpha.memory.schema import MemorySchema
+from memalpha.retrieval import RetrievalMode
 from memalpha.text import PromptEncoder, quote, slot
 from memalpha.types import Chunk, Instance, Prompt
 
@@ -34,7 +35,9 @@ class AgentOptions(Options):
 
     adapter: str = ""  # its adapter's folder (empty = the untrained base model)
     settings: Literal["shared", "own"] = "shared"  # the evaluation's (the adapter's schema and codec must match), or the adapter's
-    archive: bool = False  # search what was read, too
+    archive: bool | None = None  # search what was read, too; this and the next two as its settings say (None), or otherwise
+    retrieval: RetrievalMode | None = None
+    sections_kept: NonNegativeInt | None = None  # by layer 1 (0 = all)
 
 
 class Agent(System):
@@ -43,8 +46,9 @@ class Agent(System):
     def __init__(self, setting: Setting, options: AgentOptions) -> None:
         self.setting = setting
         self.step = _step(setting, options)
-        if options.archive:
-            self.step = AgentStep(replace(self.step.config, archive=True), setting.host.tokenizer)
+        given = {name: getattr(options, name) for name in ("archive", "retrieval", "sections_kept")}
+        if changed := {name: value for name, value in given.items() if value is not None}:
+            self.step = AgentStep(replace(self.step.config, **changed), setting.host.tokenizer)
         self.generator = setting.host.generator(options.adapter)
         check_context(self.step, setting.host.config)
 
