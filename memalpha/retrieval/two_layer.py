@@ -1,7 +1,8 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
-Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router. A
-search sees all applied changes; of equal scores the entry created last is first; results depend only on the memory's present state.
+Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router. Lines
+of the archive are ranked apart and take turns with the entries. A search sees all applied changes; of equal scores the entry
+created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -51,8 +53,12 @@ class TwoLayerRetriever:
         if not query.strip():
             return []
         vector = None if self._dense is None else self._dense.embed([query])[0]
-        ranking = self._layer_two(query, vector, k, self._layer_one(query, vector, names))
-        return [Hit(self._entries[key], score) for key, score in ranking]
+        lists = [name for name in names if name != ARCHIVE.name]
+        rankings = [self._layer_two(query, vector, k, self._layer_one(query, vector, lists))] if lists else []
+        if ARCHIVE.name in names and self._memory.section_size(ARCHIVE.name):
+            rankings.append(self._layer_two(query, vector, k, [ARCHIVE.name]))
+        turns = chain.from_iterable(zip_longest(*rankings))
+        return [Hit(self._entries[found[0]], found[1]) for found in turns if found][:k]
 
     def forget_texts(self) -> None:
         """Clear the embedder's cache, which holds texts."""
@@ -71,14 +77,13 @@ class TwoLayerRetriever:
         if self._router is not None:
             ranked = self._router(query, self._memory)
             self._check_sections(ranked, "sections ranked by the router")
-        elif 0 < kept < len(set(names) & set(self._lists)):
+        elif 0 < kept < len(names):
             rankings = [self._dense.rank_sections(vector)] if self._dense is not None and vector is not None else []
             rankings += [self._lexical.rank_groups(query)] if self._lexical is not None else []
             ranked = [name for name, _ in fuse(rankings, lambda name: -self._sections.index(name), len(self._sections))]
         else:
             return list(names)
-        archive = [name for name in names if name == ARCHIVE.name]  # beside the chosen sections
-        return [name for name in ranked if name in names and name not in archive][: kept or None] + archive
+        return [name for name in ranked if name in names][: kept or None]
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
     def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
@@ -88,7 +93,8 @@ class TwoLayerRetriever:
             found = self._dense.search(vector, depth, where)
             rankings.append(sorted(found, key=lambda pair: (-pair[1], -self._created(pair[0])))[:depth])
         if self._lexical is not None:
-            groups = where if len(where) < len(self._sections) else None
+            everything = sum(map(self._memory.section_size, where)) == len(self._entries)
+            groups = None if everything else where
             rankings.append(self._lexical.search(query, depth, groups))
         if len(rankings) == 1:
             return rankings[0]
