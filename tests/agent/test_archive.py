@@ -56,6 +56,8 @@ def test_entries_and_lines_are_found_in_turns(retrieval):
     assert not any("live in" in passage for passage in find_passages(memory, retriever, "Oslo", 9).passages)
     assert retriever.faults() == []
     assert {hit.entry.section for hit in retriever.search("Rome", 5, ["facts"])} == {"facts"}
+    _, retriever, _ = told(make(retrieval=retrieval), [WRITTEN[0], ".", "."])
+    assert [hit.entry.section for hit in retriever.search("Marta", 5)] == ["facts", "_archive", "facts", "_archive", "_archive"]
 
 
 def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
