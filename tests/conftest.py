@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
@@ -37,3 +38,16 @@ def make_disk(tmp_path):
     yield make
     if disk.is_mount():
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.fixture(scope="module")  # not the session: while playwright runs, no other test of the process can use asyncio.run
+def browser():
+    """A Chromium on this machine, driven by playwright; skips with the reason where one of them is missing."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
+    program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        yield browser
+        browser.close()

@@ -111,8 +111,8 @@ def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
         before = None if record.kind == Kind.FORGET else states.get(record.entry)
         origin = Origin(*data.origin) if data.origin else None
         forgotten = record.erased or record.kind == Kind.FORGET
-        moment = moment_of(record.time)
-        yield record.entry, Event(record.seq, Kind(record.kind), moment, origin, data.operation, before, data.after, forgotten)
+        kind, time = Kind(record.kind), moment_of(record.time)
+        yield record.entry, Event(record.seq, kind, time, origin, data.operation, before, data.after, forgotten, data.of)
         states[record.entry] = data.after
 
 

@@ -65,13 +65,14 @@ class Kind(StrEnum):
 
 
 class Body(BaseModel):
-    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk of which time."""
+    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk or undone."""
 
     after: Entry | None = None
     origin: tuple[str, str, str] | None = None
     operation: Operation | None = None
     chunk: int | None = None
     said: str | None = None
+    of: int | None = None
 
     @property
     def texts(self) -> set[str]:
@@ -194,7 +195,10 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was erased is None."""
+    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was erased is None.
+
+    ``undoes`` is the number of the operation that an undo took back.
+    """
 
     seq: int
     kind: Kind
@@ -204,6 +208,7 @@ class Event:
     before: Entry | None
     after: Entry | None
     forgotten: bool
+    undoes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
 """``OPERATIONS`` over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote scripts) and as MCP tools.
 
-A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to erase a whole namespace.
+A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to erase a whole namespace. ``PAGE``
+is a page for people: files that hold no data and call the API with the token that a person gives it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
+from importlib import resources
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -20,7 +22,7 @@ from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, Te
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from memalpha import __version__
 from memalpha.errors import MemAlphaError
@@ -34,6 +36,17 @@ INSTRUCTIONS = (
 )
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
+}
+PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
 }
 _ALWAYS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
 _EXPECTED = "what /openapi.json says"
@@ -92,9 +105,20 @@ def build_api(operations: Operations, lifespan: Callable[[FastAPI], AbstractAsyn
             return respond(Problem(error.status_code, str(error.detail), _EXPECTED), error.headers)
         return respond(problem_of(error))
 
+    for path, (name, media_type) in PAGE.items():
+        app.add_route(path, _page(name, media_type), include_in_schema=False)
     for kind in (Problem, Exception, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, failed)
     return app
+
+
+def _page(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+    text = (resources.files("memalpha.use") / "page" / name).read_text(encoding="utf-8")
+
+    async def send(_: Request) -> Response:
+        return Response(text, headers=_PAGE_HEADERS, media_type=media_type)
+
+    return send
 
 
 def _endpoint(operations: Operations, operation: Operation) -> Callable[..., Answer]:

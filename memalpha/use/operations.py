@@ -105,6 +105,7 @@ class EventModel(ChangeAnswer):
     source: str | None = Field(None, validation_alias=AliasPath("origin", "source"))
     prompt_hash: str | None = Field(None, validation_alias=AliasPath("origin", "prompt_hash"))
     forgotten: bool
+    undoes: int | None = Field(description="Number of the operation that it took back.")
 
 
 class HistoryAnswer(Answer):

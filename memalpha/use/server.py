@@ -29,11 +29,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from memalpha.errors import InputError
 from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.api import build_api, build_mcp, respond
+from memalpha.use.api import PAGE, build_api, build_mcp, respond
 from memalpha.use.operations import Operations
 
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
-_OPEN = frozenset({"/health", "/ready", "/openapi.json"})  # need no token
+_OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
 _IDLE_SECONDS = 5  # of an idle connection, and for a request's header
 _UNREAD_SECONDS = 30  # for a client that does not read its answer
 

@@ -1,7 +1,6 @@
 """Run folders with rollouts that really ran: a scripted policy, the real agent, memory, retrieval, reader and rewards."""
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
@@ -146,19 +145,6 @@ class Page(HTMLParser):
 def read_page() -> Callable[[Path], Page]:
     """Reads a page of a site."""
     return lambda path: Page(path.read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")  # not the session: while playwright runs, no other test of the process can use asyncio.run
-def browser() -> Iterator[Any]:
-    """A Chromium on this machine, driven by playwright; skips with the reason where one of them is missing."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
-    program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-    if program is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

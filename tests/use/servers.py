@@ -1,4 +1,4 @@
-"""A server process with a scripted model, which keeps a text's last line; texts that say so make it slow or fail.
+"""A server process with a scripted model, which keeps a text's last line (``= 1 ...`` updates); some texts make it slow or fail.
 
 ``files`` limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,14 @@ class Model:
         if any("crash now" in chunk for chunk in chunks):
             raise ZeroDivisionError("/secret/path")
         time.sleep(max(self.delay, *(2.5 * ("very slow" in chunk) or 1.0 * ("slow" in chunk) for chunk in chunks)))
-        texts = ["= 99 no such entry" if "mistake" in chunk else f"+ {chunk.splitlines()[-1]}" for chunk in chunks]
+        kept = ["= 99 no such entry" if "mistake" in chunk else chunk.splitlines()[-1] for chunk in chunks]
+        texts = [line if line.startswith("= ") else f"+ {line}" for line in kept]
         return [Completion((), text, StopReason.END) for text in texts]
 
 
-def make_agent(store: Any, delay: float = 0.0) -> MemoryAgent:
-    return MemoryAgent(AgentStep(CONFIG, make_tokenizer(["facts"], 8192)), Model(delay), store=store, name="scripted")
+def make_agent(store: Any, delay: float = 0.0, archive: bool = False) -> MemoryAgent:
+    step = AgentStep(replace(CONFIG, archive=archive), make_tokenizer(["facts"], 8192))
+    return MemoryAgent(step, Model(delay), store=store, name="scripted")
 
 
 WORKER = __file__
@@ -105,7 +108,7 @@ def main(options: dict[str, Any]) -> None:
     from memalpha.use import server
 
     logging.basicConfig(level=logging.WARNING)
-    agent = make_agent(options.pop("store"), options.pop("delay", 0.0))
+    agent = make_agent(options.pop("store"), options.pop("delay", 0.0), options.pop("archive", False))
     tokens, user, stdio = options.pop("tokens", None), options.pop("user", None), options.pop("stdio", False)
     if files := options.pop("files", 0):
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
