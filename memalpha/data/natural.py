@@ -27,7 +27,7 @@ from memalpha.data.pools import Split, Templates, part_of
 from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.data.synthetic import Slot, SyntheticConfig, World, article, kind_of, make_question, numbered, places_of
 from memalpha.protocols import TokenCounter
-from memalpha.qa.metrics import words
+from memalpha.qa.metrics import contains, words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "natural"
@@ -38,7 +38,7 @@ _HABITS = {"lower": 0.3, "no stops": 0.35, "no apostrophes": 0.15, "typos": 0.25
 _MARK = re.compile(r"\b(I'm|I've|I'd|I'll|I|my|myself|me)\b|\[([\w']+)\]")
 _THIRD = {"have": "has", "am": "is", "do": "does", "don't": "doesn't", "haven't": "hasn't", "go": "goes"}
 _SHORT = (("m", "is", "s"), ("ve", "has", "s"), ("d", "would", "d"), ("ll", "will", "ll"))
-_HIS = {"she": ("her", "her"), "he": ("his", "him")}
+_HIS = {"she": ("her", "her"), "he": ("his", "him"), "they": ("their", "them")}
 _PEOPLE = ("names", "relations")
 _FILES = ("", "_practical", "_personal")
 _Lines = list[tuple[str, str]]  # who, what
@@ -203,7 +203,7 @@ class _Life(World):
             if len({self.folk[fact.subject].speaker for fact in together}) > 1 or not all(map(self._singles, together)):
                 together = left[:1]
             del left[: len(together)]
-            blocks.append((self._tell(*together), together))
+            blocks.append(self._tell(*together))
         blocks += [(self._chat(), []) for _ in range(chats)] + [(self._hostile(), [])] * (rng.random() < self.options.p_hostile)
         rng.shuffle(blocks)
         if self.name and not number:
@@ -219,7 +219,8 @@ class _Life(World):
     def _noted(self, fact: Fact) -> Fact:
         trait, other = self.traits[fact.attribute], self.folk[fact.subject].label
         sections = tuple(section for section in trait.sections if not (other and section == "core"))
-        return replace(fact, note=self._fill(trait.note, fact), sections=sections)
+        note = self._fill(trait.note, fact)
+        return replace(fact, note=note[0].upper() + note[1:], sections=sections)
 
     def _clauses(self, subject: str, attribute: str, action: FactAction) -> list[str]:
         said = getattr(self.traits[attribute], action.value)
@@ -230,27 +231,34 @@ class _Life(World):
         said = self._clauses(fact.subject, fact.attribute, fact.action)
         return [clause for clause in said if not re.search(r"^~|[.?!] ", clause)]
 
-    def _say(self, fact: Fact, clauses: Sequence[str], *, named: bool = False) -> str:
-        person = self.folk[fact.subject]
-        return self._fill(in_person(self.rng.choice(clauses), person.label, person.he, named=named), fact)
+    def _say(self, fact: Fact, clauses: Sequence[str], *, named: bool = False) -> tuple[str, Fact]:
+        """Return a clause about the fact, and the fact with the clause in the third person as its note where that says all."""
+        person, clause = self.folk[fact.subject], self.rng.choice(clauses)
+        text = self._fill(in_person(clause, person.label, person.he, named=named), fact)
+        if fact.action is not FactAction.STATE or not self.traits[fact.attribute].others or re.search(r"[.?!] ", clause):
+            return text, fact
+        note = self._fill(in_person(clause, person.noted, person.he if person.label or self.friends else "they"), fact)
+        whole = contains(note, fact.subject) and not re.search(r"\bthey\b|^(if|when|as|so)\b", note)
+        return text, replace(fact, note=note[0].upper() + note[1:]) if whole else fact
 
-    def _tell(self, fact: Fact, also: Fact | None = None) -> _Lines:
+    def _tell(self, fact: Fact, also: Fact | None = None) -> tuple[_Lines, list[Fact]]:
         rng, person, singles = self.rng, self.folk[fact.subject], self._singles(fact)
         if also:
-            d = self._say(also, self._singles(also), named=bool(person.label) and also.subject == fact.subject)
-            return [(person.speaker, rng.choice(self.frames["pair"]).format(c=self._say(fact, singles), d=d))]
+            c, fact = self._say(fact, singles)
+            d, also = self._say(also, self._singles(also), named=bool(person.label) and also.subject == fact.subject)
+            return [(person.speaker, rng.choice(self.frames["pair"]).format(c=c, d=d))], [fact, also]
         slips = [clause for clause in singles if clause.count("{v}") == 1 and fact.action is not FactAction.RETRACT]
         if slips and rng.random() < _SLIP and self._unused(trait := self.traits[fact.attribute]):
-            wrong = self._say(replace(fact, value=self._value(trait)), slips)
-            return [(person.speaker, rng.choice(self.frames["slip"]).format(c=wrong, v=self._fill("{v}", fact)))]
+            wrong, _ = self._say(replace(fact, value=self._value(trait)), slips)
+            return [(person.speaker, rng.choice(self.frames["slip"]).format(c=wrong, v=self._fill("{v}", fact)))], [fact]
         clause = rng.choice(self._clauses(fact.subject, fact.attribute, fact.action))
         if clause.startswith("~"):
             *asked, text = self._fill(clause[1:], fact).split(" | ")
-            return [*((self._other(person.speaker), question) for question in asked), (person.speaker, text)]
+            return [*((self._other(person.speaker), question) for question in asked), (person.speaker, text)], [fact]
         uses = {"bare": True, "loose": True, "tight": clause in singles, "about": person.label, "order": not self.friends}
         use = rng.choice([use for use, fits in uses.items() if fits])
-        c = self._say(fact, [clause], named=use == "about")
-        return [(person.speaker, rng.choice(self.frames[use]).format(c=c, l=person.label))]
+        c, fact = self._say(fact, [clause], named=use == "about")
+        return [(person.speaker, rng.choice(self.frames[use]).format(c=c, l=person.label))], [fact]
 
     def _chat(self) -> _Lines:
         rng, who, trait = self.rng, self.rng.choice(self.speakers), self.rng.choice(list(self.traits.values()))

@@ -17,6 +17,7 @@ from typing import Literal
 from memalpha.config import Options, Share
 from memalpha.data.packing import sentences
 from memalpha.data.pools import pools
+from memalpha.data.synthetic import article
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import contains
@@ -73,9 +74,10 @@ def _for_fact(
         yield from _in_block(fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct)
         return
     content = _note(fact)
+    dated = config.dates and time and not section.timestamps
     if config.style == "sentence" and not fact.note:
         content = f"The {fact.attribute} of {fact.subject} is {fact.value}."
-    if config.dates and time and not section.timestamps:
+    if dated:
         content = f"{content} ({time})"
     insert = Operation(OperationKind.INSERT, section.name, content)
     if fact.action is FactAction.STATE:
@@ -92,6 +94,8 @@ def _for_fact(
         yield from deletions
         return
     first = bound[0].section if bound else section.name
+    if bound and fact.note and not dated:
+        content = _edited(bound[0].content, fact)
     said = any(entry.content == content for entry in memory.entries(first))
     if bound and update and not said and OperationKind.UPDATE in memory.schema[first].operations:
         yield Operation(OperationKind.UPDATE, first, content, bound[0].id)
@@ -105,12 +109,23 @@ def _note(fact: Fact) -> str:
     return fact.note or f"{fact.subject} {fact.attribute} {fact.value}"
 
 
+def _edited(text: str, fact: Fact) -> str:
+    """A note with the new value in place of the previous one, or the fact's own note where the previous one does not stand."""
+    old = re.compile(rf"\b(an? )?{re.escape(fact.previous or '')}\b", re.IGNORECASE)
+    return (
+        old.sub(lambda found: (f"{article(fact.value)} " if found[1] else "") + fact.value, text)
+        if old.search(text)
+        else _note(fact)
+    )
+
+
 def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: bool) -> Iterator[Operation]:
     """Write a block again with the fact as one of its statements, ``; `` between them, in place of what it ends."""
     said = [part for part in memory.block(section).split("; ") if part]
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous
     ended = [part for part in said if gone and correct and contains(part, fact.subject) and contains(part, gone)]
-    news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [_note(fact)]
+    note = _edited(ended[0], fact) if ended and fact.note else _note(fact)
+    news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [note]
     place = said.index(ended[0]) if ended else len(said)
     now = [part for part in [*said[:place], *news, *said[place:]] if part not in ended]
     yield Operation(OperationKind.REPLACE, section, "; ".join(now) or "-")
