@@ -1,7 +1,6 @@
 """Lockstep rollouts: all rollouts read their first chunk in one batch, then their second, and so on.
 
-A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk. An
-instance may begin with what a teacher kept of its first chunks (``Instance.begin``); then the policy reads the others.
+A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk.
 """
 
 from __future__ import annotations
