@@ -86,7 +86,6 @@ class Operation:
     content: str | None = None  # new text; None for delete
     entry_id: str | None = None  # for update and delete; else None
     timestamp: str | None = None  # when the content was true; None: the chunk's time if the section keeps times
-    importance: float | None = None  # weight; None: the schema's default
 
 
 class ResultCode(StrEnum):
@@ -129,7 +128,6 @@ class Entry:
     section: str  # a block section is one entry whose id is the section's name
     content: str
     timestamp: str | None = None  # when the content was true; None if the section keeps no times
-    importance: float = 1.0
     source_chunk: int | None = None  # index of the chunk of the last write
     created: int = 0  # number of the change that created it; numbers only grow, also across a restore
     updated: int = 0  # number of the last change

@@ -79,7 +79,7 @@ class CompactCodec:
     """``+ text`` inserts into the first list section (``+e text`` into episodic), ``= id text`` updates, ``- id`` deletes.
 
     ``* text`` replaces the first block (``*p text`` another), ``.`` does nothing. A section is named by the shortest beginning that
-    no other has, or by more of its name. No timestamps, no importance.
+    no other has, or by more of its name. No timestamps.
     """
 
     name = "compact"
@@ -145,15 +145,15 @@ class CompactCodec:
         return ToolCall(tool_name(OperationKind.UPDATE), {"entry_id": entry_id, "content": content.strip()}, start, end)
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write one line a call, or ``.``; ValueError for a timestamp, an importance, an empty content or an unknown tool."""
+        """Write one line a call, or ``.``; ValueError for a timestamp, an empty content or an unknown tool."""
         return "\n".join(self._write_line(call) for call in calls) or "."
 
     def _write_line(self, call: ToolCall) -> str:
         arguments = call.arguments
         kind = OperationKind(call.name.removeprefix("memory_"))
         content = " ".join(str(arguments.get("content", "")).split())
-        if unsaid := sorted({"timestamp", "importance"} & set(arguments)):
-            raise ValueError(f"the {self.name} notation has no place for {', '.join(unsaid)}: {call}")
+        if "timestamp" in arguments:
+            raise ValueError(f"the {self.name} notation has no place for a timestamp: {call}")
         if not content and kind is not OperationKind.DELETE:
             raise ValueError(f"the {self.name} notation has no empty content: {call}")
         if kind is OperationKind.DELETE:

@@ -1,7 +1,6 @@
 """Lockstep rollouts: all rollouts read their first chunk in one batch, then their second, and so on.
 
-A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk. An
-instance may begin with what a teacher kept of its first chunks (``Instance.begin``); then the policy reads the others.
+A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class Rollout:
     instance: Instance
     memory: Memory
     retriever: Retriever
-    tokens_before: int = 0  # of the memory that it began with
     steps: list[StepRecord] = field(default_factory=list)
     questions: list[QuestionRecord] = field(default_factory=list)
     content_errors: dict[int, str] = field(default_factory=dict)
+    tokens_before: int = 0  # of the memory that it began with
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -60,7 +59,7 @@ def run_rollouts(
     rollouts = []
     for instance in instances:
         memory = agent.new_memory(instance.held)
-        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory), memory.tokens))
+        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory), tokens_before=memory.tokens))
     total = max((len(rollout.chunks) for rollout in rollouts), default=0)
     for t in range(total):
         active = [rollout for rollout in rollouts if len(rollout.chunks) > t]

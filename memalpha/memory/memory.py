@@ -114,7 +114,7 @@ class Memory:
     ) -> OperationResult:
         """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in the way."""
         named = (operation.timestamp or None) if section.timestamps else None
-        if old is not None and _says(old, content, named) and operation.importance in (None, old.importance):
+        if old is not None and _says(old, content, named):
             return OperationResult(True, ResultCode.DUPLICATE, f"{old.id} says so already", operation, old.id)
         if (same := self._same(section, content, named, old)) is not None:
             if old is None:
@@ -124,20 +124,17 @@ class Memory:
         if (refusal := self._over_limit(operation, section, content)) is not None:
             return refusal
         timestamp = (named or time) if section.timestamps else None
-        importance = operation.importance if operation.importance is not None else (old.importance if old else 1.0)
         number = self._clock
         if old is not None:
-            entry = replace(old, content=content, timestamp=timestamp, importance=importance, source_chunk=chunk, updated=number)
+            entry = replace(old, content=content, timestamp=timestamp, source_chunk=chunk, updated=number)
         else:
             entry_id = section.name if operation.kind is OperationKind.REPLACE else self._new_id(section, number)
-            entry = Entry(entry_id, section.name, content, timestamp, importance, chunk, number, number)
+            entry = Entry(entry_id, section.name, content, timestamp, chunk, number, number)
         self._commit(Change(old, entry))
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
 
     def _same(self, section: Section, content: str, named: str | None, old: Entry | None) -> str | None:
-        """Id of another entry with this content and time; None if only the importance changes."""
-        if old is not None and old.content == content and named is None:
-            return None
+        """Id of another entry with this content and time, or None."""
         ids = self._by_content.get((section.name, content), ())
         return next((id for id in ids if self._entries[id] is not old and _says(self._entries[id], content, named)), None)
 

@@ -7,7 +7,6 @@ A tool exists only if some section allows its operation. A wrong call becomes a 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -144,7 +143,6 @@ _ARGUMENTS = {
     "entry_id": {"type": "string", "description": "the id of the entry, as shown in the memory"},
     "content": {"type": "string", "description": "the text to keep, short and complete by itself"},
     "timestamp": {"type": "string", "description": "when it was true, ISO 8601; left out, it is the time of the text"},
-    "importance": {"type": "number", "description": "weight of the entry, 1 unless it matters more or less"},
 }
 _DESCRIPTIONS = {
     OperationKind.INSERT: "Add a new entry to the memory.",
@@ -159,8 +157,8 @@ _REQUIRED = {
     OperationKind.REPLACE: ("section", "content"),
 }
 _OPTIONAL = {
-    OperationKind.INSERT: ("timestamp", "importance"),
-    OperationKind.UPDATE: ("section", "timestamp", "importance"),
+    OperationKind.INSERT: ("timestamp",),
+    OperationKind.UPDATE: ("section", "timestamp"),
     OperationKind.DELETE: ("section",),
     OperationKind.REPLACE: (),
 }
@@ -216,9 +214,7 @@ def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
         entry = memory.get(entry_id or "")
         entry = None if entry and entry.section == ARCHIVE.name else entry
         section = entry.section if entry else _sections_for(kind, memory.schema)[0]
-    weight = arguments.get("importance")
-    importance = None if weight is None else float(weight)
-    return Operation(kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"), importance)
+    return Operation(kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"))
 
 
 def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
@@ -237,7 +233,4 @@ def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
         return "entry_id must be a string"
     if len(arguments.get("timestamp", "")) > MAX_TIMESTAMP:
         return f"timestamp must be a time of at most {MAX_TIMESTAMP} characters"
-    weight = arguments.get("importance", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:
-        return "importance must be a number of at least 0"
     return None

@@ -86,6 +86,7 @@ def rollout_rewards(
 ) -> list[StepReward]:
     """Return the reward parts of each chunk step of one rollout; ``questions`` are those on the final memory.
 
+    Tokens are those since the rollout began: the memory's growth (0 if it is smaller now) and the chunks read.
     The other sequences are by chunk; None: the judge failed or was not asked, not known whether a write was due, no questions.
     """
     r1 = accuracy(questions)
@@ -124,10 +125,7 @@ def _succeeded(call: OperationResult, config: RewardConfig) -> bool:
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
-    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive.
-
-    Of a rollout that began with a memory, both count what came since: the growth (a smaller memory: 0) and the chunks read.
-    """
+    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive."""
     if input_tokens <= 0:
         raise ValueError(f"input_tokens is {input_tokens}; an instance has text")
     value = 1.0 - memory_tokens / input_tokens

@@ -67,7 +67,7 @@ class Kind(StrEnum):
 class Body(BaseModel):
     """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk or undone."""
 
-    after: Entry | None = None
+    after: Entry | None = None  # other fields of earlier versions (importance) are not read
     origin: tuple[str, str, str] | None = None
     operation: Operation | None = None
     chunk: int | None = None
@@ -227,11 +227,8 @@ def hash_prompt(ids: Sequence[int]) -> str:
 
 
 def to_body(data: Mapping[str, Any]) -> str:
-    """Return data as the JSON text that is stored and hashed; InputError for NaN or infinity."""
-    try:
-        return json.dumps(data, allow_nan=False, separators=(",", ":"))
-    except ValueError as error:
-        raise InputError(f"an operation holds {error}", expected="finite numbers") from error
+    """Return data as the JSON text that is stored and hashed."""
+    return json.dumps(data, separators=(",", ":"))
 
 
 def root(ns: str) -> Head:

@@ -41,7 +41,6 @@ class EntryModel(Answer):
     section: str
     content: str
     timestamp: str | None
-    importance: float
     created: int
     updated: int
 

@@ -96,7 +96,7 @@ def test_any_other_compact_line_is_one_located_error(line):
     "call",
     [
         ToolCall("memory_insert", {"section": "episodic", "content": "x", "timestamp": "2024"}),
-        ToolCall("memory_update", {"entry_id": "1", "content": "x", "importance": 2.0}),
+        ToolCall("memory_update", {"entry_id": "1", "content": "x", "timestamp": "2024"}),
         ToolCall("memory_insert", {"section": "semantic", "content": " "}),
         ToolCall("memory_update", {"entry_id": "1"}),
         ToolCall("search", {"query": "x"}),
@@ -211,11 +211,11 @@ def test_the_line_that_a_completion_broke_off_in_says_nothing(codec, text, kept,
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
 TAGGED = st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "\\", '"', "{", "}", "\n", "x"]), min_size=1).map("".join)
 CONTENTS = (TEXTS | TAGGED).filter(str.strip)
-TIMES, WEIGHTS = st.none() | TEXTS, st.none() | st.floats(0, 1e9)
+TIMES = st.none() | TEXTS
 SECTIONS, IDS = st.sampled_from(["semantic", "episodic"]), st.integers(1, 999).map(str)
 TIMED = st.one_of(
-    st.builds(Operation, st.just(INSERT), SECTIONS, CONTENTS, st.none(), TIMES, WEIGHTS),
-    st.builds(Operation, st.just(UPDATE), SECTIONS, CONTENTS, IDS, TIMES, WEIGHTS),
+    st.builds(Operation, st.just(INSERT), SECTIONS, CONTENTS, st.none(), TIMES),
+    st.builds(Operation, st.just(UPDATE), SECTIONS, CONTENTS, IDS, TIMES),
     st.builds(Operation, st.just(DELETE), SECTIONS, st.none(), IDS),
     st.builds(Operation, st.just(REPLACE), st.just("core"), CONTENTS),
 )

@@ -213,7 +213,7 @@ def test_hermes_announces_tools_where_the_template_takes_them():
     assert "memory_insert(section, content" not in text
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")  # thinking is switched off
     # A chat server is given messages and no tools, so these spell them out.
-    assert "memory_insert(section, content, timestamp?, importance?)" in prompt.messages[0]["content"]
+    assert "memory_insert(section, content, timestamp?)" in prompt.messages[0]["content"]
 
 
 # -------------------------------------------------------------------------------------------- completions

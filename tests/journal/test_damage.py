@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
+from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, state, update
 
 from memalpha.cli import run
 from memalpha.errors import JournalDamagedError, JournalError
@@ -190,3 +190,7 @@ def test_a_store_that_an_earlier_version_compacted_opens_and_goes_on(folder):
     assert durable.undo(durable.memory.seq, BY).after.content == "Marta lives in Oslo"
     durable.forget("3")
     assert journal.verify().ok
+    journal.export(folder / "old.jsonl")
+    assert "importance" in (folder / "old.jsonl").read_text()  # of its entries then
+    with Journal.open(folder / "new.db") as other:
+        assert other.import_(folder / "old.jsonl") and state(other.memory(MARTA, SCHEMA).memory) == state(durable.memory)

@@ -22,7 +22,6 @@ OPERATIONS = st.builds(
     st.sampled_from([None, "", " \n", "a", " a ", "b", "a b", "c", "a b c", "a b c d"]),
     st.sampled_from([None, "", "core", "nowhere", *map(str, range(1, 9))]),
     st.sampled_from([None, "", "monday", "tuesday"]),
-    st.sampled_from([None, 1.0, 2.0]),
 )
 
 
@@ -40,7 +39,7 @@ def replay(changes):
 
 class MemoryMachine(RuleBasedStateMachine):
     @initialize()
-    def start(self):  # ``model`` maps ids to (section, content, timestamp, importance, chunk) in order of creation
+    def start(self):  # ``model`` maps ids to (section, content, timestamp, chunk) in order of creation
         self.memory, self.model, self.used, self.snapshots, self.kept = Memory(SCHEMA), {}, set(), [], []
 
     # ---------------------------------------------------------------- the rules, as written
@@ -65,26 +64,22 @@ class MemoryMachine(RuleBasedStateMachine):
         same = self.duplicates(op, content, target if there else None)
         if same and (op.kind is INSERT or target in same):
             return ResultCode.DUPLICATE, None, self.model
-        moved = not there or content != self.model[target][1] or (op.section == "events" and op.timestamp)
-        if same and moved:  # an update to what another entry says
+        if same:  # an update to what another entry says
             return ResultCode.APPLIED, target, {key: row for key, row in self.model.items() if key != target}
         if len(content.split()) > {"core": 3, "notes": 2}.get(op.section, 99):
             return ResultCode.TOO_LONG, None, self.model
         if op.kind is INSERT and op.section == "notes" and sum(row[0] == "notes" for row in self.model.values()) == 3:
             return ResultCode.SECTION_FULL, None, self.model
         stamp = (op.timestamp or time) if op.section == "events" else None
-        weight = op.importance or (self.model[target][3] if there else 1.0)
         key = target if op.kind is not INSERT else "new"
-        return ResultCode.APPLIED, key, {**self.model, key: (op.section, content, stamp, weight, len(self.memory.changes))}
+        return ResultCode.APPLIED, key, {**self.model, key: (op.section, content, stamp, len(self.memory.changes))}
 
     def duplicates(self, op, content, target):
         """Ids of entries that say just what the operation says."""
         return [
             key
-            for key, (section, text, stamp, weight, _) in self.model.items()
-            if (section, text) == (op.section, content)
-            and not (section == "events" and op.timestamp and op.timestamp != stamp)
-            and not (key == target and op.importance and op.importance != weight)
+            for key, (section, text, stamp, _) in self.model.items()
+            if (section, text) == (op.section, content) and not (section == "events" and op.timestamp and op.timestamp != stamp)
         ]
 
     @rule(data=st.data(), kind=st.sampled_from([INSERT, INSERT, UPDATE, DELETE]), content=st.sampled_from("abcdefgh"))
@@ -140,7 +135,7 @@ class MemoryMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------- what always holds
     @invariant()
     def entries_are_those_of_the_model_in_order(self):
-        rows = {e.id: (e.section, e.content, e.timestamp, e.importance, e.source_chunk) for e in self.memory}
+        rows = {e.id: (e.section, e.content, e.timestamp, e.source_chunk) for e in self.memory}
         assert list(rows.items()) == list(self.model.items())
         assert len(self.memory) == len(self.model)
         created = [entry.created for entry in self.memory]
@@ -186,13 +181,13 @@ def test_a_small_history_by_hand():
     memory = Memory(SCHEMA)
     memory.apply(Operation(INSERT, "events", "a"), chunk=0, time="monday")
     memory.apply(Operation(REPLACE, "core", "me"), chunk=0)
-    memory.apply(Operation(UPDATE, "events", "b", "1", importance=2.0), chunk=1)
+    memory.apply(Operation(UPDATE, "events", "b", "1"), chunk=1)
     memory.apply(Operation(INSERT, "events", "c", timestamp="may"), chunk=2, time="tuesday")
     memory.apply(Operation(DELETE, "events", entry_id="1"), chunk=3)
-    first = Entry("1", "events", "a", "monday", 1.0, 0, 0, 0)
-    core = Entry("core", "core", "me", None, 1.0, 0, 1, 1)
-    second = Entry("1", "events", "b", None, 2.0, 1, 0, 2)
-    third = Entry("2", "events", "c", "may", 1.0, 2, 3, 3)
+    first = Entry("1", "events", "a", "monday", 0, 0, 0)
+    core = Entry("core", "core", "me", None, 0, 1, 1)
+    second = Entry("1", "events", "b", None, 1, 0, 2)
+    third = Entry("2", "events", "c", "may", 2, 3, 3)
     assert list(memory) == [core, third]
     expected = [Change(None, first), Change(None, core), Change(first, second), Change(None, third), Change(second, None)]
     assert memory.changes == expected

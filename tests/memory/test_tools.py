@@ -31,8 +31,8 @@ def parameters(schema):
 def test_the_tools_of_mem_alpha():
     tools = parameters(SCHEMA)
     assert {name: (list(p["properties"]), p["required"]) for name, p in tools.items()} == {
-        "memory_insert": (["section", "content", "timestamp", "importance"], ["section", "content"]),
-        "memory_update": (["section", "entry_id", "content", "timestamp", "importance"], ["entry_id", "content"]),
+        "memory_insert": (["section", "content", "timestamp"], ["section", "content"]),
+        "memory_update": (["section", "entry_id", "content", "timestamp"], ["entry_id", "content"]),
         "memory_delete": (["section", "entry_id"], ["entry_id"]),
         "memory_replace": (["section", "content"], ["section", "content"]),
     }
@@ -43,13 +43,13 @@ def test_the_tools_of_mem_alpha():
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
-TIMES, WEIGHTS = st.none() | TEXTS, st.none() | st.floats(0, 1e9)
+TIMES = st.none() | TEXTS
 SECTIONS = st.sampled_from(["semantic", "episodic"])
 
 
 @given(
-    st.builds(Operation, st.just(INSERT), SECTIONS, TEXTS, st.none(), TIMES, WEIGHTS)
-    | st.builds(Operation, st.just(UPDATE), SECTIONS, TEXTS, TEXTS, TIMES, WEIGHTS)
+    st.builds(Operation, st.just(INSERT), SECTIONS, TEXTS, st.none(), TIMES)
+    | st.builds(Operation, st.just(UPDATE), SECTIONS, TEXTS, TEXTS, TIMES)
     | st.builds(Operation, st.just(DELETE), SECTIONS, st.none(), TEXTS)
     | st.builds(Operation, st.just(REPLACE), st.just("core"), TEXTS)
 )
@@ -63,8 +63,7 @@ def test_an_operation_comes_back_from_its_call(operation):
 
 def test_an_id_finds_its_section(memory):
     assert to_operation(call("memory_delete", entry_id="2"), memory) == Operation(DELETE, "episodic", entry_id="2")
-    update = to_operation(call("memory_update", entry_id=1, content="c", importance=2), memory)
-    assert update == Operation(UPDATE, "semantic", "c", "1", importance=2.0) and isinstance(update.importance, float)
+    assert to_operation(call("memory_update", entry_id=1, content="c"), memory) == Operation(UPDATE, "semantic", "c", "1")
 
 
 def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
@@ -90,10 +89,6 @@ def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
         (call("memory_insert", section="episodic", content="x", timestamp="1" * (MAX_TIMESTAMP + 1)), "at most 40 characters"),
         (call("memory_delete", entry_id=True), "entry_id must be a string"),
         (call("memory_delete", entry_id=None), "entry_id must be a string"),
-        *(
-            (call("memory_insert", section="semantic", content="x", importance=weight), "importance must be a number")
-            for weight in ("1", True, None, -1, -0.5, float("nan"), float("inf"), 10**400, [1])
-        ),
     ],
 )
 def test_bad_arguments_are_a_failed_result(memory, made, message):
@@ -106,7 +101,7 @@ def test_bad_arguments_are_a_failed_result(memory, made, message):
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 JSON = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SCALARS, max_size=3)
 NAMES = st.sampled_from([tool_name(kind) for kind in OperationKind]) | st.text()
-KEYS = st.sampled_from(["section", "entry_id", "content", "timestamp", "importance"]) | st.text(max_size=3)
+KEYS = st.sampled_from(["section", "entry_id", "content", "timestamp"]) | st.text(max_size=3)
 
 
 @given(NAMES, st.dictionaries(KEYS, JSON | st.sampled_from(["semantic", "1"]), max_size=5))

@@ -92,11 +92,11 @@ def filled(agent: AgentStep, text: str):
     entries, number = [], 1
     for section in agent.schema.sections:
         if section.kind is SectionKind.BLOCK:
-            entries.append(Entry(section.name, section.name, f"b {text}", None, 1.0, 0, len(entries), len(entries)))
+            entries.append(Entry(section.name, section.name, f"b {text}", None, 0, len(entries), len(entries)))
             continue
         for content in (text, f"{text} z"):
             time = f"t {text}" if section.timestamps else None
-            entries.append(Entry(str(number), section.name, content, time, 1.0, 0, len(entries), len(entries)))
+            entries.append(Entry(str(number), section.name, content, time, 0, len(entries), len(entries)))
             number += 1
     memory.restore(Snapshot(agent.schema.name, tuple(entries), number))
     return memory

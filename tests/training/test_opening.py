@@ -17,7 +17,6 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, SchemaError
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.opening import begun
-from memalpha.training.rows import Grouping, Scale, build_rows
 from memalpha.training.warm_start import demonstrate
 from memalpha.types import Fact, FactAction, Question
 
@@ -35,7 +34,6 @@ SCRIPT = ["+ apple", "+ feather", "."], ["+ boat", "= 1 apple boat door", "- 2"]
 
 @pytest.fixture
 def rollouts():
-    """Two rollouts of the noted instance, after two chunks of the teacher, beside one that has no facts and begins empty."""
     agent = make_agent()
     plain, noted = begun([PLAIN, NOTED], agent, (2, 2), seed=0)
     return run_script(agent, [plain, noted, noted], *SCRIPT)
@@ -68,10 +66,6 @@ def test_rewards_count_what_the_policy_did(rollouts):
     scorer = scorer_of(config=RewardConfig(immediate_weight=1.0), agent=make_agent())
     early = [step.immediate for step in scorer.score(rollouts[1:2])[0]]
     assert early == [1.0, 1.0]  # candle and feather right after chunk 2; none is due at chunk 3: r1
-    rows = build_rows(rollouts[1:], scorer_of().score(rollouts[1:]), 2, RewardConfig(), Grouping.STEP, Scale.NONE)
-    assert [(row.chunk_index, row.rollout_index) for row in rows] == [(2, 0), (2, 1), (3, 0), (3, 1)]
-    totals = 1 + 1 + 0.05 * 0.75 + 0.1, 1 / 3 + 0 + 0.05 + 0
-    assert [row.advantage for row in rows[:2]] == pytest.approx([(totals[0] - totals[1]) / 2, (totals[1] - totals[0]) / 2])
 
 
 @pytest.mark.parametrize("archive", [False, True])
