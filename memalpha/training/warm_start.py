@@ -97,6 +97,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     remove_unused_columns: bool = field(default=False, metadata={"help": "Keep false."})
     disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
+    ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "Keep false: processes may differ in forwards."})
 
     def __post_init__(self) -> None:
         """Check values first."""
