@@ -60,6 +60,9 @@ class ReadRequest(NamedTuple):
 class Reader(Protocol):
     """Answers questions from passages; readers and judges raise ServiceError, or PartialServiceError for some of a batch."""
 
+    def passages(self, request: ReadRequest) -> tuple[str, ...]:
+        """Return the passages of a request that are read: those that fit the reader's budget."""
+
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request, in order."""
 

@@ -156,4 +156,4 @@ def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
     said = agent.ask(question.text)
     assert said.text == record.answer.text == evaluated.answer.text == "marta city oslo"  # the second passage is over the budget
     assert [hit.entry.content for hit in said.entries] == [memory.get(key).content for key in record.entry_ids]
-    assert len(said.entries) == len(passages) == 2
+    assert len(said.entries) == len(passages) == 2 and said.read == (said.entries[0].entry,)

@@ -1,6 +1,7 @@
 """``memalpha chat``: talk to an agent, and see what it remembers and uses.
 
-Who answers: the server at ``reader_url``, else the adapter's base with the adapter off; a whole model shows the entries found.
+Who answers: the endpoint's model; or the server at ``reader_url``, else the adapter's base with the adapter off; a whole model
+shows the entries found.
 """
 
 from __future__ import annotations
@@ -8,26 +9,28 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import console, out, printable, quiet_libraries, show_table, with_notes
-from memalpha.cli.inputs import TRAINED, AgentOptions, WhoseOptions, add_verb, is_operation, read_options
+from memalpha.cli.inputs import AGENT, AgentOptions, WhoseOptions, add_verb, is_operation, read_options
 from memalpha.errors import InputError, MemAlphaError
+from memalpha.memory.memory import render_entry
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Namespace
-    from memalpha.types import Change
+    from memalpha.types import Change, Entry
     from memalpha.use.agent import MemoryAgent, Reply
 
+COLUMNS = ("entry", "section", "time", "content", "operation")
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY yes, /quit"
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = f"Talk to a model with this memory. Needs: a trained agent, a store (made if not there), a user. Commands: {COMMANDS}."
-    add_verb(verbs, "chat", run, about, options=TRAINED)
+    about = f"Talk to a model with this memory. Needs: an agent, a store (made if not there), a user. Commands: {COMMANDS}."
+    add_verb(verbs, "chat", run, about, options=AGENT)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -76,28 +79,43 @@ class Conversation:
                 out("interrupted")
 
     def _answer(self, message: str) -> None:
-        self._last = self.agent.ask(message, namespace=self.namespace)
-        out(self._last.text or "(no answer)")
-        now = self._clock().isoformat(timespec="minutes")
+        self._last = reply = self.agent.ask(message, namespace=self.namespace)
+        told = reply.known or "?" in message
+        if told:
+            self._tell(reply)
+        today = self._clock().date().isoformat()
         self._read.append([])
-        for piece in self.agent.pieces(f"{self.namespace.user}: {message}", now):
-            added = self.agent.add(piece.text, now, namespace=self.namespace, source="chat")
+        for piece in self.agent.pieces(f"User: {message}", today):
+            added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self._read[-1] += added.operations
             for number, change in zip(added.operations, (c for step in added.steps for c in step.outcome.changes), strict=True):
                 out(f"  remembered ({number}): {_shown(change)}")
             for message in (result.message for result in added.results if not result.ok):
                 out(f"  not done: {message}")
+        if not (told or self._read[-1]):
+            self._tell(reply)
+
+    def _tell(self, reply: Reply) -> None:
+        out(reply.text if reply.known else "I do not know.")
+        if reply.source is not None and render_entry(reply.source) not in reply.text:
+            entry, section, time, content, _ = self._rows([reply.source])[0]
+            out(printable(f"  from {section} {entry} [{time}]: {content}"))
+        elif reply.known and reply.source is None:
+            out("  from no passage in these words: /why shows what was read")
+
+    def _rows(self, entries: Iterable[Entry]) -> list[tuple[str, str, str, str, int]]:
+        """Return a row for each entry; its time is the day of its last write where its section keeps no times."""
+        written = {e.after.id: str(e.time.date()) for e in self.agent.history(namespace=self.namespace) if e.after is not None}
+        return [(e.id, e.section, e.timestamp or written.get(e.id, ""), e.content, e.updated) for e in entries]
 
     def _command(self, name: str, *more: str) -> None:
         match name:
             case "/memory":
-                rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in self.agent.memory(self.namespace)]
-                show_table(("entry", "section", "time", "content", "operation"), rows)
+                show_table(COLUMNS, self._rows(self.agent.memory(self.namespace)))
             case "/why":
                 if self._last is None:
                     raise InputError("nothing was answered yet", expected="a message first")
-                rows = [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in self._last.entries]
-                show_table(("entry", "score", "time", "content", "operation"), rows)
+                show_table(COLUMNS, self._rows(self._last.read))
             case "/undo":
                 self._undo(*more)
             case "/forget":

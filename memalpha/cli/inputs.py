@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
 TRAINED = "TRAINED [--name value ...]"
+AGENT = "(TRAINED | --endpoint URL --model NAME) [--name value ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions(Options):
-    """A trained agent, its memories, and who answers questions.
+    """An agent, its memories, and who answers questions.
 
     Attributes:
+        endpoint: An OpenAI-compatible server, URL including the version, whose untrained ``model`` writes and answers; no TRAINED.
+        endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs: {enable_thinking: false}}``.
         store: Path of a SQLite file, or postgresql://user@host/database.
         key_file: File with the key of a keyed store.
-        model: Base of the adapter; null takes the one the adapter names.
+        model: Base of the adapter; null takes the one the adapter names. With ``endpoint``: the model's name there.
         device: Torch device of the model.
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
         archive: Whether what was read is kept and searched, too; null: as the agent was trained.
@@ -38,6 +41,8 @@ class AgentOptions(Options):
     """
 
     store: str
+    endpoint: str = ""
+    endpoint_extra: dict[str, Any] = field(default_factory=dict)
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
@@ -48,14 +53,24 @@ class AgentOptions(Options):
     reader: str = ""
     reader_tokens: PositiveInt = 2048
 
-    def load(self, trained: str) -> MemoryAgent:
-        """Load the agent of a folder or Hub name with its store."""
+    def check(self) -> None:
+        """InputError for another reader beside an endpoint."""
+        if self.endpoint and (self.reader_url or self.reader_model or self.reader):
+            raise InputError("a reader beside an endpoint", expected="one of the two: the endpoint's model answers")
+
+    def load(self, trained: str | None) -> MemoryAgent:
+        """Load the agent of a folder or Hub name, or of the endpoint (None), with its store."""
+        from memalpha.agent.config import AgentConfig
         from memalpha.endpoints import ChatClient
         from memalpha.models.reader import trained_reader
         from memalpha.qa.readers import EndpointReader, ModelReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
+        if trained is None:
+            chat = ChatClient(self.endpoint, self.model or "", extra=self.endpoint_extra)
+            config = AgentConfig(reader_tokens=self.reader_tokens, archive=bool(self.archive))
+            return MemoryAgent.at_endpoint(chat, config, store=self.store, key=key, retrieve_k=self.retrieve_k)
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
         agent = MemoryAgent.load(
             trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, archive=self.archive, device=self.device
@@ -97,14 +112,18 @@ def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, opti
 
 
 def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) -> tuple[Any, ...]:
-    """Return TRAINED and the parsed options, one object per group; InputError if one is wrong."""
+    """Return TRAINED (None with an ``endpoint``) and the parsed options, one object per group; InputError if one is wrong."""
     program = f"memalpha {arguments.verb}"
     if arguments.options:
         out(f"TRAINED: folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent\n{listing(groups)}")
         raise SystemExit(0)
-    if not rest or rest[0].startswith("--"):
-        raise InputError(f"{program} without TRAINED", expected=f"{program} {TRAINED}", fix=f"{program} --options")
-    return rest[0], *parse(rest[1:], groups, program)
+    trained = rest[0] if rest and not rest[0].startswith("--") else None
+    options = parse(rest[trained is not None :], groups, program) if rest else ()
+    if (trained is None) is not any(getattr(group, "endpoint", "") for group in options):
+        expected = f"{program} {AGENT if AgentOptions in groups else TRAINED}"
+        what = "without TRAINED" if trained is None else f"{trained} beside an endpoint"
+        raise InputError(f"{program} {what}", expected=expected, fix=f"{program} --options")
+    return trained, *options
 
 
 def read_key(path: str | None) -> bytes | None:

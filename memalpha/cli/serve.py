@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from memalpha.cli.console import complain, out, quiet_libraries
-from memalpha.cli.inputs import TRAINED, AgentOptions, WhoseOptions, add_verb, read_options
+from memalpha.cli.inputs import AGENT, TRAINED, AgentOptions, WhoseOptions, add_verb, read_options
 from memalpha.config import Options
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.files import path_of
@@ -61,8 +61,8 @@ class ExportOptions(Options):
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: a trained agent, a store."
-    add_verb(verbs, "serve", run_serve, about, options=TRAINED)
+    about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: an agent, a store."
+    add_verb(verbs, "serve", run_serve, about, options=AGENT)
     token = add_verb(verbs, "token", run_token, "Make a token for memalpha serve, and its line for the tokens file.")
     token.add_argument("name", metavar="NAME", help="who will use it, for the journal")
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")

@@ -15,7 +15,7 @@ from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import AnswerJudge, AnswerRequest, Hit, Reader, ReadRequest, Retriever
 from memalpha.qa.metrics import JUDGE, check_metric, score
-from memalpha.types import Answer, Question, QuestionRecord
+from memalpha.types import Answer, Entry, Question, QuestionRecord
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +24,11 @@ Result = TypeVar("Result")
 
 
 class Found(NamedTuple):
-    """Passages for a question, best first, and the retrieved entries among them."""
+    """Passages for a question, best first, the retrieved entries among them, and the entry (or block) of each passage."""
 
     passages: tuple[str, ...]
     hits: tuple[Hit, ...]
+    entries: tuple[Entry, ...]
 
 
 def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
@@ -37,9 +38,10 @@ def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | Ser
 
 def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Found:
     """Return the written blocks of a memory, then at most ``k`` entries, best first."""
-    blocks = [memory.block(section.name) for section in memory.schema.blocks]
+    blocks = [block for section in memory.schema.blocks if (block := memory.get(section.name))]
     hits = tuple(retriever.search(question, k))
-    return Found((*(text for text in blocks if text), *(render_entry(hit.entry) for hit in hits)), hits)
+    passages = (*(block.content for block in blocks), *(render_entry(hit.entry) for hit in hits))
+    return Found(passages, hits, (*blocks, *(hit.entry for hit in hits)))
 
 
 class QAEvaluator:

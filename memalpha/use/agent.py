@@ -22,20 +22,25 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
 from memalpha.data.packing import split_text
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
 from memalpha.generation.batching import BatchingGenerator
+from memalpha.generation.endpoint import ByteTokenizer, EndpointGenerator
+from memalpha.memory.memory import render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
-from memalpha.qa.readers import ModelReader, RecallReader
+from memalpha.qa.readers import UNKNOWN, EndpointReader, ModelReader, RecallReader
+from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.text import is_text, one_line
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
 
 LOCAL = Namespace("local")  # of an agent without a store
+UNTRAINED = AgentConfig(reader_tokens=2048)  # of a chat model on a server
 _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
@@ -54,13 +59,26 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer (without a reader: the passages found, one per line) and the retrieved entries, best first."""
+    """An answer: ``unknown`` if the memory does not say; without a reader, the passages read, one per line."""
 
     text: str
-    entries: tuple[Hit, ...]
+    entries: tuple[Hit, ...]  # retrieved, best first
+    read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines of the archive, best first
 
     def __str__(self) -> str:
         return self.text
+
+    @property
+    def known(self) -> bool:
+        """Whether it is an answer, not that the memory does not say."""
+        return self.text.strip(" .\n").casefold() not in ("", UNKNOWN)
+
+    @property
+    def source(self) -> Entry | None:
+        """The passage read that has most of the answer's words, the best of equals; None if none has any, or nothing is known."""
+        said = set(tokenize(self.text)) if self.known else set()
+        shared = [len(said.intersection(tokenize(render_entry(entry)))) for entry in self.read]
+        return self.read[shared.index(max(shared))] if any(shared) else None
 
 
 class MemoryAgent:
@@ -95,6 +113,19 @@ class MemoryAgent:
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
         step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
+
+    @classmethod
+    def at_endpoint(
+        cls, client: ChatClient, config: AgentConfig = UNTRAINED, *, store: str | Path | Journal | None = None,
+        key: bytes | None = None, retrieve_k: int | None = None,
+    ) -> MemoryAgent:  # fmt: skip
+        """Let an untrained chat model on a server write the memory and answer; tokens are estimated (``ByteTokenizer``)."""
+        tokenizer: Any = ByteTokenizer()
+        step = AgentStep(config, tokenizer)
+        reader = EndpointReader(client, config.reader_tokens, step.encoder.count)
+        return cls(
+            step, EndpointGenerator(client, step.codec), reader, store=store, key=key, retrieve_k=retrieve_k, name=client.model
+        )
 
     def close(self) -> None:
         """Close the store, unless the caller gave a journal; no data is lost without it."""
@@ -201,16 +232,20 @@ class MemoryAgent:
                 self.step.forget_texts()
 
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
-        """Answer a question from the memory alone, with retrieval and reading as in evaluation."""
+        """Answer a question from the memory alone, with retrieval and reading as in evaluation; unknown if nothing is found."""
         _need_text("question", question)
         with self._store.reading(self._whose(namespace)) as (memory, retriever):
             found = find_passages(memory, retriever, question, self.retrieve_k)
-        read = partial(answer, self.reader, [ReadRequest(Question(question, ("",)), found.passages)])
+        request = ReadRequest(Question(question, ("",)), found.passages)
+        if not (seen := self.reader.passages(request)):
+            return Reply(UNKNOWN, found.hits, ())
+        read = partial(answer, self.reader, [request])
         # a local reader may share its model with the generator
         said = self.generator.alone(read)[0] if isinstance(self.reader, ModelReader) else read()[0]
         if isinstance(said, ServiceError):
             raise said
-        return Reply(said.text, found.hits)
+        seen_in = zip(found.entries, found.passages, strict=True)
+        return Reply(said.text, found.hits, tuple(entry for entry, passage in seen_in if passage in seen))
 
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries for a query, best first."""

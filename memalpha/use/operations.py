@@ -75,9 +75,10 @@ class SearchAnswer(Answer):
 
 
 class AskAnswer(SearchAnswer):
-    """An answer and the entries it was read from, best first."""
+    """An answer, the one entry that it was read from, and all that were found, best first."""
 
-    answer: str
+    answer: str = Field(description="`unknown` if the memory does not say.")
+    source: EntryModel | None = Field(description="What was read that has most of the answer's words; null if nothing has any.")
 
 
 class MemoryAnswer(Answer):
@@ -236,9 +237,10 @@ class Operations:
 
     @_operation("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone; says which entries the answer was read from."""
+        """Answer a question from the memory alone; says which entry the answer was read from."""
         reply = self.agent.ask(question, namespace=caller.namespace)
-        return AskAnswer(answer=reply.text, entries=_found(reply.entries))
+        source = EntryModel.model_validate(reply.source) if reply.source else None
+        return AskAnswer(answer=reply.text, source=source, entries=_found(reply.entries))
 
     @_operation("POST", "/search")
     def search(

@@ -66,33 +66,54 @@ def stored(tmp_path):
 
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
     assert said("I live in Oslo", "where do I live?", "/quit", "never") == [
-        "(no answer)", "  remembered (1): + 1 Marta: I live in Oslo",
-        "[2026-01-02T03:04+00:00] Marta: I live in Oslo", "  remembered (2): + 2 Marta: where do I live?",
+        "  remembered (1): + 1 User: I live in Oslo",
+        "[2026-01-02] User: I live in Oslo", "  remembered (2): + 2 User: where do I live?",
     ]  # fmt: skip
     contents, operations = stored(tmp_path)
-    assert contents == ["Marta: I live in Oslo", "Marta: where do I live?"]
+    assert contents == ["User: I live in Oslo", "User: where do I live?"]
     assert [event.origin.source for event in operations] == ["chat", "chat"]
 
 
-def test_why_and_memory_name_the_entries(said):
-    lines = said("I live in Oslo", "I have a cat", "Oslo cat", "/why", "/memory")
-    start = lines.index("entry\tscore\ttime\tcontent\toperation")
-    rows = [line.split("\t") for line in lines[start + 1 : start + 3]]
-    assert {(row[0], row[3], row[4]) for row in rows} == {("1", "Marta: I live in Oslo", "1"), ("2", "Marta: I have a cat", "2")}
-    assert lines[-4] == "entry\tsection\ttime\tcontent\toperation"
-    assert lines[-1] == "3\tfacts\t2026-01-02T03:04+00:00\tMarta: Oslo cat\t3"
+HEAD = "entry\tsection\ttime\tcontent\toperation"
+
+
+def answering(talking, **answers):
+    def read(chats):
+        asked = [chat[-1]["content"].split("Question: ")[1] for chat in chats]
+        return [next((text for word, text in answers.items() if word in question), "Unknown.") for question in asked]
+
+    talking.agent.reader = ModelReader(read, 40, talking.agent.step.encoder.count)
+    return talking
+
+
+def test_an_answer_names_the_passage_it_is_from_and_why_shows_all_that_was_read(talk, tmp_path):
+    talking = answering(conversation(tmp_path / "memories.db", archive=True), pet="a cat", Is="Yes.")
+    lines = talk(talking, "I live in Oslo", "I have a cat", "Which pet, a cat?", "/why", "Is it Oslo?")
+    assert lines[:2] == ["  remembered (1): + 1 User: I live in Oslo", "  remembered (3): + 2 User: I have a cat"]
+    assert lines[2:4] == ["a cat", "  from _archive line-4 [2026-01-02]: User: I have a cat"]
+    rows = [line.split("\t")[:4] for line in lines[lines.index(HEAD) + 1 :]]
+    assert rows[:2] == [[id, kind, "2026-01-02", "User: I have a cat"] for id, kind in (("line-4", "_archive"), ("2", "facts"))]
+    assert lines[lines.index("Yes.") + 1] == "  from no passage in these words: /why shows what was read"
+
+
+def test_what_is_not_known_is_said_plainly(talk, tmp_path):
+    talking = answering(conversation(tmp_path / "memories.db"))
+    talking.agent.generator.generator = ScriptedGenerator(["+ Oslo home", ".", ".", "+ Rex dog", "."])
+    assert talk(talking, "Oslo is home", "Is Oslo in Peru?", "Oslo", "Oslo, Rex", "what car") == [
+        "  remembered (1): + 1 Oslo home", *["I do not know."] * 2, "  remembered (2): + 2 Rex dog", "I do not know.",
+    ]  # fmt: skip
 
 
 def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
     lines = said("I live in Oslo", "I now live in Rome", "/undo", "/undo", "/undo")
-    assert "  remembered (2): = 1 Marta: I now live in Rome (was: Marta: I live in Oslo)" in lines
+    assert "  remembered (2): = 1 User: I now live in Rome (was: User: I live in Oslo)" in lines
     assert lines[-4:-1] == [
-        "  taken back: = 1 Marta: I live in Oslo (was: Marta: I now live in Rome)",
-        "  taken back: - 1 Marta: I live in Oslo",
+        "  taken back: = 1 User: I live in Oslo (was: User: I now live in Rome)",
+        "  taken back: - 1 User: I live in Oslo",
         "error: nothing was remembered in this conversation that is not taken back",
     ]
     assert stored(tmp_path)[0] == []
-    assert said("/undo 4")[0] == "  taken back: + 1 Marta: I live in Oslo"
+    assert said("/undo 4")[0] == "  taken back: + 1 User: I live in Oslo"
     assert [event.origin.agent for event in stored(tmp_path)[1]][2:] == ["Marta", "Marta", "Marta"]
 
 
@@ -101,7 +122,7 @@ def test_undo_takes_back_what_still_stands_of_a_message(said, tmp_path):
     assert lines[-5:-1] == [
         "  not taken back: operation 3 was forgotten: forgetting wins over undo",
         "  taken back: - 2 two",
-        "  taken back: - 1 Marta: one",
+        "  taken back: - 1 User: one",
         "error: nothing was remembered in this conversation that is not taken back",
     ]
     assert stored(tmp_path)[0] == []
@@ -118,22 +139,22 @@ def test_undo_reaches_the_pieces_before_one_that_failed(talk, tmp_path):
 
     talking.agent.generator.generator.generate = second_fails
     lines = talk(talking, "I live in Oslo and like tea. My dog is called Rex and he is old.", "/undo")
-    assert lines[1].startswith("  remembered (1): + 1 Marta: I live in Oslo") and lines[2] == "error: the model is gone"
-    assert lines[3].startswith("  taken back: - 1 Marta: I live in Oslo") and stored(tmp_path)[0] == []
+    assert lines[0].startswith("  remembered (1): + 1 User: I live in Oslo") and lines[1] == "error: the model is gone"
+    assert lines[2].startswith("  taken back: - 1 User: I live in Oslo") and stored(tmp_path)[0] == []
 
 
 def test_a_line_in_another_encoding_is_one_message(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\nz\xff\ntwo\n"), encoding="utf-8"))
     with (talking := conversation(tmp_path / "m.db")).agent as agent:
         talking.talk()
-        assert [entry.content for entry in agent.memory(talking.namespace)] == ["Marta: one", "Marta: z\\xff", "Marta: two"]
+        assert [entry.content for entry in agent.memory(talking.namespace)] == ["User: one", "User: z\\xff", "User: two"]
 
 
 def test_forgetting_asks_first(said, tmp_path):
     lines = said("the code is quagga", "/forget 1", "/forget 1 yes", "what code?", "/forget 9 yes")
-    assert lines[2:4] == ["error: forgetting cannot be undone", "  expected: /forget 1 yes"]
-    assert lines[4] == "  forgotten for good: entry 1, 1 records erased"
-    assert lines[5] == "(no answer)" and "error: nothing of an entry '9'" in lines[7]
+    assert lines[1:3] == ["error: forgetting cannot be undone", "  expected: /forget 1 yes"]
+    assert lines[3] == "  forgotten for good: entry 1, 1 records erased"
+    assert lines[4] == "I do not know." and "error: nothing of an entry '9'" in lines[6]
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
@@ -141,7 +162,7 @@ def test_commands_that_are_none(said):
     assert said(f"/undo {'9' * 5000}")[0] == f"error: /undo {'9' * 40}"
     lines = said("/undo 99", "/nonsense", "hello")
     assert "cannot be undone" in lines[0] and "error: no command '/nonsense'" in lines[2]
-    assert lines[-1] == "  remembered (1): + 1 Marta: hello"
+    assert lines[-1] == "  remembered (1): + 1 User: hello"
 
 
 def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, monkeypatch):
@@ -154,13 +175,13 @@ def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, m
         raise error
 
     monkeypatch.setattr(talking.agent, "ask", fails)
-    answers = ["error: the server is down", "interrupted", "(no answer)", "  remembered (1): + 1 Marta: three"]
+    answers = ["error: the server is down", "interrupted", "  remembered (1): + 1 User: three"]
     assert talk(talking, "one", "two", "three") == answers
 
 
 def test_what_is_shown_cannot_steer_the_terminal(said):
     lines = said("\x1b[2J[bold]hi[/bold]\u202e", "/memory", "hi?")
-    assert "  remembered (1): + 1 Marta: \\x1b[2J[bold]hi[/bold]\\u202e" in lines
+    assert "  remembered (1): + 1 User: \\x1b[2J[bold]hi[/bold]\\u202e" in lines
     assert not any(char in line for line in lines for char in "\x1b\u202e")
 
 
@@ -182,21 +203,22 @@ def trained(tmp_path_factory):
 
 
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
-    asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [])])[0]
+    line = f"[{datetime.now().astimezone().date()}] User: violin"
+    asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [line])])[0]
     said = []
     for adapter in (None, trained):
         model, tokenizer = load_policy_model("nano", adapter=adapter)
         done = HFGenerator(model.eval(), tokenizer).generate([Prompt((), chat_ids(tokenizer, asked))], Sampling(128))
-        said.append(printable_lines(done[0].text.strip() or "(no answer)"))
-    assert said[0] != said[1]  # else the test could not fail
-    monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n"))
-    assert run(["chat", str(trained), "--store", str(tmp_path / "m.db"), "--user", "marta"]) == 0
-    assert capsys.readouterr().out.startswith(f"{said[0]}\n")
+        said.append(printable_lines(done[0].text.strip()))
+    assert not said[0] and said[1]  # else the test could not fail
+    monkeypatch.setattr(sys, "stdin", io.StringIO("violin\nviolin\n"))
+    assert run(["chat", str(trained), "--store", str(tmp_path / "m.db"), "--user", "marta", "--archive", "true"]) == 0
+    assert said[1] not in capsys.readouterr().out
 
 
 def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\n"))
-    store = ["--store", str(tmp_path / "memories.db"), "--user", "marta"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\nhello there\n"))
+    store = ["--store", str(tmp_path / "memories.db"), "--user", "marta", "--archive", "true"]
     assert run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"]) == 0
     assert "HELLO THERE" in capsys.readouterr().out
 

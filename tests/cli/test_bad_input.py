@@ -29,6 +29,7 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 
 LORA = ("--full_finetuning", "false")
 WARM = str(ROOT / "data" / "adapters" / "smollm2-135m-warmup")
+AT = ("--store", "x.db", "--endpoint", "http://localhost/v1")
 CASES = {
     "missing config": (lambda t: ["train", "--config", str(t / "none.yaml")], "none.yaml"),
     "unknown option": (lambda t: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")], "'learning_rat'"),
@@ -46,6 +47,10 @@ CASES = {
     "unknown source": (lambda t: ["prepare", "squid", "--output", str(t / "o")], "squad"),
     "train without options": (lambda t: ["train"], "--config FILE"),
     "name too long to chat": (lambda t: ["chat", "x" * 300, "--store", "x.db", "--user", "marta"], "File name too long"),
+    "agent of two kinds": (lambda t: ["serve", "folder", *AT, "--model", "m"], "folder beside an endpoint"),
+    "agent of no kind": (lambda t: ["chat", "--store", "x.db"], "without TRAINED"),
+    "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model name is empty"),
+    "endpoint and reader": (lambda t: ["serve", *AT, "--model", "m", "--reader", "x"], "a reader beside an endpoint"),
     "name too long to export to": (lambda t: ["export", ".", "--output", "x" * 300], "File name too long"),
 }
 

@@ -8,14 +8,19 @@ import subprocess
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from runs_of_nano import ROOT
 
+from memalpha.agent.step import AgentStep
 from memalpha.cli import run
+from memalpha.data.load import load_data
 from memalpha.data.toy import toy_vocabulary
+from memalpha.endpoints import ChatClient
 from memalpha.models.nano import build_nano
+from memalpha.use.agent import MemoryAgent, load_trained
 
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -133,6 +138,21 @@ def test_the_base_reads_and_judges_at_the_server_that_draws_with_the_adapter(ser
     assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
     log = server.log.read_text()
     assert log.count('POST /v1/chat/completions HTTP/1.1" 200') > 2 * 8 * 8  # every question of every rollout, and writes
+
+
+def test_an_agent_at_the_server_does_what_it_does_with_the_model_here(server):
+    step, generator, _ = load_trained(server.model)
+    config = replace(step.config, schema="facts", archive=True)  # without the toy's limits, which are in the model's own tokens
+    here = MemoryAgent(AgentStep(config, step.encoder.tokenizer), generator)
+    there = MemoryAgent.at_endpoint(ChatClient(server.url, "base"), config)
+    for number, instance in enumerate(load_data("toy", {"n": 8, "split": "train"}, 1)):
+        for chunk in instance.chunks:
+            made = [agent.add(chunk.text, chunk.time, namespace=f"user {number}").steps[0] for agent in (here, there)]
+            assert made[0].prompt.messages == made[1].prompt.messages and made[0].completion.text == made[1].completion.text
+        assert here.memory(f"user {number}") == there.memory(f"user {number}")
+        asked = [agent.ask(instance.questions[0].text, namespace=f"user {number}") for agent in (here, there)]
+        assert asked[0].read == asked[1].read and asked[1].text
+    assert all(there.memory(name.user) for name in there.journal.namespaces())
 
 
 def test_a_server_that_is_killed_is_waited_for_and_given_the_adapter_again(server, tmp_path):

@@ -17,7 +17,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError
 from memalpha.models.nano import make_tokenizer
 from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent
+from memalpha.types import Entry
+from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
@@ -47,6 +48,13 @@ def test_ask_without_a_reader_answers_with_what_was_found():
     added = agent.add("Marta: I moved to Rome.", time="2024-05-01")
     assert [result.message for result in added.results] == ["update 1"] and added.operations == (3,)
     assert agent.ask("What is the city of Marta?").text == "[2024-05-01] Marta city Rome"
+
+
+def test_the_source_of_an_answer_is_what_has_most_of_its_words():
+    read = [Entry("1", "facts", "Marta city Oslo"), Entry("2", "facts", "Ivan city Rome", "2024-05-01"), Entry("3", "facts", "cat")]
+    for text, source in [("Ivan, in Rome", "2"), ("Rome or Oslo", "1"), ("on 2024-05-01", "2"), ("Lima", None), ("Unknown.", None)]:
+        reply = Reply(text, (), tuple(read))
+        assert (reply.source and reply.source.id, reply.known) == (source, text != "Unknown."), text
 
 
 def test_what_was_added_outlives_the_agent_with_its_origin(tmp_path):

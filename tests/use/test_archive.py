@@ -29,10 +29,10 @@ def found(agent, question, who="marta"):
 
 
 def test_lines_and_entries_answer_together_and_each_user_has_his_own(agent):
-    assert found(agent, "Oslo") == set()
+    assert found(agent, "Oslo") == {"unknown"}
     assert found(agent, "Rome") == {"[2024-02-01] Marta city Rome", "[2024-02-01] Marta: I moved to Rome."}
     assert found(agent, "tea") == {"[2024-01-01] Marta drink tea", "[2024-01-01] Marta: I like tea."}
-    assert found(agent, "Lima", "ivan") == {"Ivan city Lima", "Ivan: Lima it is."} and found(agent, "Lima") == set()
+    assert found(agent, "Lima", "ivan") == {"Ivan city Lima", "Ivan: Lima it is."} and found(agent, "Lima") == {"unknown"}
     assert [entry.content for entry in agent.memory("marta")] == ["Marta city Rome", "Marta drink tea"]
     assert [len(added.operations) for added in agent.added] == [2, 1, 1]  # those that undo takes
 
@@ -47,7 +47,7 @@ def test_forgetting_an_entry_erases_what_the_archive_has_of_its_chunks(agent, tm
     path = tmp_path / "m.db"
     assert b"zebrastreet" in path.read_bytes() + (tmp_path / "m.db-wal").read_bytes()
     agent.forget("1", namespace="marta")
-    assert found(agent, "Oslo") == found(agent, "Rome") == set()
+    assert found(agent, "Oslo") == found(agent, "Rome") == {"unknown"}
     assert found(agent, "tea") == {"[2024-01-01] Marta drink tea"}  # its line stood in the same chunk
     agent.close()
     left = b"".join(file.read_bytes() for file in tmp_path.iterdir())

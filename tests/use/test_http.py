@@ -41,6 +41,8 @@ def test_a_story(marta):
     assert [(entry["id"], entry["content"]) for entry in found] == [("2", "Ivan is a nurse")]
     reply = marta.post("/v1/ask", json={"question": "Where does Marta live?"}).json()
     assert reply["answer"] == "[2024-03-05] Marta lives in Oslo" and reply["entries"][0]["timestamp"] == "2024-03-05"
+    assert (reply["source"]["id"], reply["source"]["timestamp"]) == ("1", "2024-03-05")
+    assert marta.post("/v1/ask", json={"question": "?"}).json() == {"answer": "unknown", "source": None, "entries": []}
     assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
     events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]
     told = [(event["operation"], event["kind"], event["agent"]) for event in events]
