@@ -18,7 +18,7 @@ Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
 _CALLS = {"insert": "insert_share", "update": "update_share", "delete": "delete_share", "duplicate": "duplicates"}
 _CALLS["unreadable"] = "unparsed"
-_MIX = "memory/ops/"
+_MIX, _PART = "memory/ops/", "memory/reward_"
 
 
 class Panel(NamedTuple):
@@ -132,12 +132,20 @@ def section_panels(variants: Sequence[Variant]) -> list[Panel]:
     return [Panel(f"{kind} by section, share of the calls", lines, share=True) for kind, lines in found.items() if len(lines) > 1]
 
 
+def own_panels(variants: Sequence[Variant]) -> list[Panel]:
+    """Return a panel for each part of the reward that ``PANELS`` does not draw: those of the option ``rewards``."""
+    drawn = {key for panel in PANELS for keys in panel.lines.values() for key in keys}
+    found = dict.fromkeys(key for one in variants for rows in one.runs for row in rows for key in row)
+    names = [key.removeprefix(_PART) for key in found if key.startswith(_PART) and key not in drawn]
+    return [Panel(f"{name}, own part of the reward", {"": (f"rewards/{name}/mean", f"{_PART}{name}")}) for name in names]
+
+
 def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Panel] = PANELS) -> list[Picture]:
     """Write every panel that has data as SVG, light and dark; with several variants, one panel per line of a panel."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    panels = [*panels, *section_panels(variants)]
+    panels = [*panels, *section_panels(variants), *own_panels(variants)]
     if len(variants) > 1:
         panels = [
             panel._replace(title=f"{label}: {panel.title}" if len(panel.lines) > 1 else panel.title, lines={"": keys})

@@ -1,22 +1,46 @@
 """The reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3), plus ``immediate``.
 
-r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. Every part is in [0, 1], or
-NaN if it cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures from the published code
-are switches of ``RewardConfig``, which ``preset: published`` sets to its values; the judge also sees the chunk.
+r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. Every part of ``PARTS`` is in
+[0, 1], or None if it cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures from the
+published code are switches of ``RewardConfig``, which ``preset: published`` sets to its values; the judge also sees the chunk.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
 
+from memalpha.agent.rollout import Rollout
 from memalpha.config import Options, Share
+from memalpha.errors import InputError
 from memalpha.types import OperationKind, OperationResult, QuestionRecord, ResultCode
 
-# Names of the parts, in the order of ``StepReward`` and ``RewardConfig.weights``.
-PARTS = ("accuracy", "tool", "compression", "content", "immediate")
+Scores = float | None | list[float] | list[float | None]
+"""A part of a rollout, or of each of its steps; None: cannot be scored."""
+Reward = Callable[[Rollout], Scores | Awaitable[Scores]]
+"""Scores a rollout whose questions have been asked and whose writes have been judged."""
+
+PARTS: Mapping[str, Callable[[Rollout, RewardConfig], Scores]] = {
+    "accuracy": lambda rollout, config: accuracy(rollout.questions),
+    "tool": lambda rollout, config: [
+        tool_success(step.outcome.results, config, silence=silence)
+        for step, silence in zip(rollout.steps, _silence(rollout, config), strict=True)
+    ],
+    "compression": lambda rollout, config: compression(
+        max(0, rollout.memory.tokens - rollout.tokens_before), rollout.tokens_read, clip=config.clip_compression
+    ),
+    "content": lambda rollout, config: [
+        content_quality(step.outcome.results, found, config, silence=silence)
+        for step, found, silence in zip(rollout.steps, rollout.verdicts, _silence(rollout, config), strict=True)
+    ],
+    "immediate": lambda rollout, config: [accuracy(asked or rollout.questions) for asked in rollout.immediate] or None,
+}
+"""The parts that are always scored; the weight of NAME is the option ``NAME_weight``."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,8 @@ class RewardConfig(Options):
         tool_weight: w2 (published 1; use 0.1 to 0.5 for a small policy whose calls still fail, or it learns to write less).
         compression_weight: beta (published 0.05).
         content_weight: gamma (published 0.1).
-        immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part).
+        immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part);
+            a chunk without such questions takes r1.
         silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
         judge_silence: Whether both are 1 if the judge finds no write due (published: no); training needs ``content_weight`` > 0.
         duplicates_succeed: Whether repeating an entry is a success (published: no).
@@ -37,6 +62,7 @@ class RewardConfig(Options):
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
         judge_all: Whether r4 is over all calls, failed and repeated writes judged, too, and deletes 0 (published: yes).
         clip_compression: Whether r3 is at least 0 (published: no).
+        rewards: Weights of functions of your own, e.g. ``{my_module:brevity: 0.2}`` (docs/recipe.md); Python may give functions.
     """
 
     accuracy_weight: float = 1.0
@@ -52,63 +78,66 @@ class RewardConfig(Options):
     judge_deletes: bool = True
     judge_all: bool = False
     clip_compression: bool = True
+    rewards: dict[str | Reward, float] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Find the functions once, so that wrong names are known before anything is loaded."""
+        _ = self.functions
+
+    @cached_property
+    def functions(self) -> Mapping[str, Reward]:
+        """The function of each part by its name; InputError if it cannot be imported, or if its name is taken or no name."""
+        found: dict[str, Reward] = {name: partial(function, config=self) for name, function in PARTS.items()}
+        for reward in self.rewards:
+            name = full_name(reward).rpartition(":")[2]
+            function = load_function(reward) if isinstance(reward, str) else reward
+            if name in found or not name.isidentifier() or not callable(function):
+                raise InputError(f"rewards names {full_name(reward)!r}", expected=f"a function not called {', '.join(found)}")
+            found[name] = function
+        return found
 
     @property
-    def weights(self) -> tuple[float, ...]:
-        """The weights in the order of ``PARTS``."""
-        return (self.accuracy_weight, self.tool_weight, self.compression_weight, self.content_weight, self.immediate_weight)
+    def weights(self) -> dict[str, float]:
+        """The weight of each part by its name."""
+        built_in = [getattr(self, f"{name}_weight") for name in PARTS]
+        return dict(zip(self.functions, [*built_in, *self.rewards.values()], strict=True))
 
 
-class StepReward(NamedTuple):
-    """The parts of one chunk step; NaN: not scored."""
-
-    accuracy: float
-    tool: float
-    compression: float
-    content: float
-    immediate: float = math.nan
+class StepReward(dict[str, float]):
+    """The parts of one chunk step by name; NaN: not scored."""
 
     def total(self, config: RewardConfig) -> float:
         """The weighted sum without parts of weight 0; NaN if any other part is NaN."""
-        return sum((weight * part for weight, part in zip(config.weights, self, strict=True) if weight), start=0.0)
+        return sum((weight * self[name] for name, weight in config.weights.items() if weight), start=0.0)
 
 
-def rollout_rewards(
-    config: RewardConfig,
-    *,
-    questions: Sequence[QuestionRecord],
-    memory_tokens: int,
-    input_tokens: int,
-    results: Sequence[Sequence[OperationResult]],
-    verdicts: Sequence[Sequence[bool] | None],
-    nothing_due: Sequence[bool | None] | None = None,
-    immediate: Sequence[Sequence[QuestionRecord]] | None = None,
-) -> list[StepReward]:
-    """Return the reward parts of each chunk step of one rollout; ``questions`` are those on the final memory.
-
-    The other sequences are by chunk; None: the judge failed or was not asked, not known whether a write was due, no questions.
-    """
-    r1 = accuracy(questions)
-    r3 = compression(memory_tokens, input_tokens, clip=config.clip_compression)
-    at_once = [math.nan] * len(results) if immediate is None else [immediate_accuracy(asked, r1) for asked in immediate]
-    right = [config.judge_silence and known is True for known in nothing_due or [None] * len(results)]
-    rewards = []
-    for calls, found, quiet, early in zip(results, verdicts, right, at_once, strict=True):
-        silence = 1.0 if quiet else config.silence
-        r2 = tool_success(calls, config, silence=silence)
-        r4 = content_quality(calls, found, config, silence=silence)
-        rewards.append(StepReward(r1, r2, r3, r4, early))
-    return rewards
+def full_name(reward: str | Reward) -> str:
+    """MODULE:FUNCTION of a reward."""
+    return reward if isinstance(reward, str) else f"{reward.__module__}:{getattr(reward, '__name__', type(reward).__name__)}"
 
 
-def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """r1: mean score of the questions on the final memory; NaN without questions or if any failed (else questions differ)."""
-    return sum(record.score for record in records) / len(records) if records else math.nan
+def load_function(place: str) -> Reward:
+    """Import MODULE:FUNCTION, also from the working directory; InputError if that fails."""
+    module, _, name = place.rpartition(":")
+    if str(Path.cwd()) not in sys.path:  # as with ``python -m``
+        sys.path.append(str(Path.cwd()))
+    try:
+        function: Reward = getattr(import_module(module), name)
+    except Exception as error:
+        said = f"rewards names {place!r}, which cannot be imported: {type(error).__name__}: {error}"
+        raise InputError(said, expected="MODULE:FUNCTION, installed or in the working directory") from error
+    return function
 
 
-def immediate_accuracy(records: Sequence[QuestionRecord], r1: float) -> float:
-    """Mean score of the questions asked right after a chunk; r1 (neutral) if there are none."""
-    return accuracy(records) if records else r1
+def accuracy(records: Sequence[QuestionRecord]) -> float | None:
+    """r1: mean score of the questions on the final memory; None without questions or if any failed (else questions differ)."""
+    scores = [record.score for record in records]
+    return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else None
+
+
+def _silence(rollout: Rollout, config: RewardConfig) -> list[float]:
+    """What silence scores at each step."""
+    return [1.0 if config.judge_silence and known else config.silence for known in rollout.nothing_due]
 
 
 def tool_success(results: Sequence[OperationResult], config: RewardConfig, *, silence: float) -> float:
@@ -136,10 +165,10 @@ def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
 
 def content_quality(
     results: Sequence[OperationResult], verdicts: Sequence[bool] | None, config: RewardConfig, *, silence: float
-) -> float:
-    """r4: share of a chunk's ``judged`` calls that are found right; ``silence`` if there are none, NaN without ``verdicts``."""
+) -> float | None:
+    """r4: share of a chunk's ``judged`` calls that are found right; ``silence`` if there are none, None without ``verdicts``."""
     if verdicts is None:
-        return math.nan
+        return None
     asked = judged(results, config)
     if len(verdicts) != len(asked):
         raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} writes")

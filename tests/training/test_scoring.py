@@ -5,7 +5,7 @@ from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-from rollouts import make_agent, make_instance, run_script
+from rollouts import make_agent, make_instance, run_script, step_reward
 from scripted import ScriptedGenerator
 
 from memalpha.agent.rollout import run_rollouts
@@ -13,7 +13,7 @@ from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
-from memalpha.rewards.total import RewardConfig, StepReward, compression
+from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.results import instance_result, summarise
 from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
@@ -72,9 +72,9 @@ def test_parts_by_hand(rollouts):
     judge = Judge()
     rewards = scorer_of(judge=judge).score(rollouts)
     # a: candle found, apple gone; 1 token kept of 8; calls right 1 of 2, then 2 of 3; writes right 1 of 1, then 1 of 2.
-    assert rewards[0] == [StepReward(0.5, 0.5, 0.875, 1.0), StepReward(0.5, 2 / 3, 0.875, 0.5)]
+    assert rewards[0] == [step_reward(0.5, 0.5, 0.875, 1.0), step_reward(0.5, 2 / 3, 0.875, 0.5)]
     # b: door found; 1 token of 2; a duplicate is a success and no write.
-    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
+    assert rewards[1] == [step_reward(1.0, 1.0, 0.5, 1.0)]
     assert [record.score for record in rollouts[0].questions] == [1.0, 0.0]
     assert [record.question.id for record in rollouts[0].questions] == ["candle", "apple"]
 
@@ -83,7 +83,7 @@ def test_compression_is_counted_by_the_memorys_token_counter(rollouts):
     memory = Memory(rollouts[1].memory.schema, len)  # a token a character
     memory.apply(Operation(OperationKind.INSERT, "facts", "a door"))
     (step,) = scorer_of().score([replace(rollouts[1], memory=memory)])[0]
-    assert step.compression == 1 - len("a door") / len("door feather")
+    assert step["compression"] == 1 - len("a door") / len("door feather")
 
 
 def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
@@ -103,16 +103,16 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
     scorer = scorer_of(judge=Judge("a0"))
     rewards = scorer.score(rollouts)
     first, second = rewards[0]
-    assert (first.accuracy, first.tool, first.compression) == (0.5, 0.5, 0.875)
-    assert math.isnan(first.content) and math.isnan(first.total(RewardConfig()))
-    assert second == StepReward(0.5, 2 / 3, 0.875, 0.5)
-    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
-    assert [rollout.content_errors for rollout in rollouts] == [{0: "the judge is down for a0"}, {}]
+    assert (first["accuracy"], first["tool"], first["compression"]) == (0.5, 0.5, 0.875)
+    assert math.isnan(first["content"]) and math.isnan(first.total(RewardConfig()))
+    assert second == step_reward(0.5, 2 / 3, 0.875, 0.5)
+    assert rewards[1] == [step_reward(1.0, 1.0, 0.5, 1.0)]
+    assert [rollout.errors for rollout in rollouts] == [{0: "the judge is down for a0"}, {}]
     assert scorer.masked(rewards) == 1
     assert scorer.metrics(rollouts, rewards)["masked_chunks"] == (1.0, 3)
     assert first_error(rollouts) == "the judge is down for a0"
-    assert scorer_of().score(rollouts)[0][0].content == 1.0  # scored again, nothing is left of the failure
-    assert rollouts[0].content_errors == {} and first_error(rollouts) is None
+    assert scorer_of().score(rollouts)[0][0]["content"] == 1.0  # scored again, nothing is left of the failure
+    assert rollouts[0].errors == {} and first_error(rollouts) is None
 
 
 class Quiet(Judge):
@@ -127,7 +127,7 @@ def test_a_judge_that_knows_says_where_silence_was_right(config):
     rollouts = run_script(make_agent(), [instance], ["."], ["."], ["+ door"])
     judge = Quiet()
     rewards = scorer_of(judge=judge, config=RewardConfig(silence=0.5, **config)).score(rollouts)[0]
-    assert [step.tool for step in rewards] == ([0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0])
+    assert [step["tool"] for step in rewards] == ([0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0])
     asked = [request.chunk_index for request in judge.asked if not isinstance(request, list)]
     assert asked == ([] if config else [0, 1])
 
@@ -205,9 +205,9 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
     assert third == [] and [entry.content for entry in made.memory] == before == ["engine", "candle"]
     (paid,) = RolloutScorer(evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent).score([made])
     # At the end candle and engine are found, apple and door are not: r1 = 1/2, which the last chunk, asked nothing, takes.
-    assert [(step.accuracy, step.immediate) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
+    assert [(step["accuracy"], step["immediate"]) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
     (unpaid,) = RolloutScorer(evaluator, Judge(), RewardConfig()).score([made])
-    assert all(math.isnan(step.immediate) for step in unpaid)
+    assert all(math.isnan(step["immediate"]) for step in unpaid)
 
 
 def test_right_after_a_chunk_the_archive_is_not_asked():
@@ -219,7 +219,7 @@ def test_right_after_a_chunk_the_archive_is_not_asked():
     scorer = RolloutScorer(
         QAEvaluator(RecallReader(64, agent.encoder.count), k=3), Judge(), RewardConfig(immediate_weight=1.0), agent=agent
     )
-    assert [(step.accuracy, step.immediate) for step in scorer.score([rollout])[0]] == [(1.0, 0.0)]
+    assert [(step["accuracy"], step["immediate"]) for step in scorer.score([rollout])[0]] == [(1.0, 0.0)]
 
 
 def test_the_published_settings_give_the_published_reward():
@@ -239,6 +239,6 @@ def test_the_published_settings_give_the_published_reward():
     (parts,) = scorer.score([rollout])
     codes = [result.code.value for result in rollout.steps[0].outcome.results]
     assert codes == ["applied", "duplicate", "unknown_id", "unknown_id", "unparsed"]
-    assert (parts[0].tool, parts[0].content, parts[1].tool, parts[1].content) == (0.5, 0.75, 0.0, 0.0)
-    first = StepReward(0.5, parts[0].tool, compression(90, 60, clip=published.clip_compression), parts[0].content)
+    assert (parts[0]["tool"], parts[0]["content"], parts[1]["tool"], parts[1]["content"]) == (0.5, 0.75, 0.0, 0.0)
+    first = step_reward(0.5, parts[0]["tool"], compression(90, 60, clip=published.clip_compression), parts[0]["content"])
     assert first.total(published) == pytest.approx(1.05)
