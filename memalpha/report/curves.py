@@ -137,7 +137,7 @@ def own_panels(variants: Sequence[Variant]) -> list[Panel]:
     drawn = {key for panel in PANELS for keys in panel.lines.values() for key in keys}
     found = dict.fromkeys(key for one in variants for rows in one.runs for row in rows for key in row)
     names = [key.removeprefix(_PART) for key in found if key.startswith(_PART) and key not in drawn]
-    return [Panel(f"{name}, own part of the reward", {"": (f"rewards/{name}/mean", f"{_PART}{name}")}) for name in names]
+    return [Panel(f"{name}, part of the reward", {"": (f"rewards/{name}/mean", f"{_PART}{name}")}) for name in names]
 
 
 def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Panel] = PANELS) -> list[Picture]:

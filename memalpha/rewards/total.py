@@ -25,20 +25,20 @@ Scores = float | None | list[float] | list[float | None]
 Reward = Callable[[Rollout], Scores | Awaitable[Scores]]
 """Scores a rollout whose questions have been asked and whose writes have been judged."""
 
-PARTS: Mapping[str, Callable[[Rollout, RewardConfig], Scores]] = {
-    "accuracy": lambda rollout, config: accuracy(rollout.questions),
-    "tool": lambda rollout, config: [
+PARTS: Mapping[str, Callable[[RewardConfig, Rollout], Scores]] = {
+    "accuracy": lambda config, rollout: accuracy(rollout.questions),
+    "tool": lambda config, rollout: [
         tool_success(step.outcome.results, config, silence=silence)
         for step, silence in zip(rollout.steps, _silence(rollout, config), strict=True)
     ],
-    "compression": lambda rollout, config: compression(
+    "compression": lambda config, rollout: compression(
         max(0, rollout.memory.tokens - rollout.tokens_before), rollout.tokens_read, clip=config.clip_compression
     ),
-    "content": lambda rollout, config: [
+    "content": lambda config, rollout: [
         content_quality(step.outcome.results, found, config, silence=silence)
         for step, found, silence in zip(rollout.steps, rollout.verdicts, _silence(rollout, config), strict=True)
     ],
-    "immediate": lambda rollout, config: [accuracy(asked or rollout.questions) for asked in rollout.immediate] or None,
+    "immediate": lambda config, rollout: [accuracy(asked or rollout.questions) for asked in rollout.immediate] or None,
 }
 """The parts that are always scored; the weight of NAME is the option ``NAME_weight``."""
 
@@ -82,25 +82,21 @@ class RewardConfig(Options):
 
     def check(self) -> None:
         """Find the functions once, so that wrong names are known before anything is loaded."""
-        _ = self.functions
+        _ = self.parts
 
     @cached_property
-    def functions(self) -> Mapping[str, Reward]:
-        """The function of each part by its name; InputError if it cannot be imported, or if its name is taken or no name."""
-        found: dict[str, Reward] = {name: partial(function, config=self) for name, function in PARTS.items()}
-        for reward in self.rewards:
+    def parts(self) -> Mapping[str, tuple[Reward, float]]:
+        """Function and weight of each part by name; InputError if it cannot be imported, or if its name is taken or no name."""
+        found: dict[str, tuple[Reward, float]] = {}
+        for name, part in PARTS.items():
+            found[name] = partial(part, self), getattr(self, f"{name}_weight")
+        for reward, weight in self.rewards.items():
             name = full_name(reward).rpartition(":")[2]
             function = load_function(reward) if isinstance(reward, str) else reward
             if name in found or not name.isidentifier() or not callable(function):
                 raise InputError(f"rewards names {full_name(reward)!r}", expected=f"a function not called {', '.join(found)}")
-            found[name] = function
+            found[name] = function, weight
         return found
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weight of each part by its name."""
-        built_in = [getattr(self, f"{name}_weight") for name in PARTS]
-        return dict(zip(self.functions, [*built_in, *self.rewards.values()], strict=True))
 
 
 class StepReward(dict[str, float]):
@@ -108,7 +104,7 @@ class StepReward(dict[str, float]):
 
     def total(self, config: RewardConfig) -> float:
         """The weighted sum without parts of weight 0; NaN if any other part is NaN."""
-        return sum((weight * self[name] for name, weight in config.weights.items() if weight), start=0.0)
+        return sum((weight * self[name] for name, (_, weight) in config.parts.items() if weight), start=0.0)
 
 
 def full_name(reward: str | Reward) -> str:

@@ -311,7 +311,7 @@ class TrainArguments(NamedTuple):
 TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)  # in the order of ``TrainArguments``
 
 
-def parse_train_arguments(arguments: Sequence[str], rewards: Mapping[Reward, float] | None = None) -> TrainArguments:
+def parse_train_arguments(arguments: Sequence[str], rewards: Mapping[str | Reward, float] | None = None) -> TrainArguments:
     """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError if something does not fit."""
     given = TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"))
     return given._replace(reward=replace(given.reward, rewards={**given.reward.rewards, **(rewards or {})}))

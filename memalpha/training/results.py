@@ -44,7 +44,7 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
     for record in rollout.questions:
         kinds[record.question.kind].append(record.score)
     done = operation_mix(results)
-    parts = {name: _mean([reward[name] for reward in rewards]) for name in config.weights}
+    parts = {name: _mean([reward[name] for reward in rewards]) for name in config.parts}
     return InstanceResult(
         instance=rollout.instance.id, accuracy=rewards[0]["accuracy"], reward=_mean([reward.total(config) for reward in rewards]),
         tool_success=parts["tool"], compression=rewards[0]["compression"], content=parts["content"],

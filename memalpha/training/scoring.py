@@ -53,7 +53,7 @@ class RolloutScorer:
             rollout.verdicts = [None if isinstance(found, ServiceError) else found for found in said]
             begin = rollout.instance.begin
             rollout.errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
-        parts = {name: score_part(name, function, rollouts) for name, function in self.reward_config.functions.items()}
+        parts = {name: score_part(name, function, rollouts) for name, (function, _) in self.reward_config.parts.items()}
         steps = [range(len(rollout.steps)) for rollout in rollouts]
         return [[StepReward({name: parts[name][i][t] for name in parts}) for t in places] for i, places in enumerate(steps)]
 
@@ -83,7 +83,7 @@ class RolloutScorer:
         mix = {f"{section.name}/{kind}": kind for section in rollouts[0].memory.schema.sections for kind in section.operations}
         kept = [(text, result) for text, step in steps for result in step.outcome.results if result.changed]
         written = [(text, call.operation.content) for text, call in kept if call.operation and call.operation.content]
-        known = {name: [step[name] for row in rewards for step in row] for name in self.reward_config.weights}
+        known = {name: [step[name] for row in rewards for step in row] for name in self.reward_config.parts}
         parts = {name: [value for value in values if not math.isnan(value)] for name, values in known.items()}
         return {
             **{f"reward_{name}": (sum(values), len(values)) for name, values in parts.items()},

@@ -77,13 +77,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._scoring = threading.Lock()
         if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
             raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
-        kwargs["args"].reward_weights = list(scorer.reward_config.weights.values())
+        kwargs["args"].reward_weights = [weight for _, weight in scorer.reward_config.parts.values()]
         rounded = kwargs["model"].parameters() if getattr(kwargs["model"], "is_loaded_in_4bit", False) else ()
         exact = [(parameter, parameter.data) for parameter in rounded if parameter.requires_grad]
         init, reference = kwargs["args"].model_init_kwargs, kwargs["args"].beta and not isinstance(kwargs["model"], PeftModel)
         kwargs["args"].model_init_kwargs = init if reference else None  # where TRL loads no model, it says that it ignores them
         tables, kwargs["args"].log_completions = kwargs["args"].log_completions, False  # TRL's own would write other files
-        super().__init__(reward_funcs=[_reward_stub(name) for name in scorer.reward_config.weights], **kwargs)
+        super().__init__(reward_funcs=[_reward_stub(name) for name in scorer.reward_config.parts], **kwargs)
         kwargs["args"].model_init_kwargs = init
         for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
@@ -275,7 +275,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> torch.Tensor:
-        nan = [math.nan] * len(self.scorer.reward_config.weights)
+        nan = [math.nan] * len(self.scorer.reward_config.parts)
         parts = [list(row.reward.values()) if row and not math.isnan(row.total) else nan for row in self.rows]
         return self.accelerator.gather(torch.tensor(parts, device=self.accelerator.device))  # type: ignore[no-any-return]
 

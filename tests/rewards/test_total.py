@@ -32,7 +32,7 @@ def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, i
         questions=questions, steps=steps, verdicts=verdicts, nothing_due=nothing_due or [None] * len(steps), immediate=immediate,
         memory=SimpleNamespace(tokens=memory_tokens), tokens_before=0, tokens_read=input_tokens, instance=SimpleNamespace(id="i"),
     )  # fmt: skip
-    columns = {name: score_part(name, function, [rollout])[0] for name, function in config.functions.items()}
+    columns = {name: score_part(name, function, [rollout])[0] for name, (function, _) in config.parts.items()}
     return [StepReward(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

@@ -129,8 +129,8 @@ def test_the_example_runs_and_another_set_of_rewards_does_not_resume_it(tmp_path
     began = folder.config
     same = json.loads(json.dumps(all_options(parse_train_arguments(given))))
     for rewards in ({"own_reward:used": 0.1}, {"own_reward:brevity": 0.3, "own_reward:used": 0.1}):
-        with pytest.raises(RunFolderError, match="rewards was .* and is"):
+        with pytest.raises(RunFolderError, match=r"rewards was .* and is"):
             check_same({**same, "rewards": began["rewards"]}, {**same, "rewards": rewards})
     arguments = parse_train_arguments(given, {score_of_step: 0.3})
-    assert list(arguments.reward.weights)[-3:] == ["brevity", "used", "score_of_step"]
+    assert list(arguments.reward.parts)[-3:] == ["brevity", "used", "score_of_step"]
     assert all_options(arguments)["rewards"] == {**began["rewards"], "test_own_rewards:score_of_step": 0.3}
