@@ -27,17 +27,11 @@ Reward = Callable[[Rollout], Scores | Awaitable[Scores]]
 
 PARTS: Mapping[str, Callable[[RewardConfig, Rollout], Scores]] = {
     "accuracy": lambda config, rollout: accuracy(rollout.questions),
-    "tool": lambda config, rollout: [
-        tool_success(step.outcome.results, config, silence=silence)
-        for step, silence in zip(rollout.steps, _silence(rollout, config), strict=True)
-    ],
+    "tool": lambda config, rollout: [tool_success(r, config, silence=quiet) for r, _, quiet in _steps(config, rollout)],
     "compression": lambda config, rollout: compression(
         max(0, rollout.memory.tokens - rollout.tokens_before), rollout.tokens_read, clip=config.clip_compression
     ),
-    "content": lambda config, rollout: [
-        content_quality(step.outcome.results, found, config, silence=silence)
-        for step, found, silence in zip(rollout.steps, rollout.verdicts, _silence(rollout, config), strict=True)
-    ],
+    "content": lambda config, rollout: [content_quality(r, v, config, silence=quiet) for r, v, quiet in _steps(config, rollout)],
     "immediate": lambda config, rollout: [accuracy(asked or rollout.questions) for asked in rollout.immediate] or None,
 }
 """The parts that are always scored; the weight of NAME is the option ``NAME_weight``."""
@@ -52,8 +46,7 @@ class RewardConfig(Options):
         tool_weight: w2 (published 1; use 0.1 to 0.5 for a small policy whose calls still fail, or it learns to write less).
         compression_weight: beta (published 0.05).
         content_weight: gamma (published 0.1).
-        immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part);
-            a chunk without such questions takes r1.
+        immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part).
         silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
         judge_silence: Whether both are 1 if the judge finds no write due (published: no); training needs ``content_weight`` > 0.
         duplicates_succeed: Whether repeating an entry is a success (published: no).
@@ -81,7 +74,7 @@ class RewardConfig(Options):
     rewards: dict[str | Reward, float] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Find the functions once, so that wrong names are known before anything is loaded."""
+        """Check the names of ``rewards`` before anything is loaded."""
         _ = self.parts
 
     @cached_property
@@ -131,9 +124,10 @@ def accuracy(records: Sequence[QuestionRecord]) -> float | None:
     return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else None
 
 
-def _silence(rollout: Rollout, config: RewardConfig) -> list[float]:
-    """What silence scores at each step."""
-    return [1.0 if config.judge_silence and known else config.silence for known in rollout.nothing_due]
+def _steps(config: RewardConfig, rollout: Rollout) -> list[tuple[Sequence[OperationResult], list[bool] | None, float]]:
+    """Results and verdicts of each step, and what silence scores there."""
+    quiet = [1.0 if config.judge_silence and known else config.silence for known in rollout.nothing_due]
+    return list(zip([step.outcome.results for step in rollout.steps], rollout.verdicts, quiet, strict=True))
 
 
 def tool_success(results: Sequence[OperationResult], config: RewardConfig, *, silence: float) -> float:

@@ -53,9 +53,9 @@ class RolloutScorer:
             rollout.verdicts = [None if isinstance(found, ServiceError) else found for found in said]
             begin = rollout.instance.begin
             rollout.errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
-        parts = {name: score_part(name, function, rollouts) for name, (function, _) in self.reward_config.parts.items()}
-        steps = [range(len(rollout.steps)) for rollout in rollouts]
-        return [[StepReward({name: parts[name][i][t] for name in parts}) for t in places] for i, places in enumerate(steps)]
+        parts = self.reward_config.parts
+        scored = zip(*(score_part(name, function, rollouts) for name, (function, _) in parts.items()), strict=True)
+        return [[StepReward(zip(parts, step, strict=True)) for step in zip(*rollout, strict=True)] for rollout in scored]
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
         if not self.reward_config.content_weight:
@@ -121,26 +121,24 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
 def score_part(name: str, function: Reward, rollouts: Sequence[Rollout]) -> list[list[float]]:
     """Return a part of each step of each rollout, NaN for None and after a ServiceError, whose message goes to ``errors``.
 
-    Async functions score all rollouts at once. InputError names the function and the instance if it fails otherwise, or if what it
-    returns is not finite or not one number a rollout or step.
+    Async functions score all rollouts at once. InputError names function and instance after any other error, or if what is returned
+    is neither a finite number or None nor one for each step.
     """
 
     async def score(rollout: Rollout) -> list[float]:
-        said = f"the reward {name} of a rollout of instance {rollout.instance.id}"
         try:
             made = function(rollout)
             found = await made if isawaitable(made) else made
-            values = list(found) if isinstance(found, list | tuple) else [found] * len(rollout.steps)
-            fits = len(values) == len(rollout.steps) and all(value is None or math.isfinite(value) for value in values)
+            values = found if isinstance(found, list | tuple) else [found] * len(rollout.steps)
+            if len(values) != len(rollout.steps) or not all(value is None or math.isfinite(value) for value in values):
+                raise ValueError(f"{found!r} is no finite number or None, nor a list of {len(rollout.steps)}, one for each step")
+            return [math.nan if value is None else float(value) for value in values]
         except ServiceError as error:
             rollout.errors = {step.chunk_index: f"{name}: {error}" for step in rollout.steps} | rollout.errors
             return [math.nan] * len(rollout.steps)
         except Exception as error:
-            raise InputError(f"{said} failed: {type(error).__name__}: {error}", fix="correct the function") from error
-        if not fits:
-            expected = f"a finite number or None, or a list of {len(rollout.steps)} of them, one a step"
-            raise InputError(f"{said} is {found!r}", expected=expected)
-        return [math.nan if value is None else float(value) for value in values]
+            said = f"the reward {name} failed on a rollout of instance {rollout.instance.id}"
+            raise InputError(f"{said}: {type(error).__name__}: {error}") from error
 
     async def score_all() -> list[list[float]]:
         return await asyncio.gather(*map(score, rollouts))

@@ -58,11 +58,7 @@ def test_rewards_count_what_the_policy_did(rollouts):
     rewards = scorer_of(judge=judge).score(rollouts[:2])
     # 4 tokens became 6: 2 more, for 8 tokens read. All three questions are answered, one from what the teacher wrote alone.
     first, second = rewards[1]
-    assert first == step_reward(1.0, 1.0, 0.75, 1.0) and (second["accuracy"], second["tool"], second["compression"]) == (
-        1.0,
-        1.0,
-        0.75,
-    )
+    assert first == step_reward(1.0, 1.0, 0.75, 1.0) and list(second.values())[:3] == [1.0, 1.0, 0.75]
     assert rollouts[1].errors == {3: "the judge is down for noted3"}
     kept = [[entry.content for entry in request.kept] for request in judge.asked[0] if request.instance_id == "noted"]
     assert kept == [["apple boat", "candle door", "feather"], ["candle door", "feather", "apple boat door"]]

@@ -1,5 +1,6 @@
 """Scoring rollouts: numbers by hand, failures of readers and judges that mask, and too many of them that stop the run."""
 
+import asyncio
 import math
 from dataclasses import replace
 from unittest.mock import Mock
@@ -9,13 +10,13 @@ from rollouts import make_agent, make_instance, run_script, step_reward
 from scripted import ScriptedGenerator
 
 from memalpha.agent.rollout import run_rollouts
-from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
+from memalpha.errors import InputError, PartialServiceError, ServiceError, TrainingAborted
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.results import instance_result, summarise
+from memalpha.training.results import instance_result, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, Question, Sampling, ToolCall
 
@@ -187,6 +188,59 @@ def test_silence_and_cuts_are_counted():
     scorer = scorer_of()
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
     assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == ((1.0, 2), (1.0, 2), (1.0, 2))
+
+
+# ------------------------------------------------------------------------------------------------ rewards of one's own
+def own(rollouts, function, weight=0.5):
+    """Totals of the steps (None: masked), and the function's metric, mean over instances, and records by step."""
+    config, name = RewardConfig(1.0, 0.0, 0.0, 0.0, rewards={function: weight}), function.__name__
+    rewards = scorer_of(config=config).score(rollouts)
+    pairs = list(zip(rollouts, rewards, strict=True))
+    totals = [None if math.isnan(total := step.total(config)) else total for steps in rewards for step in steps]
+    mean = summarise([instance_result(*pair, config) for pair in pairs])[f"reward_{name}"]
+    recorded = [step["reward"][name] for pair in pairs for step in rollout_to_json(*pair, config)["steps"]]
+    return totals, scorer_of(config=config).metrics(rollouts, rewards)[f"reward_{name}"], mean, recorded
+
+
+def test_a_part_of_ones_own_is_weighed_logged_and_recorded(rollouts):
+    def asked(rollout):
+        return [len(rollout.questions) + step.chunk_index / 8 for step in rollout.steps]
+
+    recorded = [2.0, 2.125, 1.0]
+    assert own(rollouts, asked) == ([0.5 + 1, 0.5 + 1.0625, 1 + 0.5], (5.125, 3), (2.0625 + 1) / 2, recorded)
+    assert own(rollouts, asked, weight=0.0) == ([0.5, 0.5, 1.0], (5.125, 3), (2.0625 + 1) / 2, recorded)
+
+
+def test_async_functions_score_rollouts_at_once_and_none_and_outages_mask(rollouts):
+    both = asyncio.Barrier(2)
+
+    async def sparse(rollout):
+        await asyncio.wait_for(both.wait(), 60)
+        if rollout.instance.id == "b":
+            raise ServiceError("down")
+        return [None, 1]
+
+    async def notebook():  # has a loop already
+        return own(rollouts, sparse)
+
+    totals, metric, mean, recorded = asyncio.run(notebook())
+    assert (totals, metric, recorded[1]) == ([None, 1.0, None], (1.0, 1), 1.0) and math.isnan(mean)
+    assert first_error(rollouts) == "sparse: down"
+
+
+@pytest.mark.parametrize("value", [NAN, math.inf, [1.0], [1.0, -math.inf], "high", {}.popitem])
+def test_a_bug_or_no_finite_number_is_an_error_that_names_function_and_instance(rollouts, value):
+    def brevity(rollout):
+        return 0.0 if rollout.instance.id == "b" else value() if callable(value) else value
+
+    with pytest.raises(InputError, match="reward brevity failed on a rollout of instance a: "):
+        own(rollouts, brevity)
+
+
+@pytest.mark.parametrize("name", ["nowhere:f", "math:nothing", "math:pi", "math", "memalpha.rewards.total:accuracy"])
+def test_a_reward_that_is_not_there_or_has_a_taken_name_is_refused_with_the_options(name):
+    with pytest.raises(InputError, match=f"rewards names '{name}'"):
+        RewardConfig(rewards={name: 1.0})
 
 
 # ------------------------------------------------------------------------------------------------ questions right after a chunk
