@@ -121,8 +121,7 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
 def score_part(name: str, function: Reward, rollouts: Sequence[Rollout]) -> list[list[float]]:
     """Return a part of each step of each rollout, NaN for None and after a ServiceError, whose message goes to ``errors``.
 
-    Async functions score all rollouts at once. InputError names function and instance after any other error, or if what is returned
-    is neither a finite number or None nor one for each step.
+    Async functions score all rollouts at once. InputError after any other error, or for what is no finite number or None a step.
     """
 
     async def score(rollout: Rollout) -> list[float]:
@@ -137,8 +136,8 @@ def score_part(name: str, function: Reward, rollouts: Sequence[Rollout]) -> list
             rollout.errors = {step.chunk_index: f"{name}: {error}" for step in rollout.steps} | rollout.errors
             return [math.nan] * len(rollout.steps)
         except Exception as error:
-            said = f"the reward {name} failed on a rollout of instance {rollout.instance.id}"
-            raise InputError(f"{said}: {type(error).__name__}: {error}") from error
+            said = f"the reward {name} failed on instance {rollout.instance.id}: {type(error).__name__}: {error}"
+            raise InputError(said, fix="correct the function") from error
 
     async def score_all() -> list[list[float]]:
         return await asyncio.gather(*map(score, rollouts))

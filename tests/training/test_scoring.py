@@ -233,7 +233,7 @@ def test_a_bug_or_no_finite_number_is_an_error_that_names_function_and_instance(
     def brevity(rollout):
         return 0.0 if rollout.instance.id == "b" else value() if callable(value) else value
 
-    with pytest.raises(InputError, match="reward brevity failed on a rollout of instance a: "):
+    with pytest.raises(InputError, match="reward brevity failed on instance a: "):
         own(rollouts, brevity)
 
 
