@@ -4,6 +4,7 @@ import json
 from typing import NamedTuple
 
 import pytest
+from rollouts import step_reward
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
@@ -16,7 +17,7 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import RewardConfig
 from memalpha.training.build import build_parts, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.results import rollout_to_json
@@ -58,8 +59,8 @@ class Replay:
 def used(agent, instance):
     steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
     with agent._store.reading(LOCAL) as (memory, retriever):
-        rollout = Rollout(instance, memory, retriever, steps)
-    return from_zero(seen(rollout_to_json(rollout, [StepReward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())))
+        rollout = Rollout(instance, memory, retriever, steps=steps)
+    return from_zero(seen(rollout_to_json(rollout, [step_reward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())))
 
 
 def from_zero(found):

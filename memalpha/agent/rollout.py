@@ -28,14 +28,17 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Rollout:
-    """One pass over one instance; ``content_errors``: why the content judge gave no verdict, by chunk index."""
+    """One pass over one instance; ``questions`` to ``errors`` are set when it is scored, before its reward is."""
 
     instance: Instance
     memory: Memory
     retriever: Retriever
     steps: list[StepRecord] = field(default_factory=list)
-    questions: list[QuestionRecord] = field(default_factory=list)
-    content_errors: dict[int, str] = field(default_factory=dict)
+    questions: list[QuestionRecord] = field(default_factory=list)  # asked on the final memory
+    immediate: list[list[QuestionRecord]] = field(default_factory=list)  # asked after each step; empty: were not
+    verdicts: list[list[bool] | None] = field(default_factory=list)  # of the content judge on each step; None: has none
+    nothing_due: list[bool | None] = field(default_factory=list)  # for each step, whether it knows so; None: does not know
+    errors: dict[int, str] = field(default_factory=dict)  # why a part of the reward could not be scored, by chunk index
     tokens_before: int = 0  # of the memory that it began with
 
     @property

@@ -125,7 +125,9 @@ class Reporter:
         self._tokens = tokens
         rate = (tokens - before) / seconds if tokens is not None and before is not None and seconds > 0 else None
         values = {**data, "seconds": seconds, "tokens_per_second": rate}
-        parts = [f"{name} {number(values.get(key), n)}" for name, (key, n) in PARTS.items() if known(values.get(key)) is not None]
+        mine = [key for key in data if key.startswith("rewards/") and key.endswith("/mean") and (key, 3) not in PARTS.values()]
+        shown = [*PARTS.items(), *((key.split("/")[1], (key, 3)) for key in mine)]
+        parts = [f"{name} {number(values.get(key), n)}" for name, (key, n) in shown if known(values.get(key)) is not None]
         first, began = self._first = self._first or (step, now)
         if step > first:
             parts.append(f"{duration((now - began) / (step - first) * (data['max_steps'] - step))} left")

@@ -18,7 +18,7 @@ Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
 _CALLS = {"insert": "insert_share", "update": "update_share", "delete": "delete_share", "duplicate": "duplicates"}
 _CALLS["unreadable"] = "unparsed"
-_MIX = "memory/ops/"
+_MIX, _PART = "memory/ops/", "memory/reward_"
 
 
 class Panel(NamedTuple):
@@ -122,14 +122,19 @@ class Picture(NamedTuple):
     dark: str
 
 
-def section_panels(variants: Sequence[Variant]) -> list[Panel]:
-    """Return a panel for each kind of operation, with a line for each section it was logged for; none if there is one section."""
+def logged_panels(variants: Sequence[Variant]) -> list[Panel]:
+    """Return a panel for each kind of operation that several sections log, and for each part of the reward not in ``PANELS``."""
+    drawn, parts = {key for panel in PANELS for keys in panel.lines.values() for key in keys}, list[Panel]()
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for key in dict.fromkeys(key for one in variants for rows in one.runs for row in rows for key in row):
         if key.startswith(_MIX):
             section, kind = key.removeprefix(_MIX).split("/")
             found.setdefault(kind, {})[section] = (key,)
-    return [Panel(f"{kind} by section, share of the calls", lines, share=True) for kind, lines in found.items() if len(lines) > 1]
+        elif key.startswith(_PART) and key not in drawn:
+            name = key.removeprefix(_PART)
+            parts.append(Panel(f"{name}, part of the reward", {"": (f"rewards/{name}/mean", key)}))
+    shares = [Panel(f"{kind} by section, share of the calls", lines, share=True) for kind, lines in found.items() if len(lines) > 1]
+    return shares + parts
 
 
 def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Panel] = PANELS) -> list[Picture]:
@@ -137,7 +142,7 @@ def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Pa
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    panels = [*panels, *section_panels(variants)]
+    panels = [*panels, *logged_panels(variants)]
     if len(variants) > 1:
         panels = [
             panel._replace(title=f"{label}: {panel.title}" if len(panel.lines) > 1 else panel.title, lines={"": keys})

@@ -1,22 +1,40 @@
 """The reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3), plus ``immediate``.
 
-r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. Every part is in [0, 1], or
-NaN if it cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures from the published code
-are switches of ``RewardConfig``, which ``preset: published`` sets to its values; the judge also sees the chunk.
+r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. Every part of ``PARTS`` is in
+[0, 1], or None if it cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures from the
+published code are switches of ``RewardConfig``, which ``preset: published`` sets to its values; the judge also sees the chunk.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
 
+from memalpha.agent.rollout import Rollout
 from memalpha.config import Options, Share
+from memalpha.errors import InputError
 from memalpha.types import OperationKind, OperationResult, QuestionRecord, ResultCode
 
-# Names of the parts, in the order of ``StepReward`` and ``RewardConfig.weights``.
-PARTS = ("accuracy", "tool", "compression", "content", "immediate")
+Scores = float | None | list[float] | list[float | None]
+"""A part of a rollout, or of each of its steps; None: cannot be scored."""
+Reward = Callable[[Rollout], Scores | Awaitable[Scores]]
+"""Scores a rollout whose questions have been asked and whose writes have been judged."""
+
+PARTS: Mapping[str, Callable[[RewardConfig, Rollout], Scores]] = {
+    "accuracy": lambda config, rollout: accuracy(rollout.questions),
+    "tool": lambda config, rollout: [tool_success(r, config, silence=quiet) for r, _, quiet in _steps(config, rollout)],
+    "compression": lambda config, rollout: compression(
+        max(0, rollout.memory.tokens - rollout.tokens_before), rollout.tokens_read, clip=config.clip_compression
+    ),
+    "content": lambda config, rollout: [content_quality(r, v, config, silence=quiet) for r, v, quiet in _steps(config, rollout)],
+    "immediate": lambda config, rollout: [accuracy(asked or rollout.questions) for asked in rollout.immediate] or None,
+}
+"""The parts that are always scored; the weight of NAME is the option ``NAME_weight``."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class RewardConfig(Options):
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
         judge_all: Whether r4 is over all calls, failed and repeated writes judged, too, and deletes 0 (published: yes).
         clip_compression: Whether r3 is at least 0 (published: no).
+        rewards: Weights of functions of your own, e.g. ``{my_module:brevity: 0.2}`` (docs/recipe.md); Python may give functions.
     """
 
     accuracy_weight: float = 1.0
@@ -52,64 +71,63 @@ class RewardConfig(Options):
     judge_deletes: bool = True
     judge_all: bool = False
     clip_compression: bool = True
+    rewards: dict[str | Reward, float] = field(default_factory=dict)
 
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """The weights in the order of ``PARTS``."""
-        return (self.accuracy_weight, self.tool_weight, self.compression_weight, self.content_weight, self.immediate_weight)
+    def check(self) -> None:
+        """Check the names of ``rewards`` before anything is loaded."""
+        _ = self.parts
+
+    @cached_property
+    def parts(self) -> Mapping[str, tuple[Reward, float]]:
+        """Function and weight of each part by name; InputError if it cannot be imported, or if its name is taken or no name."""
+        found: dict[str, tuple[Reward, float]] = {}
+        for name, part in PARTS.items():
+            found[name] = partial(part, self), getattr(self, f"{name}_weight")
+        for reward, weight in self.rewards.items():
+            name = full_name(reward).rpartition(":")[2]
+            function = load_function(reward) if isinstance(reward, str) else reward
+            if name in found or not name.isidentifier() or not callable(function):
+                raise InputError(f"rewards names {full_name(reward)!r}", expected=f"a function not called {', '.join(found)}")
+            found[name] = function, weight
+        return found
 
 
-class StepReward(NamedTuple):
-    """The parts of one chunk step; NaN: not scored."""
-
-    accuracy: float
-    tool: float
-    compression: float
-    content: float
-    immediate: float = math.nan
+class StepReward(dict[str, float]):
+    """The parts of one chunk step by name; NaN: not scored."""
 
     def total(self, config: RewardConfig) -> float:
         """The weighted sum without parts of weight 0; NaN if any other part is NaN."""
-        return sum((weight * part for weight, part in zip(config.weights, self, strict=True) if weight), start=0.0)
+        return sum((weight * self[name] for name, (_, weight) in config.parts.items() if weight), start=0.0)
 
 
-def rollout_rewards(
-    config: RewardConfig,
-    *,
-    questions: Sequence[QuestionRecord],
-    memory_tokens: int,
-    input_tokens: int,
-    results: Sequence[Sequence[OperationResult]],
-    verdicts: Sequence[Sequence[bool] | None],
-    nothing_due: Sequence[bool | None] | None = None,
-    immediate: Sequence[Sequence[QuestionRecord]] | None = None,
-) -> list[StepReward]:
-    """Return the reward parts of each chunk step of one rollout; ``questions`` are those on the final memory.
-
-    Tokens are those since the rollout began: the memory's growth (0 if it is smaller now) and the chunks read.
-    The other sequences are by chunk; None: the judge failed or was not asked, not known whether a write was due, no questions.
-    """
-    r1 = accuracy(questions)
-    r3 = compression(memory_tokens, input_tokens, clip=config.clip_compression)
-    at_once = [math.nan] * len(results) if immediate is None else [immediate_accuracy(asked, r1) for asked in immediate]
-    right = [config.judge_silence and known is True for known in nothing_due or [None] * len(results)]
-    rewards = []
-    for calls, found, quiet, early in zip(results, verdicts, right, at_once, strict=True):
-        silence = 1.0 if quiet else config.silence
-        r2 = tool_success(calls, config, silence=silence)
-        r4 = content_quality(calls, found, config, silence=silence)
-        rewards.append(StepReward(r1, r2, r3, r4, early))
-    return rewards
+def full_name(reward: str | Reward) -> str:
+    """MODULE:FUNCTION of a reward."""
+    return reward if isinstance(reward, str) else f"{reward.__module__}:{getattr(reward, '__name__', type(reward).__name__)}"
 
 
-def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """r1: mean score of the questions on the final memory; NaN without questions or if any failed (else questions differ)."""
-    return sum(record.score for record in records) / len(records) if records else math.nan
+def load_function(place: str) -> Reward:
+    """Import MODULE:FUNCTION, also from the working directory; InputError if that fails."""
+    module, _, name = place.rpartition(":")
+    if str(Path.cwd()) not in sys.path:  # as with ``python -m``
+        sys.path.append(str(Path.cwd()))
+    try:
+        function: Reward = getattr(import_module(module), name)
+    except Exception as error:
+        said = f"rewards names {place!r}, which cannot be imported: {type(error).__name__}: {error}"
+        raise InputError(said, expected="MODULE:FUNCTION, installed or in the working directory") from error
+    return function
 
 
-def immediate_accuracy(records: Sequence[QuestionRecord], r1: float) -> float:
-    """Mean score of the questions asked right after a chunk; r1 (neutral) if there are none."""
-    return accuracy(records) if records else r1
+def accuracy(records: Sequence[QuestionRecord]) -> float | None:
+    """r1: mean score of the questions on the final memory; None without questions or if any failed (else questions differ)."""
+    scores = [record.score for record in records]
+    return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else None
+
+
+def _steps(config: RewardConfig, rollout: Rollout) -> list[tuple[Sequence[OperationResult], list[bool] | None, float]]:
+    """Results and verdicts of each step, and what silence scores there."""
+    quiet = [1.0 if config.judge_silence and known else config.silence for known in rollout.nothing_due]
+    return list(zip([step.outcome.results for step in rollout.steps], rollout.verdicts, quiet, strict=True))
 
 
 def tool_success(results: Sequence[OperationResult], config: RewardConfig, *, silence: float) -> float:
@@ -125,7 +143,10 @@ def _succeeded(call: OperationResult, config: RewardConfig) -> bool:
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
-    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive."""
+    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive.
+
+    Both count what came since the rollout began: the memory's growth (0 if it is smaller now) and the chunks read.
+    """
     if input_tokens <= 0:
         raise ValueError(f"input_tokens is {input_tokens}; an instance has text")
     value = 1.0 - memory_tokens / input_tokens
@@ -134,10 +155,10 @@ def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
 
 def content_quality(
     results: Sequence[OperationResult], verdicts: Sequence[bool] | None, config: RewardConfig, *, silence: float
-) -> float:
-    """r4: share of a chunk's ``judged`` calls that are found right; ``silence`` if there are none, NaN without ``verdicts``."""
+) -> float | None:
+    """r4: share of a chunk's ``judged`` calls that are found right; ``silence`` if there are none, None without ``verdicts``."""
     if verdicts is None:
-        return math.nan
+        return None
     asked = judged(results, config)
     if len(verdicts) != len(asked):
         raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} writes")

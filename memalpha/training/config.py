@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ from memalpha.config import Options, Range, parse
 from memalpha.data.source import in_order
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards.total import Reward, RewardConfig
 from memalpha.training.rows import Grouping, Scale
 
 logger = logging.getLogger(__name__)
@@ -311,6 +311,7 @@ class TrainArguments(NamedTuple):
 TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)  # in the order of ``TrainArguments``
 
 
-def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
-    """Read ``--config FILE``, ``preset: published`` and overrides; InputError if a file or a value does not fit."""
-    return TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"))
+def parse_train_arguments(arguments: Sequence[str], rewards: Mapping[str | Reward, float] | None = None) -> TrainArguments:
+    """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError if something does not fit."""
+    given = TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"))
+    return given._replace(reward=replace(given.reward, rewards={**given.reward.rewards, **(rewards or {})}))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from memalpha.agent.rollout import Rollout, StepRecord
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.runs import RunFolder
 from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
 
@@ -34,6 +34,7 @@ class InstanceResult:
     kinds: dict[str, float]
     kind_counts: dict[str, int]
     operations: dict[str, int] = field(default_factory=dict)  # those applied, by section and kind: ``semantic/insert``
+    own: dict[str, float | None] = field(default_factory=dict)  # parts of the option ``rewards``; None: not scored
 
 
 def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig) -> InstanceResult:
@@ -43,11 +44,12 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
     for record in rollout.questions:
         kinds[record.question.kind].append(record.score)
     done = operation_mix(results)
+    parts = {name: _mean([reward[name] for reward in rewards]) for name in config.parts}
     return InstanceResult(
-        instance=rollout.instance.id, accuracy=rewards[0].accuracy, reward=_mean([reward.total(config) for reward in rewards]),
-        tool_success=_mean([reward.tool for reward in rewards]), compression=rewards[0].compression,
-        content=_mean([reward.content for reward in rewards]), memory_tokens=rollout.memory.tokens,
-        input_tokens=rollout.tokens_read,
+        instance=rollout.instance.id, accuracy=rewards[0]["accuracy"], reward=_mean([reward.total(config) for reward in rewards]),
+        tool_success=parts["tool"], compression=rewards[0]["compression"], content=parts["content"],
+        own={name: None if math.isnan(value) else value for name, value in parts.items() if name not in PARTS},
+        memory_tokens=rollout.memory.tokens, input_tokens=rollout.tokens_read,
         entries=len(rollout.memory), calls=len(results),
         updates=sum(n for name, n in done.items() if name.endswith(OperationKind.UPDATE)),
         deletes=sum(n for name, n in done.items() if name.endswith(OperationKind.DELETE)),
@@ -68,6 +70,8 @@ def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     scored = [result for result in results if not math.isnan(result.accuracy)]
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
     columns = {name: [float(getattr(result, name)) for result in scored] for name in fields}
+    for name in dict.fromkeys(name for result in scored for name in result.own):
+        columns[f"reward_{name}"] = [value for result in scored if (value := result.own.get(name)) is not None]
     means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
     calls = sum(result.calls for result in scored)
     done = sum((Counter(result.operations) for result in scored), Counter[str]())
@@ -142,7 +146,7 @@ def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, 
         "results": [_result(result) for result in outcome.results],
         "changes": [_change(change) for change in outcome.changes],
         "memory_tokens": step.memory_tokens, "entries": step.entries,
-        "reward": reward._asdict(), "total": total, "advantage": advantage, "error": rollout.content_errors.get(step.chunk_index),
+        "reward": dict(reward), "total": total, "advantage": advantage, "error": rollout.errors.get(step.chunk_index),
     }  # fmt: skip
 
 

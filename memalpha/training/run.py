@@ -31,7 +31,7 @@ from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.generation import products
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards.total import RewardConfig, full_name
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
@@ -351,7 +351,9 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
 
 def all_options(arguments: TrainArguments) -> dict[str, Any]:
     """Every option of a run, flat."""
-    return {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
+    rewards = {full_name(reward): weight for reward, weight in arguments.reward.rewards.items()}
+    reward = {**asdict(replace(arguments.reward, rewards={})), "rewards": rewards}
+    return {**asdict(arguments.run), **asdict(arguments.agent), **reward, **arguments.grpo.to_dict()}
 
 
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:

@@ -1,24 +1,27 @@
 """Scores finished rollouts: questions on the final memory, verdicts on each chunk's writes, and the reward parts.
 
 A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed verdict its chunk step
-only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together. Questions may also be asked
-right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded operations,
-without its archive: there the chunk itself would answer. So a policy with an archive is trained with it and without.
+only, a function of ``rewards`` what it scores. Only ``check_masked_share`` stops a run, on all processes together. Questions may
+also be asked right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded
+operations, without its archive: there the chunk itself would answer. So a policy with an archive is trained with it and without.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
+from inspect import isawaitable
 
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
-from memalpha.errors import ServiceError, TrainingAborted
+from memalpha.errors import InputError, ServiceError, TrainingAborted
 from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
-from memalpha.rewards.total import PARTS, RewardConfig, StepReward, judged, rollout_rewards
+from memalpha.rewards.total import Reward, RewardConfig, StepReward, judged
+from memalpha.training.overlap import in_background
 from memalpha.training.results import operation_mix
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
@@ -39,26 +42,20 @@ class RolloutScorer:
         self.max_masked_share, self.agent = max_masked_share, agent
 
     def score(self, rollouts: Sequence[Rollout]) -> list[list[StepReward]]:
-        """Return the parts of each chunk step (NaN = not scored); sets ``questions`` and ``content_errors`` of the rollouts."""
+        """Return the parts of each chunk step (NaN = not scored); sets the attributes of the rollouts that they come from."""
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
         verdicts = self._verdicts(rollouts)
-        early: Sequence[list[list[QuestionRecord]] | None] = [None] * len(rollouts)
+        early: list[list[list[QuestionRecord]]] = [[] for _ in rollouts]
         if self.reward_config.immediate_weight and self.agent is not None:
             early = ask_after_chunks(rollouts, self.agent, self.evaluator)
-        rewards = []
         for rollout, questions, (said, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
-            rollout.questions = questions
+            rollout.questions, rollout.immediate, rollout.nothing_due = questions, asked, nothing_due
+            rollout.verdicts = [None if isinstance(found, ServiceError) else found for found in said]
             begin = rollout.instance.begin
-            rollout.content_errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
-            parts = rollout_rewards(
-                self.reward_config, questions=questions, memory_tokens=max(0, rollout.memory.tokens - rollout.tokens_before),
-                input_tokens=rollout.tokens_read,
-                results=[step.outcome.results for step in rollout.steps],
-                verdicts=[None if isinstance(found, ServiceError) else found for found in said],
-                nothing_due=nothing_due, immediate=asked,
-            )  # fmt: skip
-            rewards.append(parts)
-        return rewards
+            rollout.errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
+        parts = self.reward_config.parts
+        scored = zip(*(score_part(name, function, rollouts) for name, (function, _) in parts.items()), strict=True)
+        return [[StepReward(zip(parts, step, strict=True)) for step in zip(*rollout, strict=True)] for rollout in scored]
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
         if not self.reward_config.content_weight:
@@ -86,7 +83,7 @@ class RolloutScorer:
         mix = {f"{section.name}/{kind}": kind for section in rollouts[0].memory.schema.sections for kind in section.operations}
         kept = [(text, result) for text, step in steps for result in step.outcome.results if result.changed]
         written = [(text, call.operation.content) for text, call in kept if call.operation and call.operation.content]
-        known = {name: [getattr(step, name) for row in rewards for step in row] for name in PARTS}
+        known = {name: [step[name] for row in rewards for step in row] for name in self.reward_config.parts}
         parts = {name: [value for value in values if not math.isnan(value)] for name, values in known.items()}
         return {
             **{f"reward_{name}": (sum(values), len(values)) for name, values in parts.items()},
@@ -108,7 +105,7 @@ class RolloutScorer:
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
     """Return the first error message of a reader or judge, or None."""
-    errors = (error for r in rollouts for error in (*(record.error for record in r.questions), *r.content_errors.values()))
+    errors = (error for r in rollouts for error in (*(record.error for record in r.questions), *r.errors.values()))
     return next((error for error in errors if error), None)
 
 
@@ -116,9 +113,36 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     """Raise TrainingAborted if more than ``limit`` of all processes' rollouts have an unscored step; shows the first error."""
     if not total or masked / total <= limit:
         return
-    why = next((error for error in errors if error), "none; an instance without questions has no accuracy")
+    why = next((error for error in errors if error), "none; no questions, or a function of rewards returned None")
     said = f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n  first failure: {why}"
     raise TrainingAborted(said, fix="see that reader and judge work; raise max_masked_share only if failures are expected")
+
+
+def score_part(name: str, function: Reward, rollouts: Sequence[Rollout]) -> list[list[float]]:
+    """Return a part of each step of each rollout, NaN for None and after a ServiceError, whose message goes to ``errors``.
+
+    Async functions score all rollouts at once. InputError after any other error, or for what is no finite number or None a step.
+    """
+
+    async def score(rollout: Rollout) -> list[float]:
+        try:
+            made = function(rollout)
+            found = await made if isawaitable(made) else made
+            values = found if isinstance(found, list | tuple) else [found] * len(rollout.steps)
+            if len(values) != len(rollout.steps) or not all(value is None or math.isfinite(value) for value in values):
+                raise ValueError(f"{found!r} is no finite number or None, nor a list of {len(rollout.steps)}, one for each step")
+            return [math.nan if value is None else float(value) for value in values]
+        except ServiceError as error:
+            rollout.errors = {step.chunk_index: f"{name}: {error}" for step in rollout.steps} | rollout.errors
+            return [math.nan] * len(rollout.steps)
+        except Exception as error:
+            said = f"the reward {name} failed on instance {rollout.instance.id}: {type(error).__name__}: {error}"
+            raise InputError(said, fix="correct the function") from error
+
+    async def score_all() -> list[list[float]]:
+        return await asyncio.gather(*map(score, rollouts))
+
+    return in_background(lambda: asyncio.run(score_all())).result()  # a notebook's thread has a loop already
 
 
 def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest]:

@@ -37,7 +37,7 @@ from memalpha.files import file_sha256
 from memalpha.generation.merging import same_trainable
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
-from memalpha.rewards.total import PARTS, StepReward
+from memalpha.rewards.total import StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
 from memalpha.training.overlap import Part, at_once, in_background, joined, parts_of
@@ -77,13 +77,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._scoring = threading.Lock()
         if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
             raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
-        kwargs["args"].reward_weights = list(scorer.reward_config.weights)
+        kwargs["args"].reward_weights = [weight for _, weight in scorer.reward_config.parts.values()]
         rounded = kwargs["model"].parameters() if getattr(kwargs["model"], "is_loaded_in_4bit", False) else ()
         exact = [(parameter, parameter.data) for parameter in rounded if parameter.requires_grad]
         init, reference = kwargs["args"].model_init_kwargs, kwargs["args"].beta and not isinstance(kwargs["model"], PeftModel)
         kwargs["args"].model_init_kwargs = init if reference else None  # where TRL loads no model, it says that it ignores them
         tables, kwargs["args"].log_completions = kwargs["args"].log_completions, False  # TRL's own would write other files
-        super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
+        super().__init__(reward_funcs=[_reward_stub(name) for name in scorer.reward_config.parts], **kwargs)
         kwargs["args"].model_init_kwargs = init
         for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
@@ -264,7 +264,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         end = self._tokenizer.eos_token_id
-        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(*[math.nan] * len(PARTS)), math.nan, logprobs=(0.0,))
+        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(), math.nan, logprobs=(0.0,))
         rows = [row or filler for row in self.rows]
         self._log_lengths([row for row in self.rows if row])
         for queue in (*self._logs["rewards"].values(), self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
@@ -275,8 +275,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> torch.Tensor:
-        nan = [math.nan] * len(PARTS)
-        parts = [list(row.reward) if row and not math.isnan(row.total) else nan for row in self.rows]
+        nan = [math.nan] * len(self.scorer.reward_config.parts)
+        parts = [list(row.reward.values()) if row and not math.isnan(row.total) else nan for row in self.rows]
         return self.accelerator.gather(torch.tensor(parts, device=self.accelerator.device))  # type: ignore[no-any-return]
 
     @contextmanager

@@ -117,6 +117,6 @@ def test_a_legend_shows_every_name_as_it_is(tmp_path: Path) -> None:
 
 def test_each_kind_of_operation_has_a_panel_with_a_line_a_section() -> None:
     logged = {f"memory/ops/{name}": 0.1 for name in ("core/replace", "semantic/insert", "episodic/insert", "episodic/delete")}
-    panels = curves.section_panels([Variant("", [[{"step": 1}, {"step": 2, **logged}]], [{}])])
+    panels = curves.logged_panels([Variant("", [[{"step": 1}, {"step": 2, **logged}]], [{}])])
     lines = {"semantic": ("memory/ops/semantic/insert",), "episodic": ("memory/ops/episodic/insert",)}
     assert panels == [Panel("insert by section, share of the calls", lines, share=True)]

@@ -1,4 +1,4 @@
-"""The four parts by hand: the published readings and ours, and NaN where a part cannot be scored."""
+"""The four parts by hand: the published readings and ours, and None where a part cannot be scored."""
 
 import math
 
@@ -23,10 +23,10 @@ FAILED = OperationResult(False, ResultCode.UNKNOWN_ID, "no", Operation(DELETE, "
 UNPARSED = OperationResult(False, ResultCode.UNPARSED, "what?")
 
 
-def test_accuracy_is_the_mean_score_and_nan_if_any_question_could_not_be_scored():
+def test_accuracy_is_the_mean_score_and_none_if_any_question_could_not_be_scored():
     assert accuracy(scored(1.0, 0.0, 0.5, 0.0)) == 0.375
-    assert math.isnan(accuracy(scored(1.0, math.nan, 1.0)))
-    assert math.isnan(accuracy([]))
+    assert accuracy(scored(1.0, math.nan, 1.0)) is None
+    assert accuracy([]) is None
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,6 @@ def test_content_quality_by_hand():
 
 def test_silence_a_failed_judge_and_missing_verdicts():
     assert content_quality([FAILED, DUPLICATE], [], RewardConfig(), silence=0.25) == 0.25
-    assert math.isnan(content_quality([done(INSERT)], None, RewardConfig(), silence=0.0))
+    assert content_quality([done(INSERT)], None, RewardConfig(), silence=0.0) is None
     with pytest.raises(ValueError, match="1 verdicts for 2 writes"):
         content_quality([done(INSERT), FAILED, done(DELETE)], [True], RewardConfig(), silence=0.0)

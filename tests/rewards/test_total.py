@@ -1,12 +1,15 @@
 """The weighted sum by hand, and failures that mask instead of scoring 0; the published settings: tests/training/test_scoring.py."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rollouts import step_reward
 
-from memalpha.rewards.total import RewardConfig, StepReward, rollout_rewards
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.training.scoring import score_part
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
 
 INSERT, DELETE = OperationKind.INSERT, OperationKind.DELETE
@@ -22,24 +25,22 @@ WRITE, REMOVE = result(ResultCode.APPLIED), result(ResultCode.APPLIED, DELETE)
 AGAIN, FAILED = result(ResultCode.DUPLICATE), result(ResultCode.TOO_LONG)
 
 
-def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, input_tokens=120, **more):
+def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, input_tokens=120, nothing_due=None, immediate=()):
     questions = [QuestionRecord(Question("q", ("a",)), (), None, score) for score in scores]
-    return rollout_rewards(
-        config,
-        questions=questions,
-        memory_tokens=memory_tokens,
-        input_tokens=input_tokens,
-        results=results,
-        verdicts=verdicts,
-        **more,
-    )
+    steps = [SimpleNamespace(outcome=SimpleNamespace(results=calls)) for calls in results]
+    rollout = SimpleNamespace(
+        questions=questions, steps=steps, verdicts=verdicts, nothing_due=nothing_due or [None] * len(steps), immediate=immediate,
+        memory=SimpleNamespace(tokens=memory_tokens), tokens_before=0, tokens_read=input_tokens, instance=SimpleNamespace(id="i"),
+    )  # fmt: skip
+    columns = {name: score_part(name, function, [rollout])[0] for name, (function, _) in config.parts.items()}
+    return [StepReward(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def test_a_rollout_by_hand():
     results = [[WRITE, FAILED], [], [WRITE, REMOVE, AGAIN, FAILED]]
     verdicts = [[True], [], [False, True]]
     rewards = rewards_of(RewardConfig(1.0, 0.5, 0.1, 0.2), results, verdicts)
-    assert rewards == [StepReward(0.75, 0.5, 0.75, 1.0), StepReward(0.75, 0.0, 0.75, 0.0), StepReward(0.75, 0.75, 0.75, 0.5)]
+    assert rewards == [step_reward(0.75, 0.5, 0.75, 1.0), step_reward(0.75, 0.0, 0.75, 0.0), step_reward(0.75, 0.75, 0.75, 0.5)]
     totals = [reward.total(RewardConfig(1.0, 0.5, 0.1, 0.2)) for reward in rewards]
     assert totals == pytest.approx([0.75 + 0.25 + 0.075 + 0.2, 0.75 + 0.075, 0.75 + 0.375 + 0.075 + 0.1])
 
@@ -47,14 +48,14 @@ def test_a_rollout_by_hand():
 def test_silence_is_right_where_the_judge_finds_that_nothing_was_due():
     results, verdicts, due = [[], [], [], [AGAIN], [WRITE]], [[], [], [], [], [False]], [True, False, None, True, None]
     rewards = rewards_of(RewardConfig(silence=0.25, duplicates_succeed=False), results, verdicts, nothing_due=due)
-    assert [(step.tool, step.content) for step in rewards] == [(1, 1), (0.25, 0.25), (0.25, 0.25), (0, 1), (1, 0)]
+    assert [(step["tool"], step["content"]) for step in rewards] == [(1, 1), (0.25, 0.25), (0.25, 0.25), (0, 1), (1, 0)]
     published = rewards_of(RewardConfig(silence=0.25, judge_silence=False), results, verdicts, nothing_due=due)
-    assert [step.tool for step in published[:3]] == [0.25, 0.25, 0.25] and published[3].content == 0.25
+    assert [step["tool"] for step in published[:3]] == [0.25, 0.25, 0.25] and published[3]["content"] == 0.25
 
 
 @pytest.mark.parametrize("place", range(4))
 def test_a_part_that_failed_leaves_no_total_and_never_a_0(place):
-    parts = StepReward(*[NAN if i == place else 1.0 for i in range(4)])
+    parts = step_reward(*[NAN if i == place else 1.0 for i in range(4)])
     assert math.isnan(parts.total(RewardConfig()))
     weights = [0.0 if i == place else 1.0 for i in range(4)]
     assert parts.total(RewardConfig(*weights)) == 3.0  # what has no weight is not looked at
@@ -70,7 +71,7 @@ def test_a_failed_reader_masks_every_step_and_a_failed_judge_its_own():
 @given(st.tuples(*[st.floats(0, 1)] * 4), st.tuples(*[st.floats(-3, 3)] * 4))
 def test_the_total_is_the_inner_product(parts, weights):
     expected = math.fsum(w * p for w, p in zip(weights, parts, strict=True))
-    assert StepReward(*parts).total(RewardConfig(*weights)) == pytest.approx(expected, abs=1e-12)
+    assert step_reward(*parts).total(RewardConfig(*weights)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_questions_after_a_chunk_pay_that_chunk_alone():

@@ -153,7 +153,7 @@ def test_what_would_hang_is_refused_by_name_and_the_rest_passes(monkeypatch, sha
 def test_a_warm_start_on_two_processes_gives_the_same_in_one_forward_and_in_many(tmp_path):
     """In packs of 900 tokens the processes differ in the number of forwards of a step."""
     options = ["--model", "nano", "--data", "synthetic", "--data_options", "{n: 12}", "--schema", "facts", "--codec", "compact",
-               "--max_chunk_tokens", "512", "--lora_r", "4", "--max_steps", "6", "--warmup_steps", "0", "--use_cpu", "true"]  # fmt: skip
+               "--lora_r", "4", "--max_steps", "6", "--warmup_steps", "0", "--use_cpu", "true"]  # fmt: skip
     weights = []
     for tokens in ("0", "900"):
         done = launch("cpu-2", "-m", "memalpha", "warmup", *options, "--pack_tokens", tokens, "--output_dir", tmp_path / tokens)

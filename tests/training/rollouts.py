@@ -1,11 +1,14 @@
 """Rollouts that really ran, from written completions: what the tests of scoring and of rows start from."""
 
+import math
+
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.models.nano import make_tokenizer
+from memalpha.rewards.total import PARTS, StepReward
 from memalpha.types import Chunk, Instance, Question, Sampling
 
 WORDS = ("apple", "boat", "candle", "door", "engine", "feather", "was", "seen", "?")
@@ -18,6 +21,11 @@ def make_agent(**settings):
 def make_instance(name, *texts, ask=()):
     questions = tuple(Question(f"was {word} seen?", (word,), id=word) for word in ask)
     return Instance(name, "test", tuple(map(Chunk, texts)), questions)
+
+
+def step_reward(*values):
+    """The first parts of a step's reward; the others are not scored."""
+    return StepReward({**dict.fromkeys(PARTS, math.nan), **dict(zip(PARTS, values, strict=False))})
 
 
 def run_script(agent, instances, *lockstep):

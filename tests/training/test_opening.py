@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from rollouts import make_agent, make_instance, run_script
+from rollouts import make_agent, make_instance, run_script, step_reward
 from runs_of_nano import assert_same_end, train
 from test_scoring import Judge, scorer_of
 
@@ -15,7 +15,7 @@ from memalpha.data.synthetic import SyntheticConfig
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, SchemaError
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import RewardConfig
 from memalpha.training.opening import begun
 from memalpha.training.warm_start import demonstrate
 from memalpha.types import Fact, FactAction, Question
@@ -56,15 +56,15 @@ def test_rewards_count_what_the_policy_did(rollouts):
     rewards = scorer_of(judge=judge).score(rollouts[:2])
     # 4 tokens became 6: 2 more, for 8 tokens read. All three questions are answered, one from what the teacher wrote alone.
     first, second = rewards[1]
-    assert first == StepReward(1.0, 1.0, 0.75, 1.0) and (second.accuracy, second.tool, second.compression) == (1.0, 1.0, 0.75)
-    assert rollouts[1].content_errors == {3: "the judge is down for noted3"}
+    assert first == step_reward(1.0, 1.0, 0.75, 1.0) and list(second.values())[:3] == [1.0, 1.0, 0.75]
+    assert rollouts[1].errors == {3: "the judge is down for noted3"}
     kept = [[entry.content for entry in request.kept] for request in judge.asked[0] if request.instance_id == "noted"]
     assert kept == [["apple boat", "candle door", "feather"], ["candle door", "feather", "apple boat door"]]
     shrunk = scorer_of().score(rollouts[2:])[0]
-    assert [step.compression for step in shrunk] == [1.0, 1.0]  # not 1 + 2 / 8: forgetting what was there is not paid
-    assert shrunk[0].accuracy == pytest.approx(1 / 3)
+    assert [step["compression"] for step in shrunk] == [1.0, 1.0]  # not 1 + 2 / 8: forgetting what was there is not paid
+    assert shrunk[0]["accuracy"] == pytest.approx(1 / 3)
     scorer = scorer_of(config=RewardConfig(immediate_weight=1.0), agent=make_agent())
-    early = [step.immediate for step in scorer.score(rollouts[1:2])[0]]
+    early = [step["immediate"] for step in scorer.score(rollouts[1:2])[0]]
     assert early == [1.0, 1.0]  # candle and feather right after chunk 2; none is due at chunk 3: r1
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollouts import make_agent, make_instance, run_script
+from rollouts import make_agent, make_instance, run_script, step_reward
 from trl.trainer.utils import RepeatSampler
 
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import RewardConfig
 from memalpha.training.rows import Grouping, Scale, build_rows, shuffle_advantages
 from memalpha.training.trainer import EpochSampler, spread
 
@@ -28,7 +28,7 @@ def rollouts():
 
 
 def parts(accuracy, tool):
-    return StepReward(accuracy, tool, 0.5, NAN)
+    return step_reward(accuracy, tool, 0.5, NAN)
 
 
 REWARDS = [

@@ -1,21 +1,22 @@
 """Scoring rollouts: numbers by hand, failures of readers and judges that mask, and too many of them that stop the run."""
 
+import asyncio
 import math
 from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
-from rollouts import make_agent, make_instance, run_script
+from rollouts import make_agent, make_instance, run_script, step_reward
 from scripted import ScriptedGenerator
 
 from memalpha.agent.rollout import run_rollouts
-from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
+from memalpha.errors import InputError, PartialServiceError, ServiceError, TrainingAborted
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
-from memalpha.rewards.total import RewardConfig, StepReward, compression
+from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.results import instance_result, summarise
+from memalpha.training.results import instance_result, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, Question, Sampling, ToolCall
 
@@ -72,9 +73,9 @@ def test_parts_by_hand(rollouts):
     judge = Judge()
     rewards = scorer_of(judge=judge).score(rollouts)
     # a: candle found, apple gone; 1 token kept of 8; calls right 1 of 2, then 2 of 3; writes right 1 of 1, then 1 of 2.
-    assert rewards[0] == [StepReward(0.5, 0.5, 0.875, 1.0), StepReward(0.5, 2 / 3, 0.875, 0.5)]
+    assert rewards[0] == [step_reward(0.5, 0.5, 0.875, 1.0), step_reward(0.5, 2 / 3, 0.875, 0.5)]
     # b: door found; 1 token of 2; a duplicate is a success and no write.
-    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
+    assert rewards[1] == [step_reward(1.0, 1.0, 0.5, 1.0)]
     assert [record.score for record in rollouts[0].questions] == [1.0, 0.0]
     assert [record.question.id for record in rollouts[0].questions] == ["candle", "apple"]
 
@@ -83,7 +84,7 @@ def test_compression_is_counted_by_the_memorys_token_counter(rollouts):
     memory = Memory(rollouts[1].memory.schema, len)  # a token a character
     memory.apply(Operation(OperationKind.INSERT, "facts", "a door"))
     (step,) = scorer_of().score([replace(rollouts[1], memory=memory)])[0]
-    assert step.compression == 1 - len("a door") / len("door feather")
+    assert step["compression"] == 1 - len("a door") / len("door feather")
 
 
 def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
@@ -103,16 +104,16 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
     scorer = scorer_of(judge=Judge("a0"))
     rewards = scorer.score(rollouts)
     first, second = rewards[0]
-    assert (first.accuracy, first.tool, first.compression) == (0.5, 0.5, 0.875)
-    assert math.isnan(first.content) and math.isnan(first.total(RewardConfig()))
-    assert second == StepReward(0.5, 2 / 3, 0.875, 0.5)
-    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
-    assert [rollout.content_errors for rollout in rollouts] == [{0: "the judge is down for a0"}, {}]
+    assert (first["accuracy"], first["tool"], first["compression"]) == (0.5, 0.5, 0.875)
+    assert math.isnan(first["content"]) and math.isnan(first.total(RewardConfig()))
+    assert second == step_reward(0.5, 2 / 3, 0.875, 0.5)
+    assert rewards[1] == [step_reward(1.0, 1.0, 0.5, 1.0)]
+    assert [rollout.errors for rollout in rollouts] == [{0: "the judge is down for a0"}, {}]
     assert scorer.masked(rewards) == 1
     assert scorer.metrics(rollouts, rewards)["masked_chunks"] == (1.0, 3)
     assert first_error(rollouts) == "the judge is down for a0"
-    assert scorer_of().score(rollouts)[0][0].content == 1.0  # scored again, nothing is left of the failure
-    assert rollouts[0].content_errors == {} and first_error(rollouts) is None
+    assert scorer_of().score(rollouts)[0][0]["content"] == 1.0  # scored again, nothing is left of the failure
+    assert rollouts[0].errors == {} and first_error(rollouts) is None
 
 
 class Quiet(Judge):
@@ -127,7 +128,7 @@ def test_a_judge_that_knows_says_where_silence_was_right(config):
     rollouts = run_script(make_agent(), [instance], ["."], ["."], ["+ door"])
     judge = Quiet()
     rewards = scorer_of(judge=judge, config=RewardConfig(silence=0.5, **config)).score(rollouts)[0]
-    assert [step.tool for step in rewards] == ([0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0])
+    assert [step["tool"] for step in rewards] == ([0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0])
     asked = [request.chunk_index for request in judge.asked if not isinstance(request, list)]
     assert asked == ([] if config else [0, 1])
 
@@ -189,6 +190,59 @@ def test_silence_and_cuts_are_counted():
     assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == ((1.0, 2), (1.0, 2), (1.0, 2))
 
 
+# ------------------------------------------------------------------------------------------------ rewards of one's own
+def own(rollouts, function, weight=0.5):
+    """Totals of the steps (None: masked), and the function's metric, mean over instances, and records by step."""
+    config, name = RewardConfig(1.0, 0.0, 0.0, 0.0, rewards={function: weight}), function.__name__
+    rewards = scorer_of(config=config).score(rollouts)
+    pairs = list(zip(rollouts, rewards, strict=True))
+    totals = [None if math.isnan(total := step.total(config)) else total for steps in rewards for step in steps]
+    mean = summarise([instance_result(*pair, config) for pair in pairs])[f"reward_{name}"]
+    recorded = [step["reward"][name] for pair in pairs for step in rollout_to_json(*pair, config)["steps"]]
+    return totals, scorer_of(config=config).metrics(rollouts, rewards)[f"reward_{name}"], mean, recorded
+
+
+def test_a_part_of_ones_own_is_weighed_logged_and_recorded(rollouts):
+    def asked(rollout):
+        return [len(rollout.questions) + step.chunk_index / 8 for step in rollout.steps]
+
+    recorded = [2.0, 2.125, 1.0]
+    assert own(rollouts, asked) == ([0.5 + 1, 0.5 + 1.0625, 1 + 0.5], (5.125, 3), (2.0625 + 1) / 2, recorded)
+    assert own(rollouts, asked, weight=0.0) == ([0.5, 0.5, 1.0], (5.125, 3), (2.0625 + 1) / 2, recorded)
+
+
+def test_async_functions_score_rollouts_at_once_and_none_and_outages_mask(rollouts):
+    both = asyncio.Barrier(2)
+
+    async def sparse(rollout):
+        await asyncio.wait_for(both.wait(), 60)
+        if rollout.instance.id == "b":
+            raise ServiceError("down")
+        return [None, 1]
+
+    async def notebook():  # has a loop already
+        return own(rollouts, sparse)
+
+    totals, metric, mean, recorded = asyncio.run(notebook())
+    assert (totals, metric, recorded[1]) == ([None, 1.0, None], (1.0, 1), 1.0) and math.isnan(mean)
+    assert first_error(rollouts) == "sparse: down"
+
+
+@pytest.mark.parametrize("value", [NAN, math.inf, [1.0], [1.0, -math.inf], "high", {}.popitem])
+def test_a_bug_or_no_finite_number_is_an_error_that_names_function_and_instance(rollouts, value):
+    def brevity(rollout):
+        return 0.0 if rollout.instance.id == "b" else value() if callable(value) else value
+
+    with pytest.raises(InputError, match="reward brevity failed on instance a: "):
+        own(rollouts, brevity)
+
+
+@pytest.mark.parametrize("name", ["nowhere:f", "math:nothing", "math:pi", "math", "memalpha.rewards.total:accuracy"])
+def test_a_reward_that_is_not_there_or_has_a_taken_name_is_refused_with_the_options(name):
+    with pytest.raises(InputError, match=f"rewards names '{name}'"):
+        RewardConfig(rewards={name: 1.0})
+
+
 # ------------------------------------------------------------------------------------------------ questions right after a chunk
 def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evidence():
     """The rollout keeps apple and boat; deletes apple and keeps candle, but not door."""
@@ -205,9 +259,9 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
     assert third == [] and [entry.content for entry in made.memory] == before == ["engine", "candle"]
     (paid,) = RolloutScorer(evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent).score([made])
     # At the end candle and engine are found, apple and door are not: r1 = 1/2, which the last chunk, asked nothing, takes.
-    assert [(step.accuracy, step.immediate) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
+    assert [(step["accuracy"], step["immediate"]) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
     (unpaid,) = RolloutScorer(evaluator, Judge(), RewardConfig()).score([made])
-    assert all(math.isnan(step.immediate) for step in unpaid)
+    assert all(math.isnan(step["immediate"]) for step in unpaid)
 
 
 def test_right_after_a_chunk_the_archive_is_not_asked():
@@ -219,7 +273,7 @@ def test_right_after_a_chunk_the_archive_is_not_asked():
     scorer = RolloutScorer(
         QAEvaluator(RecallReader(64, agent.encoder.count), k=3), Judge(), RewardConfig(immediate_weight=1.0), agent=agent
     )
-    assert [(step.accuracy, step.immediate) for step in scorer.score([rollout])[0]] == [(1.0, 0.0)]
+    assert [(step["accuracy"], step["immediate"]) for step in scorer.score([rollout])[0]] == [(1.0, 0.0)]
 
 
 def test_the_published_settings_give_the_published_reward():
@@ -239,6 +293,6 @@ def test_the_published_settings_give_the_published_reward():
     (parts,) = scorer.score([rollout])
     codes = [result.code.value for result in rollout.steps[0].outcome.results]
     assert codes == ["applied", "duplicate", "unknown_id", "unknown_id", "unparsed"]
-    assert (parts[0].tool, parts[0].content, parts[1].tool, parts[1].content) == (0.5, 0.75, 0.0, 0.0)
-    first = StepReward(0.5, parts[0].tool, compression(90, 60, clip=published.clip_compression), parts[0].content)
+    assert (parts[0]["tool"], parts[0]["content"], parts[1]["tool"], parts[1]["content"]) == (0.5, 0.75, 0.0, 0.0)
+    first = step_reward(0.5, parts[0]["tool"], compression(90, 60, clip=published.clip_compression), parts[0]["content"])
     assert first.total(published) == pytest.approx(1.05)

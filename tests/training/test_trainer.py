@@ -9,7 +9,7 @@ import gradient_check
 import pytest
 import torch
 from gradient_check import Case, make_trainer
-from rollouts import make_instance
+from rollouts import make_instance, step_reward
 
 from memalpha.generation.hf import HFGenerator
 from memalpha.training.trainer import MemoryGRPOTrainer
@@ -59,7 +59,7 @@ def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
 
     def alike(index, rollout, t):
         """The first chunk of every rollout scores the same; other chunks differ."""
-        return gradient_check.StepReward(0.5, 0.5, 0.5, 0.5) if t == 0 else gradient_check.pseudo_reward(index, rollout, t)
+        return step_reward(0.5, 0.5, 0.5, 0.5) if t == 0 else gradient_check.pseudo_reward(index, rollout, t)
 
     made.scorer.score = lambda rollouts: [[alike(i, r, t) for t in range(len(r.steps))] for i, r in enumerate(rollouts)]
     made.train()
