@@ -274,7 +274,9 @@ class Check(TrainerCallback):
         local = []
         for i, rollout in enumerate(rollouts):
             for t, step in enumerate(rollout.steps):
-                reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True) if w)
+                reward = sum(
+                    w * part for w, part in zip((1.0, 0.5, 0.05, 0.1), pseudo_reward(i, rollout, t).values(), strict=False)
+                )
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
                 local.append(
