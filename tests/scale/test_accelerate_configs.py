@@ -96,7 +96,7 @@ def test_the_runs_for_gpus_are_those_of_the_published_setting(name, config, gpus
     path = ROOT / f"configs/train/{name}.yaml"
     run, agent, reward, grpo = parse_train_arguments(["--config", str(path), "--use_cpu", "true", "--bf16", "false"])
     assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
-    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
+    assert [weight for _, weight in reward.parts.values()] == [1.0, 1.0, 0.05, 0.1, 0.0]
     assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
     assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
     assert EXPECTED[config][1] == gpus and grpo.per_device_train_batch_size * (grpo.steps_per_generation or 1) * gpus == 32 * 8

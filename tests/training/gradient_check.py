@@ -22,14 +22,13 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from rollouts import step_reward
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.nano import make_tokenizer, toy_texts
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.training import packed, trainer
 from memalpha.training.build import freeze_lower_layers
 from memalpha.training.config import MemoryGRPOConfig, RunOptions
@@ -129,7 +128,8 @@ def pseudo_reward(index, rollout, t):
     everything = "|".join(step.completion.text for step in rollout.steps)
     text = rollout.steps[t].completion.text
     content = math.nan if (index, t) == (1, 0) else number("content" + text)
-    return step_reward(number(everything), number("tool" + text), number("tokens" + everything), content)
+    values = number(everything), number("tool" + text), number("tokens" + everything), content, math.nan
+    return StepReward(zip(PARTS, values, strict=True))
 
 
 class PseudoScorer(RolloutScorer):
@@ -274,7 +274,9 @@ class Check(TrainerCallback):
         local = []
         for i, rollout in enumerate(rollouts):
             for t, step in enumerate(rollout.steps):
-                reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True) if w)
+                reward = sum(
+                    w * part for w, part in zip((1.0, 0.5, 0.05, 0.1), pseudo_reward(i, rollout, t).values(), strict=False)
+                )
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
                 local.append(
