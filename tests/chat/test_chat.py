@@ -90,9 +90,9 @@ def test_an_answer_names_the_passage_it_is_from_and_why_shows_all_that_was_read(
     talking = answering(conversation(tmp_path / "memories.db", archive=True), pet="a cat", Is="Yes.")
     lines = talk(talking, "I live in Oslo", "I have a cat", "Which pet, a cat?", "/why", "Is it Oslo?")
     assert lines[:2] == ["  remembered (1): + 1 User: I live in Oslo", "  remembered (3): + 2 User: I have a cat"]
-    assert lines[2:4] == ["a cat", "  from _archive line-4 [2026-01-02]: User: I have a cat"]
+    assert lines[2:4] == ["a cat", "  from facts 2 [2026-01-02]: User: I have a cat"]
     rows = [line.split("\t")[:4] for line in lines[lines.index(HEAD) + 1 :]]
-    assert rows[:2] == [[id, kind, "2026-01-02", "User: I have a cat"] for id, kind in (("line-4", "_archive"), ("2", "facts"))]
+    assert rows[:2] == [[id, kind, "2026-01-02", "User: I have a cat"] for id, kind in (("2", "facts"), ("line-4", "_archive"))]
     assert lines[lines.index("Yes.") + 1] == "  from no passage in these words: /why shows what was read"
 
 
