@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from examples import MARTA
 from stub_server import StubServer, error
 from stubs import loud_adapter, setting
 
+from examples import MARTA
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.data.schema import write_instances

@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from examples import MARTA, recalled, said
-from examples import result as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import MARTA, recalled, said
+from examples import result as made
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
-from examples import MARTA
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 from stubs import setting
 
+from examples import MARTA
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.data.synthetic import PRESETS, generate

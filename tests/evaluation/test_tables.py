@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from examples import MARTA, recalled, result, write_results
 
+from examples import MARTA, recalled, result, write_results
 from memalpha.data.schema import write_instances
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.statistics import difference, estimate, mean_over_sets
