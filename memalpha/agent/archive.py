@@ -25,14 +25,16 @@ def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) ->
     """Add the lines of the chunk with this index, and remove those that ``changes`` (of this chunk) make outdated."""
     for text in lines(chunk.text, memory.count_tokens):
         memory.apply(Operation(OperationKind.INSERT, ARCHIVE.name, text), chunk=index, time=chunk.time)
+    held = list(memory.entries(ARCHIVE.name)) if changes else []
     for change in changes:
         before, after = change
         for place in {before.source_chunk, index} if before else ():
-            said = [line for line in memory.entries(ARCHIVE.name) if line.source_chunk == place and outdates(change, line)]
+            said = [line for line in held if line.source_chunk == place and outdates(change, line)]
             if place == index and after is not None:
                 said = [line for line in said if _common(Change(after, before), line)]
             if said:
                 line = max(said, key=lambda line: (_common(change, line), line.created))
+                held.remove(line)
                 memory.apply(Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id), chunk=index, time=chunk.time)
 
 

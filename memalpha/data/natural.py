@@ -32,7 +32,8 @@ from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "natural"
 _FRIENDS, _NAMED, _EMPTY = 0.25, 0.5, 0.15  # shares: talks between friends, users who say their name, sessions without a fact
-_PAIR, _SLIP, _REPLY, _MENTION = 0.3, 0.07, 0.4, 0.4  # shares: facts told in pairs, with a slip, with a reply; mentions in chat
+_PAIR, _SLIP, _REPLY = 0.3, 0.07, 0.4  # shares of the facts: told in pairs, with a slip, with a reply
+_MENTION, _ASK = 0.3, 0.2  # shares of the small talk: a value that is nobody's, the user asks about himself
 _ABOUT_OTHERS = 6  # attributes of a person who is talked about
 _HABITS = {"lower": 0.3, "no stops": 0.35, "no apostrophes": 0.15, "typos": 0.25}  # shares of the people who write so
 _MARK = re.compile(r"\b(I'm|I've|I'd|I'll|I|my|myself|me)\b|\[([\w']+)\]")
@@ -262,8 +263,12 @@ class _Life(World):
 
     def _chat(self) -> _Lines:
         rng, who, trait = self.rng, self.rng.choice(self.speakers), self.rng.choice(list(self.traits.values()))
-        if rng.random() < _MENTION and self._unused(trait):
+        kind, thing = rng.random(), None if self.friends else self.things.get((next(iter(self.folk)), trait.word))
+        if kind < _MENTION and self._unused(trait):
             return [(who, self._fill(rng.choice(trait.mention), self._made_up(who, trait)))]
+        if kind > 1 - _ASK and thing is not None:
+            asked = in_person(rng.choice(trait.ask), "", "they").format(x=thing)
+            return [(who, asked), ("Assistant", rng.choice(self.frames["unsure"]))][: rng.randint(1, 2)]
         told = [*self.frames["chat"], *(() if self.friends else self.frames["errands"])]
         self.used.add(said := rng.choice([text for text in told if text not in self.used] or told))
         first, *then = said.split(" | ")

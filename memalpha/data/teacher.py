@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from memalpha.agent import archive
 from memalpha.config import Options, Share
 from memalpha.data.packing import sentences
 from memalpha.data.pools import pools
@@ -21,7 +22,7 @@ from memalpha.data.synthetic import article
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import contains
-from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind
+from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind, OperationResult
 
 Style = Literal["words", "sentence"]
 _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
@@ -52,9 +53,7 @@ def teacher_operations(
 ) -> list[Operation]:
     """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the chunk) is not changed."""
     trial, time = memory.copy(), instance.chunks[chunk_index].time
-    coverage = config.coverage
-    if isinstance(coverage, tuple):
-        coverage = random.Random(f"coverage:{instance.id}").uniform(*coverage)
+    coverage = _coverage(instance, config)
     operations: list[Operation] = []
     for fact in instance.facts:
         if fact.chunk == chunk_index:
@@ -62,6 +61,26 @@ def teacher_operations(
                 if trial.apply(operation, chunk=chunk_index, time=time).changed:
                     operations.append(operation)
     return operations
+
+
+def teach(
+    memory: Memory, instance: Instance, rng: random.Random, config: TeacherConfig,
+    chunks: int | None = None, keep_lines: bool = False,
+) -> list[OperationResult]:  # fmt: skip
+    """Apply the operations of the first ``chunks`` (None: all); return their results; ``keep_lines``: to an archive, too."""
+    results: list[OperationResult] = []
+    for index, chunk in enumerate(instance.chunks[:chunks]):
+        start = len(memory.changes)
+        operations = teacher_operations(instance, index, memory, rng, config)
+        results += [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+        if keep_lines:
+            archive.keep(memory, index, chunk, memory.changes[start:])
+    return results
+
+
+def _coverage(instance: Instance, config: TeacherConfig) -> float:
+    low, high = config.coverage if isinstance(config.coverage, tuple) else (config.coverage, config.coverage)
+    return random.Random(f"coverage:{instance.id}").uniform(low, high)
 
 
 def _for_fact(
@@ -132,12 +151,12 @@ def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: 
 
 
 def excerpt_operations(
-    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, coverage: tuple[float, float] = (1.0, 1.0)
+    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
 ) -> list[Operation]:
-    """Return the operations for one chunk of plain text; the share of sentences kept is drawn per instance from ``coverage``."""
+    """Return the operations for one chunk of plain text, whose sentences are kept with ``coverage``."""
     trial, chunk = memory.copy(), instance.chunks[chunk_index]
     section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
-    share = random.Random(f"coverage:{instance.id}").uniform(*coverage)
+    share = _coverage(instance, config)
     operations: list[Operation] = []
     left = _EXCERPT_TOKENS
     for start, end in sentences(chunk.text):

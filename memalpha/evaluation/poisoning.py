@@ -22,7 +22,7 @@ import yaml
 
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
-from memalpha.data.teacher import teacher_operations
+from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator
@@ -138,8 +138,7 @@ def _filled(template: str, step: AgentStep, instance: Instance, mark: str) -> st
 
 
 def _seed(step: AgentStep, memory: Memory, instance: Instance) -> None:
-    for operation in teacher_operations(instance, 0, memory, random.Random(0)):
-        memory.apply(operation, chunk=0, time=instance.chunks[0].time)
+    teach(memory, instance, random.Random(0), TeacherConfig(), chunks=1)
     for section in step.schema.blocks:
         memory.apply(Operation(OperationKind.REPLACE, section.name, f"friend of {instance.facts[0].subject}"))
 

@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt
 
 from memalpha.config import Options
 from memalpha.data.packing import sentences, split_text
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.evaluation.systems import Kept, NoOptions, Setting, System, kept_memory, searched
 from memalpha.memory.memory import Memory, render_entry
@@ -291,16 +291,8 @@ class Teacher(System):
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Keep what the annotations say."""
-        memory = self.setting.step.new_memory()
-        retriever = self.setting.step.new_retriever(memory)
-        results = teach(memory, instance, random.Random(f"{seed}/{instance.id}"), self.config)
+        step, rng = self.setting.step, random.Random(f"{seed}/{instance.id}")
+        memory = step.new_memory()
+        results = teach(memory, instance, rng, self.config, keep_lines=step.config.archive)
+        retriever = step.new_retriever(memory)
         return kept_memory(memory, retriever, self.setting.retrieve_k, results)
-
-
-def teach(memory: Memory, instance: Instance, rng: random.Random, config: TeacherConfig) -> list[OperationResult]:
-    """Apply the teacher's operations of all chunks to a memory; return their results."""
-    results: list[OperationResult] = []
-    for index, chunk in enumerate(instance.chunks):
-        operations = teacher_operations(instance, index, memory, rng, config)
-        results += [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
-    return results

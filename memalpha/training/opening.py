@@ -6,11 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memalpha.agent import archive
 from memalpha.agent.step import AgentStep
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
-from memalpha.memory.memory import Memory
 from memalpha.types import Instance
 
 
@@ -22,22 +20,10 @@ def begun(instances: Sequence[Instance], agent: AgentStep, sessions: tuple[int, 
     if sessions[1] and not any(instance.facts for instance in instances):
         expected = "data with annotated facts, such as synthetic"
         raise InputError(f"begin_sessions is {sessions}, and no instance has annotated facts", expected=expected)
-    found = []
+    found, teacher = [], TeacherConfig(dates=agent.config.show_times)
     for instance in instances:
         rng = random.Random(f"begin/{seed}/{instance.id}")
         count = min(rng.randint(*sessions), len(instance.chunks) - 1) if instance.facts else 0
-        held = opening(instance, agent, TeacherConfig(dates=agent.config.show_times), rng, count).snapshot().entries
-        found.append(replace(instance, begin=count, held=held))
+        teach(memory := agent.new_memory(), instance, rng, teacher, count, agent.config.archive)
+        found.append(replace(instance, begin=count, held=memory.snapshot().entries))
     return found
-
-
-def opening(instance: Instance, agent: AgentStep, teacher: TeacherConfig, rng: random.Random, count: int) -> Memory:
-    """Return the memory, and its archive if the agent has one, that the teacher keeps of the first ``count`` chunks."""
-    memory = agent.new_memory()
-    for index, chunk in enumerate(instance.chunks[:count]):
-        start = len(memory.changes)
-        for operation in teacher_operations(instance, index, memory, rng, teacher):
-            memory.apply(operation, chunk=index, time=chunk.time)
-        if agent.config.archive:
-            archive.keep(memory, index, chunk, memory.changes[start:])
-    return memory

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from memalpha.agent.step import AgentStep
 from memalpha.data.packing import sentences
-from memalpha.data.teacher import TeacherConfig
+from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.memory.memory import render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import UNKNOWN, within_budget
 from memalpha.retrieval.lexical import LexicalIndex
-from memalpha.training.opening import opening
 from memalpha.types import Instance, Question
 
 ANSWERED = frozenset({"substring", "exact_match", "f1", "parts", "bound", "bound_all", "absent"})
@@ -68,7 +67,8 @@ class _Notes:
     """Finds notes that the teacher wrote, and with ``archive`` the lines that are not outdated by them."""
 
     def __init__(self, instance: Instance, agent: AgentStep, teacher: TeacherConfig, rng: random.Random) -> None:
-        self.agent, self.memory = agent, opening(instance, agent, teacher, rng, len(instance.chunks))
+        self.agent, self.memory = agent, agent.new_memory()
+        teach(self.memory, instance, rng, teacher, keep_lines=agent.config.archive)
         self.retriever = agent.new_retriever(self.memory)
 
     def __call__(self, question: Question) -> Sequence[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import isawaitable
 
 from memalpha.agent.rollout import Rollout
@@ -54,7 +54,7 @@ class RolloutScorer:
             begin = rollout.instance.begin
             rollout.errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
         parts = self.reward_config.parts
-        scored = zip(*(score_part(name, function, rollouts) for name, (function, _) in parts.items()), strict=True)
+        scored = zip(*score_parts({name: function for name, (function, _) in parts.items()}, rollouts), strict=True)
         return [[StepReward(zip(parts, step, strict=True)) for step in zip(*rollout, strict=True)] for rollout in scored]
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
@@ -118,15 +118,15 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     raise TrainingAborted(said, fix="see that reader and judge work; raise max_masked_share only if failures are expected")
 
 
-def score_part(name: str, function: Reward, rollouts: Sequence[Rollout]) -> list[list[float]]:
-    """Return a part of each step of each rollout, NaN for None and after a ServiceError, whose message goes to ``errors``.
+def score_parts(functions: Mapping[str, Reward], rollouts: Sequence[Rollout]) -> list[list[list[float]]]:
+    """Return each part of each rollout's steps, NaN for None and after a ServiceError, whose message goes to ``errors``.
 
     Async functions score all rollouts at once. InputError after any other error, or for what is no finite number or None a step.
     """
 
-    async def score(rollout: Rollout) -> list[float]:
+    async def score(name: str, rollout: Rollout) -> list[float]:
         try:
-            made = function(rollout)
+            made = functions[name](rollout)
             found = await made if isawaitable(made) else made
             values = found if isinstance(found, list | tuple) else [found] * len(rollout.steps)
             if len(values) != len(rollout.steps) or not all(value is None or math.isfinite(value) for value in values):
@@ -139,8 +139,8 @@ def score_part(name: str, function: Reward, rollouts: Sequence[Rollout]) -> list
             said = f"the reward {name} failed on instance {rollout.instance.id}: {type(error).__name__}: {error}"
             raise InputError(said, fix="correct the function") from error
 
-    async def score_all() -> list[list[float]]:
-        return await asyncio.gather(*map(score, rollouts))
+    async def score_all() -> list[list[list[float]]]:
+        return [await asyncio.gather(*(score(name, rollout) for rollout in rollouts)) for name in functions]
 
     return in_background(lambda: asyncio.run(score_all())).result()  # a notebook's thread has a loop already
 

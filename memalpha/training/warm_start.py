@@ -179,26 +179,25 @@ class Demonstration(NamedTuple):
 def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
+    coverage = (warmup.coverage_low, warmup.coverage_high)
+    teacher = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update, dates=agent.config.show_times)
     if warmup.teaches == "reader":
         encode, plain = agent.encoder.tokenizer, agent.encoder.untrusted
-        readings = make_readings(instances, agent, seed, warmup.unknown_share, TeacherConfig(p_correct=warmup.p_correct))
+        readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
     started = begun(instances, agent, warmup.begin_sessions, seed)
-    pairs = list(demonstrate(started, agent, _teacher(warmup, dates=agent.config.show_times), end, seed))
+    pairs = list(demonstrate(started, agent, _demonstrator(teacher), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
 
-def _teacher(warmup: WarmupOptions, dates: bool) -> Teacher:
-    coverage = (warmup.coverage_low, warmup.coverage_high)
-    facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update, dates=dates)
-
+def _demonstrator(config: TeacherConfig) -> Teacher:
     def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
         if instance.source == toy.SOURCE:
             return toy.toy_teacher_operations(instance, index, memory, rng)
         if instance.facts:
-            return teacher_operations(instance, index, memory, rng, facts)
-        return excerpt_operations(instance, index, memory, rng, coverage)
+            return teacher_operations(instance, index, memory, rng, config)
+        return excerpt_operations(instance, index, memory, rng, config)
 
     return teach
 

@@ -213,3 +213,15 @@ def test_an_instance_depends_on_seed_split_index_and_options_and_some_sessions_h
     hostile = [words(re.split(r"[{:]", text)[0]) for text in parts(RAW["frames"]["hostile"])[0] if text.startswith("~")]
     told = [words(chunk.text) for i in load_data("natural", {"n": 50, "p_hostile": 1.0}) for chunk in i.chunks]
     assert sum(any(" ".join(start) in " ".join(text) for start in hostile) for text in told) > 30
+
+
+def test_users_ask_about_themselves_with_a_thing_they_have_and_no_fact_comes_of_it():
+    asks = {" ".join(words(text)): word for (word, kind), said in LISTS.items() if kind == "ask" for text in parts(said)[0]}
+    plain = {text: word for text, word in asks.items() if not re.search(r"\b(do|am|have|x)\b", text)}
+    found = Counter[bool]()
+    for instance in load_data("natural", {"n": 300, "n_chunks": 4, "p_hostile": 0.0}):
+        for index, chunk in enumerate(instance.chunks):
+            lines = {" ".join(words(line.removeprefix("User: "))) for line in chunk.text.split("\n") if line.startswith("User: ")}
+            told = {fact.attribute for fact in instance.facts if fact.chunk == index}
+            found.update(plain[line] in told for line in lines & plain.keys())
+    assert found[False] > 20 and found[True] < found[False] / 5

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.data.load import load_one
-from memalpha.data.teacher import excerpt, excerpt_operations
+from memalpha.data.teacher import TeacherConfig, excerpt, excerpt_operations
 from memalpha.data.toy import NOISE, THINGS, toy_schema, toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
@@ -79,7 +79,7 @@ def test_by_hand():
     made = excerpt_operations(instance(), 0, memory(), random.Random(0))
     assert [(o.kind, o.section) for o in made] == [(OperationKind.INSERT, "facts")] * 4  # of five sentences
     assert [o.content for o in made][1:3] == ["It rained", "A tower by Gustave Eiffel stood there"]
-    assert excerpt_operations(instance(), 0, memory(), random.Random(0), (0.0, 0.0)) == []
+    assert excerpt_operations(instance(), 0, memory(), random.Random(0), TeacherConfig(0.0)) == []
 
 
 @given(st.text(max_size=300), st.integers(0, 5))

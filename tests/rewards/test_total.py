@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rollouts import step_reward
 
 from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.training.scoring import score_part
+from memalpha.training.scoring import score_parts
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
 
 INSERT, DELETE = OperationKind.INSERT, OperationKind.DELETE
@@ -32,7 +32,8 @@ def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, i
         questions=questions, steps=steps, verdicts=verdicts, nothing_due=nothing_due or [None] * len(steps), immediate=immediate,
         memory=SimpleNamespace(tokens=memory_tokens), tokens_before=0, tokens_read=input_tokens, instance=SimpleNamespace(id="i"),
     )  # fmt: skip
-    columns = {name: score_part(name, function, [rollout])[0] for name, (function, _) in config.parts.items()}
+    scored = score_parts({name: function for name, (function, _) in config.parts.items()}, [rollout])
+    columns = dict(zip(config.parts, (rows[0] for rows in scored), strict=True))
     return [StepReward(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
