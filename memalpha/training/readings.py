@@ -1,13 +1,15 @@
 """Examples that teach a model to read: a question with passages, and the answer or ``unknown``.
 
 The passages are those of the teacher's memory where facts are annotated (as ``ask`` would find them), else sentences of the text.
-The answer is the accepted one if a passage holds it. A share of the examples is without the passages that do: ``unknown`` is right.
+A passage with the answer that the search misses takes the place of the last one; without it most examples would say ``unknown``.
+A share of the examples is without the passages that hold the answer: there ``unknown`` is right.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from memalpha.agent.step import AgentStep
@@ -23,6 +25,7 @@ from memalpha.types import Instance, Question
 
 ANSWERED = frozenset({"substring", "exact_match", "f1", "parts", "bound", "bound_all", "absent"})
 """Metrics whose accepted answers are what a reader should write."""
+_ALL = 1000  # passages that are looked through for one with the answer
 
 
 class Reading(NamedTuple):
@@ -41,12 +44,18 @@ def make_readings(
     teacher: TeacherConfig,
 ) -> Iterator[Reading]:
     """Yield a reading per question with such a metric, unless what is found is out of date; passages fit the reader's budget."""
+    config, count = agent.config, agent.encoder.count
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
-        find = _Notes(instance, agent, teacher, rng) if instance.facts else _Sentences(instance, agent)
+        find = _Notes(instance, agent, teacher, rng) if instance.facts else _Sentences(instance)
         for question in instance.questions:
             if question.metric in ANSWERED:
-                found = find(question)
+                found = list(find(question.text, config.retrieve_k))
+                if not any(find.holds(passage, question) for passage in found) and question.metric != "absent":
+                    further = (passage for passage in find(question.text, _ALL) if find.holds(passage, question))
+                    found = [*islice(further, 1), *found[: config.retrieve_k - 1]]
+                    rng.shuffle(found)
+                found = list(within_budget(found, config.reader_tokens, count))
                 left_out = rng.random() < unknown_share
                 kept = [passage for passage in found if not (left_out and find.holds(passage, question))]
                 held = question.metric != "absent" and any(find.holds(passage, question) for passage in kept)
@@ -67,14 +76,12 @@ class _Notes:
     """Finds notes that the teacher wrote, and with ``archive`` the lines that are not outdated by them."""
 
     def __init__(self, instance: Instance, agent: AgentStep, teacher: TeacherConfig, rng: random.Random) -> None:
-        self.agent, self.memory = agent, agent.new_memory()
+        self.memory = agent.new_memory()
         teach(self.memory, instance, rng, teacher, keep_lines=agent.config.archive)
         self.retriever = agent.new_retriever(self.memory)
 
-    def __call__(self, question: Question) -> Sequence[str]:
-        config = self.agent.config
-        found = find_passages(self.memory, self.retriever, question.text, config.retrieve_k).passages
-        return within_budget(found, config.reader_tokens, self.agent.encoder.count)
+    def __call__(self, question: str, k: int) -> Sequence[str]:
+        return find_passages(self.memory, self.retriever, question, k).passages
 
     def holds(self, passage: str, question: Question) -> bool:
         """Whether it is a note about the subject, or a line of the evidence, with an accepted answer."""
@@ -84,26 +91,19 @@ class _Notes:
 
 
 class _Sentences:
-    """Finds sentences by BM25, the one that holds the answer among them."""
+    """Finds sentences by BM25, then the others in their order."""
 
-    holds = staticmethod(_holds)
-
-    def __init__(self, instance: Instance, agent: AgentStep) -> None:
-        self.agent, self.index = agent, LexicalIndex()
-        self.texts, self.chunk = dict[str, str](), dict[str, int]()
+    def __init__(self, instance: Instance) -> None:
+        self.index, self.chunk = LexicalIndex(), dict[str, int]()
         for number, chunk in enumerate(instance.chunks):
             for start, end in sentences(chunk.text):
-                key = str(len(self.texts))
-                self.texts[key], self.chunk[key] = chunk.text[start:end], number
-                self.index.write(key, self.texts[key])
+                self.chunk[chunk.text[start:end]] = number
+                self.index.write(chunk.text[start:end], chunk.text[start:end])
 
-    def __call__(self, question: Question) -> Sequence[str]:
-        config, evidence = self.agent.config, question.evidence
-        keys = [key for key, _ in self.index.search(question.text, config.retrieve_k)]
-        if not any(_holds(self.texts[key], question) for key in keys):
-            near = [key for key, _ in self.index.search(question.text, len(self.texts))]
-            there = [key for key in self.chunk if evidence is None or self.chunk[key] in evidence]
-            held = [key for key in dict.fromkeys([*near, *there]) if key in there and _holds(self.texts[key], question)]
-            keys = held[:1] + keys[: config.retrieve_k - 1]
-            random.Random(question.text).shuffle(keys)
-        return within_budget([self.texts[key] for key in keys], config.reader_tokens, self.agent.encoder.count)
+    def __call__(self, question: str, k: int) -> Sequence[str]:
+        found = [text for text, _ in self.index.search(question, k)]
+        return found if k < _ALL else list(dict.fromkeys([*found, *self.chunk]))
+
+    def holds(self, passage: str, question: Question) -> bool:
+        """Whether it is a sentence of the evidence with an accepted answer."""
+        return _holds(passage, question) and (question.evidence is None or self.chunk[passage] in question.evidence)

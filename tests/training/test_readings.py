@@ -50,6 +50,15 @@ def test_notes_are_the_teachers_and_the_answer_is_what_they_hold():
     assert [reading[0] for reading in misled] == ["city of marta ?", "pet of marta ?"]
 
 
+def test_a_note_that_the_search_misses_is_shown_all_the_same():
+    facts = tuple(Fact(0, STATE, name, "city", city) for name, city in (("marta", "oslo"), ("ivan", "rome"), ("lea", "lima")))
+    questions = (Question("city of ivan or lea ?", ("oslo",), "bound", "single", "marta"),)
+    instance = Instance("i", "x", (Chunk("a", "2024-01-01"),), questions, facts)
+    ((_, found, answer),) = readings(instance)
+    assert "[2024-01-01] marta city oslo" in found and len(found) == 2 and answer == "oslo"
+    assert readings(instance, 1.0) == [("city of ivan or lea ?", tuple(p for p in found if "marta" not in p), UNKNOWN)]
+
+
 def test_of_plain_text_the_sentence_with_the_answer_is_among_those_found():
     text = "The bridge is old. The bridge is long. It was built in 1907 by Roebling. Trains cross the bridge."
     instance = Instance("i", "squad", (Chunk("Nothing here."), Chunk(text)), (Question("who made the bridge?", ("Roebling",)),))
