@@ -59,10 +59,7 @@ def run_rollouts(
     instances: Sequence[Instance], agent: AgentStep, generator: Generator, sampling: Sampling, on_step: StepCallback | None = None
 ) -> list[Rollout]:
     """Run one rollout for each instance; InputError if a chunk is too long, ServiceError if the generator fails."""
-    rollouts = []
-    for instance in instances:
-        memory = agent.new_memory(instance.held)
-        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory), tokens_before=memory.tokens))
+    rollouts = [new_rollout(instance, agent) for instance in instances]
     total = max((len(rollout.chunks) for rollout in rollouts), default=0)
     for t in range(total):
         active = [rollout for rollout in rollouts if len(rollout.chunks) > t]
@@ -74,6 +71,12 @@ def run_rollouts(
         if on_step:
             on_step(t + 1, total)
     return rollouts
+
+
+def new_rollout(instance: Instance, agent: AgentStep) -> Rollout:
+    """Return a rollout before its first step, with the memory that the instance begins with."""
+    memory = agent.new_memory(instance.held)
+    return Rollout(instance, memory, agent.new_retriever(memory), tokens_before=memory.tokens)
 
 
 def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Completion) -> StepRecord:

@@ -62,17 +62,22 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         check_packable(model)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
-    for instance in (*train, *validation, *held_out):
-        for index, chunk in enumerate(instance.chunks):
-            agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
+    scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, model, tokenizer)
     train = begun(train, agent, run.begin_sessions, arguments.grpo.seed) if training else []
-    reader = make_reader(run, agent, model, tokenizer)
-    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
-    evaluator.check([question for instance in (*train, *validation, *held_out) for question in instance.questions])
-    judge = make_judge(run, [*train, *validation, *held_out])
-    scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
     return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature, validation)
+
+
+def make_scorer(arguments: TrainArguments, agent: AgentStep, instances: Sequence[Instance], model: Any) -> RolloutScorer:
+    """Return what scores rollouts of these instances; InputError if one cannot be read, asked or judged."""
+    run = arguments.run
+    for instance in instances:
+        for index, chunk in enumerate(instance.chunks):
+            agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
+    reader = make_reader(run, agent, model, agent.encoder.tokenizer)
+    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
+    evaluator.check([question for instance in instances for question in instance.questions])
+    return RolloutScorer(evaluator, make_judge(run, instances), arguments.reward, run.max_masked_share, agent)
 
 
 def split_held_out(run: RunOptions, instances: Sequence[Instance]) -> tuple[list[Instance], list[Instance]]:
