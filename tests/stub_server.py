@@ -28,9 +28,9 @@ def error(status, message="scripted", **headers):
 
 
 def completion(text, finish="stop"):
-    return json.dumps(
-        {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}]}
-    ).encode()
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    head = {"id": "stub", "object": "chat.completion", "created": 0, "model": "stub"}
+    return json.dumps({**head, "choices": [choice]}).encode()
 
 
 class _Server(ThreadingHTTPServer):
