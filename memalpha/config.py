@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -24,7 +26,8 @@ from memalpha.files import load_yaml
 
 _T = TypeVar("_T")
 _CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+"""Name and description in a docstring's ``Attributes`` or ``Args``, after ``inspect.cleandoc``."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A number from 0 to 1."""
@@ -150,7 +153,7 @@ def listing(groups: Sequence[type]) -> str:
     for group in groups:
         texts: dict[str, str] = {}
         for kind in reversed(group.__mro__):
-            texts |= dict(_ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
+            texts |= dict(ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
         for field in fields(group):
             if field.init:
                 default = field.default if field.default is not MISSING else field.default_factory
@@ -158,6 +161,18 @@ def listing(groups: Sequence[type]) -> str:
                 said = " ".join(texts.get(field.name, str(field.metadata.get("help", ""))).split())
                 lines.append(f"  --{field.name} {'(required)' if shown is MISSING else repr(shown)}\n      {said}")
     return "\n".join(lines)
+
+
+def load_function(place: str, what: str) -> Any:
+    """Import MODULE:FUNCTION, also from the working directory; InputError, naming ``what``, if that fails."""
+    module, _, name = place.rpartition(":")
+    if str(Path.cwd()) not in sys.path:  # as with ``python -m``
+        sys.path.append(str(Path.cwd()))
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:
+        said = f"{what} names {place!r}, which cannot be imported: {type(error).__name__}: {error}"
+        raise InputError(said, expected="MODULE:FUNCTION, installed or in the working directory") from error
 
 
 def _is_list(hint: Any) -> bool:

@@ -106,13 +106,14 @@ class ResultCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """The outcome of one call."""
+    """The outcome of one call, or of one of the operations of a call of a tool of one's own."""
 
     ok: bool  # True for a duplicate too
     code: ResultCode
     message: str  # one sentence for people and for the model
     operation: Operation | None = None  # None if the call could not be read as an operation
     entry_id: str | None = None  # the entry written or deleted, or the existing entry of a duplicate
+    part: bool = False  # whether it is of the same call as the result before it
 
     @property
     def changed(self) -> bool:

@@ -79,7 +79,7 @@ class CompactCodec:
     """``+ text`` inserts into the first list section (``+e text`` into episodic), ``= id text`` updates, ``- id`` deletes.
 
     ``* text`` replaces the first block (``*p text`` another), ``.`` does nothing. A section is named by the shortest beginning that
-    no other has, or by more of its name. No timestamps.
+    no other has, or by more of its name. No timestamps. ``link Ann | Bob`` calls a tool of one's own (``render`` writes none).
     """
 
     name = "compact"
@@ -92,6 +92,9 @@ class CompactCodec:
         self.schema = schema
         inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
         self._sections = {"+": _shortened(inserts), "*": _shortened([section.name for section in schema.blocks])}
+        self._tools = {tool.name: tuple(tool.arguments) for tool in schema.tools}
+        if lists := [tool.name for tool in schema.tools for each in tool.arguments.values() if each["type"] == "array"]:
+            raise InputError(f"the tool {lists[0]!r} takes a list", expected="str, int, float or bool", fix="or codec: hermes")
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last line is an error."""
@@ -110,17 +113,23 @@ class CompactCodec:
         lines = forms["+"]
         lines += [self._update(*self._NAMED)] if OperationKind.UPDATE in allowed else []
         lines += [f"- {self._NAMED[0]}"] if OperationKind.DELETE in allowed else []
-        return "\n".join(lines + forms["*"])
+        own = [f"{self._form(tool.name)} ({tool.schema['function']['description']})" for tool in self.schema.tools]
+        return "\n".join(lines + forms["*"] + own)
+
+    def _form(self, tool: str) -> str:
+        return f"{tool} {' | '.join(self._tools[tool])}".strip()
 
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
         return (self._read_line(*line) for line in lines)
 
     def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
-        match = self._LINE.fullmatch(line)
-        if match is None:
+        match, (tool, *own) = self._LINE.fullmatch(line), line.split(maxsplit=1)
+        if match is None and tool not in self._tools:
             return CallError(f"expected {self._FORMS}", start, end)
         if not is_text(line):
             return CallError(_NO_TEXT, start, end)
+        if match is None:
+            return self._read_own(tool, "".join(own), start, end)
         sign, section, rest = match["sign"], match["section"], match["rest"]
         if sign in "+*":
             kind = OperationKind.INSERT if sign == "+" else OperationKind.REPLACE
@@ -133,6 +142,12 @@ class CompactCodec:
         if section is not None:
             return CallError(f"expected a space after {sign!r}", start, end)
         return self._read_correction(sign, rest, start, end)
+
+    def _read_own(self, tool: str, rest: str, start: int, end: int) -> ToolCall | CallError:
+        names, pieces = self._tools[tool], [piece.strip() for piece in rest.split("|")] if rest else []
+        if len(pieces) > len(names):
+            return CallError(f"expected {self._form(tool)!r}", start, end)
+        return ToolCall(tool, {name: piece for name, piece in zip(names, pieces, strict=False) if piece}, start, end)
 
     def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
         entry_id, _, content = rest.partition(" ")

@@ -19,7 +19,7 @@ from memalpha.agent.codecs import Codec, CompactCodec, HermesCodec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, Snapshot, render_entry
-from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_schemas
+from memalpha.memory.schema import MemorySchema, to_call, to_operations, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import PromptEncoder, is_text, one_line, quote, slot, takes_tools, unmarked
@@ -35,7 +35,7 @@ _LEAST_LOOKED_AT = 64  # least number of candidates of each kind
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """Effect of a completion: one result per call or parse error, and the applied changes, both in order."""
+    """Effect of a completion: one result per operation, failed call or parse error, and the applied changes, both in order."""
 
     results: tuple[OperationResult, ...]
     changes: tuple[Change, ...]
@@ -178,22 +178,27 @@ class AgentStep:
 
     # -------------------------------------------------------------------------------------------- completion
     def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False) -> StepOutcome:
-        """Apply a completion of the chunk with this index, in place and in order; never raises. ``cut_off``: by a length limit."""
+        """Apply a completion of the chunk with this index, in place and in order. ``cut_off``: by a length limit.
+
+        Raises nothing for what the model wrote; InputError if a tool of one's own fails (``own_tools``).
+        """
         parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
         found: list[ToolCall | CallError] = [*parsed.calls, *parsed.errors]
-        results = [self._apply_one(item, memory, index, chunk) for item in sorted(found, key=lambda item: item.start)]
-        outcome = StepOutcome(tuple(results), tuple(memory.changes[start:]))
+        calls = [self._apply_one(item, memory, index, chunk) for item in sorted(found, key=lambda item: item.start)]
+        outcome = StepOutcome(tuple(chain.from_iterable(calls)), tuple(memory.changes[start:]))
         if self.config.archive:
             archive.keep(memory, index, chunk, outcome.changes)
         return outcome
 
-    def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> OperationResult:
+    def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> list[OperationResult]:
         if isinstance(item, CallError):
-            return OperationResult(False, ResultCode.UNPARSED, item.message)
+            return [OperationResult(False, ResultCode.UNPARSED, item.message)]
         named = self._by_text(item, memory) if self.codec.names_by_text and "entry_id" in item.arguments else item
-        operation = to_operation(named, memory) if isinstance(named, ToolCall) else named
-        return memory.apply(operation, chunk=index, time=chunk.time) if isinstance(operation, Operation) else operation
+        operations = to_operations(named, memory) if isinstance(named, ToolCall) else named
+        if isinstance(operations, OperationResult):
+            return [operations]
+        return memory.apply_all(operations, chunk=index, time=chunk.time)
 
     def _by_text(self, call: ToolCall, memory: Memory) -> ToolCall | OperationResult:
         """Replace the text by the id of the oldest entry with that text."""

@@ -109,6 +109,18 @@ class Memory:
             return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}", operation, old.id)
         return self._write(operation, section, old, content, chunk, time)
 
+    def apply_all(
+        self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
+    ) -> list[OperationResult]:
+        """Apply the operations of one call in order, all or none: after a failure it is the one result, without its operation."""
+        if len(operations) > 1:
+            trial = self.copy()
+            for operation in operations:
+                if not (result := trial.apply(operation, chunk=chunk, time=time)).ok:
+                    return [replace(result, operation=None)]
+        results = (self.apply(operation, chunk=chunk, time=time) for operation in operations)
+        return [replace(result, part=place > 0) for place, result in enumerate(results)]
+
     def _write(
         self, operation: Operation, section: Section, old: Entry | None, content: str, chunk: int | None, time: str | None
     ) -> OperationResult:

@@ -2,7 +2,8 @@
 
 Presets: ``mem_alpha``: a core block, semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical
 lists and a core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
-A tool exists only if some section allows its operation. A wrong call becomes a failed result, never an exception.
+A tool exists only if some section allows its operation, or if the schema adds it (``own_tools``). A wrong call becomes a failed
+result, never an exception.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, NonNegativeInt
 
-from memalpha.config import Options, read
+from memalpha.config import Options, load_function, read
 from memalpha.errors import InputError
 from memalpha.files import load_yaml
+from memalpha.memory.own_tools import Tool
 from memalpha.text import is_text
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
@@ -70,10 +72,11 @@ ARCHIVE = Section("_archive", SectionKind.ARCHIVE, "what was read", timestamps=T
 
 @dataclass(frozen=True, slots=True)
 class MemorySchema:
-    """The sections of a memory, in the order shown: unique names, at least one list section."""
+    """The sections of a memory, in the order shown, and tools of one's own: unique names, at least one list section."""
 
     name: str
     sections: tuple[Section, ...]
+    tools: tuple[Tool, ...] = ()
 
     def __post_init__(self) -> None:
         names = [section.name for section in self.sections]
@@ -83,6 +86,9 @@ class MemorySchema:
             raise InputError(f"schema {self.name!r} has a section {ARCHIVE.name!r}", expected="another name: every memory has one")
         if not self.lists:
             raise InputError(f"schema {self.name!r} has no list section", expected="at least one section of kind 'list'")
+        tools = [*map(tool_name, OperationKind), *(tool.name for tool in self.tools)]
+        if doubled := {name for name in tools if tools.count(name) > 1}:
+            raise InputError(f"schema {self.name!r} names tools twice: {sorted(doubled)}", expected="names not used yet")
 
     def __contains__(self, name: object) -> bool:
         return any(section.name == name for section in (*self.sections, ARCHIVE))
@@ -102,13 +108,19 @@ class MemorySchema:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], where: str = "schema") -> MemorySchema:
-        """Build a schema from ``{name, sections: [{name, kind, ...}]}``; InputError, naming ``where``, if it is not valid."""
+        """Build a schema from ``{name, sections: [{name, kind, ...}], tools: [MODULE:FUNCTION, ...]}``.
+
+        InputError, naming ``where``, if it is not valid. The modules of ``tools`` are imported; Python may give functions.
+        """
         if not isinstance(data, Mapping) or not isinstance(data.get("sections"), list) or not data["sections"]:
             raise InputError(f"{where} is no memory schema", expected="a mapping with 'name' and a list 'sections'")
-        if unknown := sorted(set(data) - {"name", "sections"}, key=str):
-            raise InputError(f"{where} has unknown keys {unknown}", expected="'name' and 'sections'")
+        if unknown := sorted(set(data) - {"name", "sections", "tools"}, key=str):
+            raise InputError(f"{where} has unknown keys {unknown}", expected="'name', 'sections' and 'tools'")
+        if not isinstance(named := data.get("tools", []), list):
+            raise InputError(f"{where} has tools {named!r}", expected="a list of MODULE:FUNCTION")
         sections = (read(Section, row, f"{where}: section {i}") for i, row in enumerate(data["sections"]))
-        return cls(str(data.get("name", "custom")), tuple(sections))
+        tools = (Tool(load_function(each, f"{where}: tools") if isinstance(each, str) else each) for each in named)
+        return cls(str(data.get("name", "custom")), tuple(sections), tuple(tools))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:
@@ -171,7 +183,8 @@ def tool_name(kind: OperationKind) -> str:
 
 def tool_schemas(schema: MemorySchema) -> list[dict[str, Any]]:
     """Return the tools of a schema as JSON function schemas, as chat templates and OpenAI-compatible servers take them."""
-    return [_tool_schema(kind, schema) for kind in OperationKind if _sections_for(kind, schema)]
+    built_in = [_tool_schema(kind, schema) for kind in OperationKind if _sections_for(kind, schema)]
+    return [*built_in, *(tool.schema for tool in schema.tools)]
 
 
 def _sections_for(kind: OperationKind, schema: MemorySchema) -> list[str]:
@@ -197,12 +210,24 @@ def to_call(operation: Operation) -> ToolCall:
     return ToolCall(tool_name(operation.kind), {name: value for name, value in values.items() if value is not None})
 
 
+def to_operations(call: ToolCall, memory: Memory) -> list[Operation] | OperationResult:
+    """Return the operations of a call, one unless it is of a tool of one's own, or the failed result as ``to_operation``."""
+    tool = next((tool for tool in memory.schema.tools if tool.name == call.name), None)
+    asked = tool.operations(memory, call.arguments) if tool else []
+    if isinstance(asked, str):
+        return OperationResult(False, ResultCode.BAD_ARGUMENTS, f"{call.name}: {asked}")
+    found = [to_operation(each, memory) for each in (map(to_call, asked) if tool else [call])]
+    failed = next((each for each in found if isinstance(each, OperationResult)), None)
+    return failed or [each for each in found if isinstance(each, Operation)]
+
+
 def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
-    """Return the operation of a call, or the failed result that says what is wrong with it."""
+    """Return the operation of a call of a built-in tool, or the failed result that says what is wrong with it."""
     tools = {tool_name(kind): kind for kind in OperationKind if _sections_for(kind, memory.schema)}
     kind = tools.get(call.name)
     if kind is None:
-        return OperationResult(False, ResultCode.UNKNOWN_TOOL, f"no tool {call.name!r}; there are: {', '.join(tools)}")
+        there = ", ".join([*tools, *(tool.name for tool in memory.schema.tools)])
+        return OperationResult(False, ResultCode.UNKNOWN_TOOL, f"no tool {call.name!r}; there are: {there}")
     if problem := _argument_problem(kind, call):
         return OperationResult(False, ResultCode.BAD_ARGUMENTS, f"{call.name}: {problem}")
     arguments = call.arguments

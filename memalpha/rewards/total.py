@@ -8,15 +8,12 @@ published code are switches of ``RewardConfig``, which ``preset: published`` set
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib import import_module
-from pathlib import Path
 
 from memalpha.agent.rollout import Rollout
-from memalpha.config import Options, Share
+from memalpha.config import Options, Share, load_function
 from memalpha.errors import InputError
 from memalpha.types import OperationKind, OperationResult, QuestionRecord, ResultCode
 
@@ -85,7 +82,7 @@ class RewardConfig(Options):
             found[name] = partial(part, self), getattr(self, f"{name}_weight")
         for reward, weight in self.rewards.items():
             name = full_name(reward).rpartition(":")[2]
-            function = load_function(reward) if isinstance(reward, str) else reward
+            function = load_function(reward, "rewards") if isinstance(reward, str) else reward
             if name in found or not name.isidentifier() or not callable(function):
                 raise InputError(f"rewards names {full_name(reward)!r}", expected=f"a function not called {', '.join(found)}")
             found[name] = function, weight
@@ -105,19 +102,6 @@ def full_name(reward: str | Reward) -> str:
     return reward if isinstance(reward, str) else f"{reward.__module__}:{getattr(reward, '__name__', type(reward).__name__)}"
 
 
-def load_function(place: str) -> Reward:
-    """Import MODULE:FUNCTION, also from the working directory; InputError if that fails."""
-    module, _, name = place.rpartition(":")
-    if str(Path.cwd()) not in sys.path:  # as with ``python -m``
-        sys.path.append(str(Path.cwd()))
-    try:
-        function: Reward = getattr(import_module(module), name)
-    except Exception as error:
-        said = f"rewards names {place!r}, which cannot be imported: {type(error).__name__}: {error}"
-        raise InputError(said, expected="MODULE:FUNCTION, installed or in the working directory") from error
-    return function
-
-
 def accuracy(records: Sequence[QuestionRecord]) -> float | None:
     """r1: mean score of the questions on the final memory; None without questions or if any failed (else questions differ)."""
     scores = [record.score for record in records]
@@ -132,8 +116,13 @@ def _steps(config: RewardConfig, rollout: Rollout) -> list[tuple[Sequence[Operat
 
 def tool_success(results: Sequence[OperationResult], config: RewardConfig, *, silence: float) -> float:
     """r2: share of a chunk's calls that succeeded; ``silence`` if there are none."""
-    calls = [result for result in results if config.unparsed_fails or result.code is not ResultCode.UNPARSED]
-    return sum(_succeeded(call, config) for call in calls) / len(calls) if calls else silence
+    calls: list[bool] = []
+    for result in results:
+        if result.part:  # a call is carried out whole; it succeeds if one of its operations does
+            calls[-1] |= _succeeded(result, config)
+        elif config.unparsed_fails or result.code is not ResultCode.UNPARSED:
+            calls.append(_succeeded(result, config))
+    return sum(calls) / len(calls) if calls else silence
 
 
 def _succeeded(call: OperationResult, config: RewardConfig) -> bool:

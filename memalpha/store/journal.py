@@ -32,7 +32,7 @@ from memalpha.protocols import TokenCounter
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.exchange import export_to, import_from
-from memalpha.store.memory import JournalMemory, Written, before_of, events, past, readable, schema_of, shape
+from memalpha.store.memory import JournalMemory, Written, before_of, events, past, readable, schema_of, shape, taken_back, together
 from memalpha.store.records import REGISTRY, Event, Head, Kind, Namespace, Origin, Receipt, Record, hash_prompt
 from memalpha.types import Change, Entry, Operation, OperationResult
 
@@ -292,9 +292,9 @@ class DurableMemory:
                 self._journal.register(self.namespace, self._ns, shape(self.schema))
                 self._head = log.root(self._ns)
             by, records = self._by(origin), list[Record]()
-            for operation, chunk, said, change in draft:
+            for operation, chunk, said, change, call in draft:
                 told = {name: value for name, value in asdict(operation).items() if value is not None}
-                body = {"origin": by, "operation": told, "chunk": chunk, "said": said}
+                body = {"origin": by, "operation": told, "chunk": chunk, "said": said, "call": call}
                 records.append(self._seal(records[-1].head if records else self._head, Kind.APPLY, time, change, body))
             self._append(records)
 
@@ -384,19 +384,27 @@ class DurableMemory:
     def undo(self, seq: int, origin: Origin) -> Change:
         """Revert one operation by its number (an undo can be undone too); logged as a new operation. Limits are not checked.
 
+        With an operation of a tool of one's own goes the rest of its call; asking for another of them then changes nothing more.
         InputError if it cannot be undone; ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
-            entry_id, before = before_of(self._chain(), seq)
-            for other in self._memory if before else ():
-                if other.id != entry_id and _SAID(other) == _SAID(before):
-                    raise JournalConflictError(f"entry {other.id} says by now what entry {entry_id} said")
-            change = Change(self._memory.get(entry_id), before)
-            time = self._journal.now(self._time)
-            record = self._seal(self._head, Kind.UNDO, time, change, {"origin": self._by(origin), "of": seq})
-            self._append([record])
-            self._memory.replay([record])
-            return change
+            records = self._chain()
+            numbers = together(records, seq)
+            if len(numbers) > 1 and (taken := taken_back(records, seq)):
+                return taken
+            call, changes = self._head.seq + 1 if len(numbers) > 1 else None, dict[int, Change]()
+            for number in numbers:
+                entry_id, before = before_of(records, number)
+                for other in self._memory if before else ():
+                    if other.id != entry_id and _SAID(other) == _SAID(before):
+                        raise JournalConflictError(f"entry {other.id} says by now what entry {entry_id} said")
+                changes[number] = Change(self._memory.get(entry_id), before)
+                time = self._journal.now(self._time)
+                body = {"origin": self._by(origin), "of": number, "call": call}
+                records.append(self._seal(self._head, Kind.UNDO, time, changes[number], body))
+                self._append(records[-1:])
+                self._memory.replay(records[-1:])
+            return changes[seq]
 
     def forget(self, entry_id: str) -> Receipt:
         """Erase an entry for good from log, memory and files; keep a receipt. InputError if nothing of it is left.

@@ -25,6 +25,7 @@ class Written(NamedTuple):
     chunk: int | None
     time: str | None
     change: Change
+    call: int | None = None  # as in ``Body``
 
 
 class JournalMemory(Memory):
@@ -45,6 +46,16 @@ class JournalMemory(Memory):
             self.seq += 1
             self.draft.append(Written(operation, chunk, time, self.changes[-1]))
         return result
+
+    def apply_all(
+        self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
+    ) -> list[OperationResult]:
+        """Apply the operations of one call (``Memory.apply_all``); the log keeps that they belong together."""
+        first, results = self.seq + 1, super().apply_all(operations, chunk=chunk, time=time)
+        if self.draft and self.seq > first:
+            made = first - self.seq - 1
+            self.draft[made:] = [written._replace(call=first) for written in self.draft[made:]]
+        return results
 
     def replay(self, records: Sequence[Record]) -> None:
         """Apply records in order, following those applied before; JournalDamagedError if a record does not fit this schema."""
@@ -136,6 +147,20 @@ def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, co
     memory = JournalMemory(schema, count_tokens)
     memory.replay(records[: max(count, base)])
     return memory.copy()
+
+
+def together(records: Sequence[Record], seq: int) -> list[int]:
+    """Return the numbers of all operations of the call that this one belongs to, the last first; of any other, its own."""
+    call = next((record.data().call for record in records if record.seq == seq), None)
+    return [record.seq for record in reversed(records) if call and record.data().call == call] or [seq]
+
+
+def taken_back(records: Sequence[Record], seq: int) -> Change | None:
+    """Return what the undo of its whole call did to an operation's entry; None if it was not undone, or the entry changed since."""
+    target = next(record for record in records if record.seq == seq)
+    undone = next((record.data() for record in reversed(records) if record.data().of == seq), None)
+    last = next(record.data() for record in reversed(records) if record.entry == target.entry)
+    return Change(target.data().after, undone.after) if undone and undone.call and last.call == undone.call else None
 
 
 def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:

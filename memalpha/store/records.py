@@ -73,6 +73,7 @@ class Body(BaseModel):
     chunk: int | None = None
     said: str | None = None
     of: int | None = None
+    call: int | None = None  # of several operations of one call, or their undo: the number of the first
 
     @property
     def texts(self) -> set[str]:

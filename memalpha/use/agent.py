@@ -199,12 +199,14 @@ class MemoryAgent:
         """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""
         whose = self._whose(namespace)
         with self._writing(whose):
+            seen = self._store.memory(whose).seq
             change = self._store.undo(whose, operation, Origin(by))
             events = self._store.durable(whose).operations()
+            taken = [Change(event.after, event.before) for event in events if event.undoes and event.seq > seen]
             origin = next(event.origin for event in events if event.seq == operation)
             for event in events:  # the lines that left the archive with it return
                 line = event.before if event.after is None and event.origin == origin else None
-                if line and line.section == ARCHIVE.name and outdates(Change(change.after, change.before), line):
+                if line and line.section == ARCHIVE.name and any(outdates(each, line) for each in taken):
                     self._store.undo(whose, event.seq, Origin(by))
             return change
 

@@ -1,4 +1,4 @@
-"""The example of a reward of one's own, run where it stands."""
+"""The examples of a reward, and of a schema and a tool of one's own, run where they stand."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 
 from memalpha.cli import run
 from memalpha.errors import RunFolderError
+from memalpha.memory.schema import MemorySchema
 from memalpha.report.curves import Variant, logged_panels
 from memalpha.runs import RunFolder
 from memalpha.training.config import parse_train_arguments
@@ -29,3 +30,14 @@ def test_the_example_trains_and_other_rewards_do_not_resume_it(tmp_path, monkeyp
     assert 0 <= folder.read_json("summary.json")["after"]["reward_brevity"] < 1
     with pytest.raises(RunFolderError, match=r"rewards was .*'own_reward:used': 0.1} and is .*'builtins:len': 0.3}"):
         check_same(folder.config, all_options(parse_train_arguments(given, {len: 0.3})))
+
+
+def test_the_example_of_a_schema_with_a_tool_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples")
+    fewer = ["--max_steps", "1", "--warm_start_steps", "0", "--per_device_train_batch_size", "8", "--max_completion_length", "8"]
+    given = ["--config", "own_reward.yaml", "--schema", "own_schema.yaml", "--output_dir", str(tmp_path / "run")]
+    assert run(["train", *given, *fewer]) == 0
+    lines = list(RunFolder(tmp_path / "run").read_lines("trajectories/step-000001-rank-0.jsonl"))
+    shown = "\nlink a | b (Note for two people that they know each other.)"
+    assert len(lines) == 8 and all(shown in line["system"] for line in lines)
+    assert MemorySchema.load(tmp_path / "run" / "adapter" / "memalpha_schema.yaml") == MemorySchema.load("own_schema.yaml")
