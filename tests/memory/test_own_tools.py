@@ -50,6 +50,7 @@ def move(memory: Memory, old: str, new: str, times: int = 1) -> list[Operation]:
         times: how often
     """
     moved = [Operation(UPDATE, "people", entry.content.replace(old, new), entry.id) for entry in memory.entries("people")]
+    memory.apply(Operation(UPDATE, "people", "written to a copy", "1"))
     return {0: [], 1: moved, 2: [*moved, Operation(UPDATE, "people", new.upper(), "1")], 3: [new]}[times]
 
 
@@ -105,7 +106,9 @@ def test_arguments_fit_their_hints_and_a_function_that_fails_stops(monkeypatch):
     assert agent.system.endswith("\nmove old | new | times (Move all, some twice.)")
     assert [done(agent, f"move Ann | Eve{more}")[1][0] for more in ("", " | 2")] == ["Eve baker", "EVE"]
     assert done(agent, "move Ann | Eve | two")[0][0].message.startswith("move: times: Input should be a valid integer")
-    assert done(agent, "move Ann | Eve | 0")[0][0].message == "move: it asks for no change"
+    (nothing,), after = done(agent, "move Ann | Eve | 0")
+    assert nothing.message == "move: it asks for no change" and after == UNLINKED
+    assert tool_schemas(agent.schema)[-1]["function"]["parameters"]["required"] == ["old", "new"]
     for times, said in ((5, "KeyError: 5"), (3, r"returned \['Eve'\]")):
         with pytest.raises(InputError, match=f"the tool move .*{said}"):
             done(agent, f"move Ann | Eve | {times}")
