@@ -69,6 +69,8 @@ def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
 def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
     """Return a value as the type of an option; a text may be read as YAML. InputError if it does not fit."""
     hint, adapter = _adapters(group)[name]
+    if isinstance(hint, type) and issubclass(hint, Options) and not isinstance(value, hint):
+        return read(hint, _yaml(value) if isinstance(value, str) else value, name)
     if adapter is None:
         return value
     kinds = {hint, *get_args(hint)}

@@ -73,7 +73,7 @@ class Policy(nn.Module):
         views = [observations[:, start:stop] for start, stop in self.shape.views]
         if not self.options.share_actors:
             return torch.stack([actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1)
-        one_hot = torch.eye(self.shape.deciders, dtype=observations.dtype).expand(len(observations), -1, -1)
+        one_hot = torch.eye(self.shape.deciders).to(observations).expand(len(observations), -1, -1)
         return self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))  # type: ignore[no-any-return]
 
     def value(self, observations: Tensor) -> Tensor:

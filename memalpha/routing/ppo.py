@@ -1,10 +1,11 @@
-"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): advantages, losses, and the update that PPO, MAPPO and GRPO share.
+"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347, equations 7 and 9): the one update of PPO, MAPPO and GRPO.
 
-    policy   -mean(min(ratio * A, clip(ratio, 1 - c, 1 + c) * A)),  ratio = exp(log pi(a|s) - log pi_old(a|s))
+    policy   -mean(weight * min(ratio * A, clip(ratio, 1 - c, 1 + c) * A)),  ratio = exp(log pi(a|s) - log pi_old(a|s))
     total    policy + value_coefficient * mean((V - R)^2) - entropy * mean(entropy)
 
-Advantages: GAE (Schulman et al., arXiv 1506.02438, equations 11 to 16). An update stops before a minibatch whose divergence from
-the old policy, the mean of (ratio - 1) - log ratio, is above 1.5 times ``target_kl``. Old log-probabilities are those of sampling.
+``pi_old`` is the policy at the update's start, ``weight`` its truncated ratio to the policy that took the action, 1 if they are the
+same (the decoupled objective of Hilton et al., arXiv 2110.00641, section 3). The divergence from ``pi_old`` is the mean of
+(ratio - 1) - log ratio: an epoch ends before a minibatch above 1.5 times ``target_kl``, the update after an epoch's mean above it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -34,8 +34,9 @@ class PPOOptions(Options):
         anneal: Let both rates fall linearly to 0 over the run.
         gamma: Discount.
         lam: Lambda of the advantage estimates.
+        max_ratio: Bound of the weight of a step that another policy took.
         clip: Largest change of the ratio, in both directions.
-        target_kl: An update stops at 1.5 times this divergence, in nats (0 = never).
+        target_kl: An epoch ends at 1.5 times this divergence, in nats, the update at an epoch's mean above it (0 = never).
         value_coefficient: Weight of the value's squared error.
         entropy: Weight of the entropy bonus, per nat.
         max_grad_norm: Bound of the gradient's norm.
@@ -49,6 +50,7 @@ class PPOOptions(Options):
     anneal: bool = False
     gamma: Share = 0.99
     lam: Share = 0.95
+    max_ratio: PositiveFloat = 10.0
     clip: PositiveFloat = 0.2
     target_kl: NonNegativeFloat = 0.01
     value_coefficient: NonNegativeFloat = 0.5
@@ -60,27 +62,14 @@ class PPOOptions(Options):
 
 
 class Batch(NamedTuple):
-    """Steps in any order: observations (n, size), actions and log_probs at sampling (n, K), advantages and returns (n,)."""
+    """Steps in any order: observations (n, size), actions and old log_probs (n, K), advantages, returns and weights (n,)."""
 
     observations: Tensor
     actions: Tensor
     log_probs: Tensor
     advantages: Tensor
     returns: Tensor
-
-
-def gae(rewards: Tensor, values: Tensor, next_values: Tensor, last: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Return advantages and returns: ``A_t = d_t + gamma * lam * A_(t+1)``, ``d_t = r_t + gamma * V(s_(t+1)) - V(s_t)``, ``A + V``.
-
-    All are (T, N). ``last``: an episode's last step; ``next_values``: of the next observation, 0 if the episode terminated.
-    """
-    deltas = rewards + gamma * next_values - values
-    advantages = torch.empty_like(deltas)
-    following = torch.zeros_like(deltas[0])
-    for t in reversed(range(len(deltas))):
-        following = deltas[t] + gamma * lam * torch.where(last[t], 0.0, following)
-        advantages[t] = following
-    return advantages, advantages + values
+    weights: Tensor
 
 
 def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool) -> tuple[Tensor, dict[str, Tensor]]:
@@ -92,7 +81,8 @@ def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider
         change = change.sum(dim=-1, keepdim=True)
     ratios = change.exp()
     gains = batch.advantages[:, None]
-    surrogate = -torch.minimum(ratios * gains, ratios.clamp(1 - options.clip, 1 + options.clip) * gains).mean()
+    clipped_gains = torch.minimum(ratios * gains, ratios.clamp(1 - options.clip, 1 + options.clip) * gains)
+    surrogate = -(batch.weights[:, None] * clipped_gains).mean()
     value = (policy.value(batch.observations) - batch.returns).square().mean()
     entropy = -(log_probs.exp() * log_probs).sum(dim=-1).mean()
     kl = ((ratios - 1) - change).mean()
@@ -127,17 +117,22 @@ class Agent:
             batch = batch._replace(advantages=normalised(batch.advantages))
         seen: list[dict[str, float]] = []
         stop = {"stopped": 0.0}
-        orders = (torch.randperm(len(batch.advantages), generator=generator) for _ in range(options.epochs))
-        for index in chain.from_iterable(torch.split(order, options.batch_size) for order in orders):
-            total, parts = ppo_losses(self.policy, Batch(*(part[index] for part in batch)), options, per_decider=per_decider)
-            if options.target_kl and parts["kl"] > 1.5 * options.target_kl:
-                stop = {"stopped": 1.0, "stop_kl": float(parts["kl"])}
+        for _ in range(options.epochs):
+            divergences: list[float] = []
+            for index in torch.split(torch.randperm(len(batch.advantages), generator=generator), options.batch_size):
+                total, parts = ppo_losses(self.policy, Batch(*(part[index] for part in batch)), options, per_decider=per_decider)
+                divergences.append(float(parts["kl"]))
+                if options.target_kl and divergences[-1] > 1.5 * options.target_kl:
+                    break
+                self.optimizer.zero_grad()
+                total.backward()  # type: ignore[no-untyped-call]
+                norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.max_grad_norm)
+                self.optimizer.step()
+                seen.append({**{name: float(part) for name, part in parts.items()}, "grad_norm": float(norm)})
+            mean = sum(divergences) / len(divergences)
+            if options.target_kl and mean > options.target_kl:
+                stop = {"stopped": 1.0, "stop_kl": mean}
                 break
-            self.optimizer.zero_grad()
-            total.backward()  # type: ignore[no-untyped-call]
-            norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.max_grad_norm)
-            self.optimizer.step()
-            seen.append({**{name: float(part) for name, part in parts.items()}, "grad_norm": float(norm)})
         means = {name: sum(row[name] for row in seen) / len(seen) for name in (seen[0] if seen else ())}
         return {**means, "minibatches": float(len(seen)), **stop}
 

@@ -19,11 +19,14 @@ from memalpha.config import Options, parse, read
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.routing.learner import MAPPO, PPO, GroupOptions, Learner, LinUCB, MultiAgentGRPO
+from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
+from memalpha.routing.learner import MAPPO, PPO
+from memalpha.routing.linucb import LinUCB
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, Task
 from memalpha.runs import RunFolder, environment
 
+Learner = PPO | LinUCB
 Report = Callable[[dict[str, Any]], None]  # called after each update with its metrics, ``step`` and ``steps``
 
 

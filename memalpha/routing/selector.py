@@ -1,166 +1,326 @@
-"""``ToolSelector``: a group of agents that learns from use which registered tool a query needs.
+"""``ToolSelector``: a team of agents that learns from use which registered tool a query needs.
 
-    selector = ToolSelector(make_embedder("minilm"))
+    selector = ToolSelector()
     selector.register("search", "looks facts up in the memory")
     selector.register("ask_user", "asks the person a question")
     selection = selector.select("What is the city of Marta?", context="...")
     selector.observe(selection, reward=1.0)        # learns by itself after ``update_every`` observations
 
-Exploring, agents take turns to draw from their own probabilities; greedy, the group takes the highest mean probability. Learning is
-that of multi-agent GRPO (``learn``), on episodes of one step. Departure from the public selector: features are embeddings.
+Several steps: ``observe(..., next_observation=(query, context), done=False)``, then ``select(query, context, after=selection)``.
+Exploring, agents take turns, an episode each, and draw from their own probabilities; greedy, the group takes the highest mean
+probability. Learning is that of multi-agent GRPO (``grpo.learn``) on GAE. What an older policy chose is weighted by its ratio
+(``advantages``), so outcomes may come late, and the buffer can be learned from again. Departure from the public selector: features
+are embeddings, not random numbers.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from memalpha.config import Options
+from memalpha.config import Options, read
 from memalpha.errors import InputError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
-from memalpha.protocols import Embedder
-from memalpha.routing.learner import GroupOptions, learn, make_agents, seeds_of
-from memalpha.routing.ppo import Agent, Batch, PPOOptions, pack, unpack
+from memalpha.retrieval.embedders import make_embedder
+from memalpha.routing.grpo import GroupOptions, learn, make_agents
+from memalpha.routing.learner import Experience, batch_of, replay, seeds_of
+from memalpha.routing.ppo import Agent, PPOOptions, pack, unpack
+
+Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length
+Evaluator = Callable[[str, str], float]  # how good a context is for a query
+Reward = Callable[[str, float, float], float]  # of the tool, and how good the context was before and after it
+Progress = Callable[[int, Mapping[str, float]], None]  # called with each agent's number and probabilities, as they are computed
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions(Options):
-    """Options of a selector's learning."""
+    """Options of a selector.
 
-    update_every: NonNegativeInt = 100  # observations between updates (0 = only when ``update`` is called)
-    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(256, 128)))  # every agent's networks, separate
+    Attributes:
+        update_every: Observations between updates (0 = only when ``update`` is called).
+        capacity: Most steps of the buffer, and most choices that wait for an outcome; the oldest are dropped.
+        embedder: Makes the features, unless a function does.
+        policy: Networks of every agent, ``separate``.
+        ppo: The update.
+        group: The agents.
+        seed: Draws first weights, explored tools and minibatches.
+        device: Torch device of the networks.
+    """
+
+    update_every: NonNegativeInt = 100
+    capacity: PositiveInt = 10_000
+    embedder: str = "minilm"
+    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(256, 128)))
     ppo: PPOOptions = field(default_factory=PPOOptions)
     group: GroupOptions = field(default_factory=lambda: GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01)))
-    seed: NonNegativeInt = 0  # draws first weights, explored tools and minibatches
+    seed: NonNegativeInt = 0
+    device: str = "cpu"
+
+    def check(self) -> None:
+        """Check that an update's steps fit into the buffer and that tools can be added to the networks."""
+        if self.update_every > self.capacity or self.policy.kind != "separate":
+            what = f"update_every {self.update_every}, capacity {self.capacity}, kind {self.policy.kind!r}"
+            raise InputError(what, expected="update_every of at most the capacity, kind separate")
 
 
 class Selection(NamedTuple):
-    """One choice; ``agent`` None = the whole group (greedy)."""
+    """One choice, with the probabilities of who made it and of every agent; ``agent`` None = the whole group (greedy)."""
 
     tool: str
     probabilities: dict[str, float]
+    agents: tuple[dict[str, float], ...]
     agent: int | None
     number: int
 
 
 class _Step(NamedTuple):
-    observation: NDArray[np.float32]
+    """A step: features, action and its log-probability; whose episode it is in, as which selection, after which (-1 = none)."""
+
+    features: Tensor
     action: int
     log_prob: float
-    value: float
-    reward: float = float("nan")
+    agent: int
+    episode: int
+    number: int
+    after: int
+    quality: float = 0.0  # of the context, as ``context_evaluator`` saw it
+    reward: float = 0.0
+    reached: Tensor | None = None  # features of the next observation; None: the episode ended
+
+
+def gain(tool: str, before: float, after: float) -> float:
+    """Return ten times what the context gained, 0 if it lost: the public selector's reward."""
+    return 10 * max(0.0, after - before)
 
 
 class ToolSelector:
-    """Chooses tools and learns from rewards."""
+    """Chooses tools and learns from rewards; the functions are called, never saved."""
 
-    def __init__(self, embedder: Embedder, options: SelectorOptions | None = None) -> None:
+    def __init__(
+        self, options: SelectorOptions | None = None, *, feature_extractor: Features | None = None,
+        reward_function: Reward = gain, context_evaluator: Evaluator | None = None,
+    ) -> None:  # fmt: skip
         self.options = options or SelectorOptions()
         self.tools: dict[str, str] = {}
         self.updates = 0
-        self._embedder = embedder
+        self.buffer: deque[_Step] = deque(maxlen=self.options.capacity)
+        self._extract = feature_extractor or _embedding(self.options.embedder)
+        self._reward, self._evaluate = reward_function, context_evaluator
         self._agents: list[Agent] = []
+        self._size = 0  # of a feature vector; 0: none was seen
         self._generator = torch.Generator().manual_seed(self.options.seed)
-        self._number = 0
-        self._forget()
+        self._open: dict[int, _Step] = {}
+        self._number = self._episodes = self._fresh = 0  # selections, episodes, steps at the buffer's end not learned from
 
     def register(self, name: str, description: str) -> None:
-        """Add a tool; InputError if the name is empty or taken. What was learned is kept, pending observations are dropped."""
+        """Add a tool; InputError if the name is empty or taken. What was learned is kept."""
         if not name or name in self.tools:
             raise InputError(f"tool {name!r}", expected="a name that is not registered yet")
         self.tools[name] = description
         for agent in self._agents:
             _add_choice(agent)
-        self._forget()
 
-    def select(self, query: str, context: str = "", *, explore: bool = True) -> Selection:
-        """Choose a tool; ``explore`` draws from the next agent and learns from it. InputError with fewer than two tools."""
-        self._build()
-        observation = np.concatenate(self._embedder.embed([query, context]))
-        seen = torch.from_numpy(observation[None])
-        with torch.no_grad():
-            probabilities = np.concatenate([agent.policy.log_probs(seen).exp()[:, 0].numpy() for agent in self._agents])
-            number, names = self._number, list(self.tools)
-            self._number += 1
-            if not explore:
-                mean = probabilities.mean(axis=0)
-                return Selection(names[int(mean.argmax())], dict(zip(names, mean.tolist(), strict=True)), None, number)
-            agent = number % len(self._agents)
-            own = probabilities[agent]
-            action = int(torch.multinomial(torch.from_numpy(own), 1, generator=self._generator))
-            value = float(self._agents[agent].policy.value(seen))
-        self._open[number] = _Step(observation, action, float(np.log(own[action])), value)
-        return Selection(names[action], dict(zip(names, own.tolist(), strict=True)), agent, number)
+    def select(
+        self, query: str, context: str = "", *, explore: bool = True, after: Selection | int | None = None,
+        progress: Progress | None = None,
+    ) -> Selection:  # fmt: skip
+        """Choose a tool; exploring, the next agent draws, or the agent of the step ``after`` which this one comes.
 
-    def observe(self, selection: Selection, reward: float) -> dict[str, float]:
-        """Record a choice's reward; returns the report of an update that it completed. Greedy choices are not learned from."""
-        if not np.isfinite(reward):
-            raise InputError(f"reward {reward!r}", expected="a finite number")
-        if selection.agent is None:
+        InputError with fewer than two tools, features of another length, or an ``after`` that is not in the buffer or open.
+        """
+        features, names = self._features(query, context), list(self.tools)
+        before = None if after is None else self._find(after)
+        rows = []
+        for i, agent in enumerate(self._agents):
+            with torch.no_grad():
+                rows.append(agent.policy.log_probs(features[None].to(self.options.device))[0, 0].exp().cpu())
+            if progress:
+                progress(i, dict(zip(names, rows[-1].tolist(), strict=True)))
+        everyone = tuple(dict(zip(names, row.tolist(), strict=True)) for row in rows)
+        number, self._number = self._number, self._number + 1
+        if not explore:
+            mean = torch.stack(rows).mean(dim=0)
+            return Selection(names[int(mean.argmax())], dict(zip(names, mean.tolist(), strict=True)), everyone, None, number)
+        own = before.agent if before else self._episodes % len(rows)
+        episode, self._episodes = (before.episode, self._episodes) if before else (self._episodes, self._episodes + 1)
+        action = int(torch.multinomial(rows[own], 1, generator=self._generator))
+        step = _Step(features, action, float(rows[own][action].log()), own, episode, number, before.number if before else -1)
+        self._open[number] = step._replace(quality=self._evaluate(query, context)) if self._evaluate else step
+        if len(self._open) > self.options.capacity:
+            del self._open[min(self._open)]
+        return Selection(names[action], everyone[own], everyone, own, number)
+
+    def observe(
+        self, selection: Selection | int, reward: float | None = None, *,
+        next_observation: tuple[str, str] | None = None, done: bool = True,
+    ) -> dict[str, float]:  # fmt: skip
+        """Record the outcome of a choice, also by its number; returns the report of an update that it completed.
+
+        Without a reward, ``reward_function`` makes one of what ``context_evaluator`` says of the contexts before and after.
+        Greedy choices are not learned from. InputError if the reward is missing or not finite, the choice is unknown or observed
+        already, or the next observation, (query, context), is missing.
+        """
+        if isinstance(selection, Selection) and selection.agent is None:
             return {}
-        if selection.number not in self._open:
-            raise InputError(f"selection {selection.number}", expected=f"one made since update {self.updates}, observed once")
-        self._done[selection.agent].append(self._open.pop(selection.number)._replace(reward=float(reward)))
-        return self.update() if sum(map(len, self._done)) == self.options.update_every else {}
+        number = selection if isinstance(selection, int) else selection.number
+        if number not in self._open:
+            expected = f"one made while exploring, not observed yet, of the last {self.options.capacity}"
+            raise InputError(f"selection {number}", expected=expected)
+        if next_observation is None and (reward is None or not done):
+            raise InputError(f"reward {reward}, done {done}, no next_observation", expected="(query, context) after the tool")
+        step = self._open[number]
+        if reward is None and next_observation is not None:
+            if self._evaluate is None:
+                raise InputError("no reward", expected="a finite number, or a selector with a context_evaluator")
+            reward = self._reward(list(self.tools)[step.action], step.quality, self._evaluate(*next_observation))
+        if reward is None or not np.isfinite(reward):
+            raise InputError(f"reward {reward!r}", expected="a finite number")
+        reached = None if done or next_observation is None else self._features(*next_observation)
+        del self._open[number]
+        self.buffer.append(step._replace(reward=float(reward), reached=reached))
+        self._fresh = min(self._fresh + 1, self.options.capacity)
+        return self.update() if self._fresh == self.options.update_every else {}
 
     def update(self) -> dict[str, float]:
-        """Learn from observations since the last update, drop open choices; returns figures such as ``agent_0/kl``."""
-        learners = [i for i, steps in enumerate(self._done) if steps]
-        if not learners:
+        """Learn from the observations since the last update; returns figures such as ``agent_0/kl``, none without observations."""
+        fresh, self._fresh = list(islice(self.buffer, len(self.buffer) - self._fresh, None)), 0
+        return self._learn(fresh)
+
+    def train(self, passes: int = 1) -> list[dict[str, float]]:
+        """Learn from the whole buffer (off policy), an update each pass; returns their reports."""
+        return [self._learn(list(self.buffer)) for _ in range(passes)]
+
+    def _learn(self, steps: Sequence[_Step]) -> dict[str, float]:
+        if not steps:
             return {}
         seed = int(np.random.SeedSequence([self.options.seed, self.updates]).generate_state(1)[0])
-        weights, batches = [self.options.group.relative_weights[i] for i in learners], []
-        for i in learners:  # episodes of one step: advantage = reward - value, return = reward
-            observations, actions, log_probs, values, rewards = zip(*self._done[i], strict=True)
-            taken = torch.from_numpy(np.stack(observations)), torch.tensor(actions)[:, None], torch.tensor(log_probs)[:, None]
-            batches.append(Batch(*taken, torch.tensor(rewards) - torch.tensor(values), torch.tensor(rewards)))
+        shares: dict[int, list[_Step]] = {}
+        for step in sorted(steps, key=lambda step: (step.episode, step.number)):
+            shares.setdefault(step.agent % len(self._agents), []).append(step)
+        learners, batches = sorted(shares), []
+        for i in learners:
+            agent = self._agents[i]
+            experience = Experience(*(column.to(self.options.device) for column in _columns(shares[i])))
+            batches.append(batch_of(replay(agent.policy, experience, agent.options.max_ratio), agent.options))
+        weights = [self.options.group.relative_weights[i] for i in learners]
         reports = learn([self._agents[i] for i in learners], weights, batches, seed)
         self.updates += 1
-        self._forget()
         pairs = zip(learners, reports, strict=True)
         return {f"agent_{i}/{name}": value for i, report in pairs for name, value in report.items()}
 
     def save(self, path: str | Path) -> None:
-        """Write agents, optimizers, tools and random state; observations since the last update are not saved."""
-        self._build()
-        state = {"members": pack(self._agents), "generator": self._generator.get_state()}
-        routes = {"tools": dict(self.tools), "dimension": self._embedder.dimension}
-        config = plain(asdict(self.options))
+        """Write all there is: tools, options, agents, optimizers, buffer, choices without an outcome, random state."""
+        self._features("", "")
+        held = {"buffer": _pack(self.buffer), "open": _pack(self._open.values()), "episodes": self._episodes, "fresh": self._fresh}
+        state = {"members": pack(self._agents), "generator": self._generator.get_state(), **held}
+        routes, config = {"tools": dict(self.tools), "size": self._size}, plain(asdict(self.options))
         Checkpoint("tool_selector", self.updates, self._number, self.options.seed, config, state, routes).save(path)
 
-    def load(self, path: str | Path) -> None:
-        """Load what ``save`` wrote, with the same tools registered in the same order; InputError says what differs."""
-        checkpoint = Checkpoint.load(path)
-        if checkpoint.learner != "tool_selector":
-            raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
-        tools, dimension = list(checkpoint.routes["tools"]), checkpoint.routes["dimension"]
-        if tools != list(self.tools) or dimension != self._embedder.dimension:
-            expected = f"the registered tools in their order, {list(self.tools)}, and embeddings of {self._embedder.dimension}"
-            raise InputError(f"{path} chooses among {tools} by embeddings of {dimension}", expected=expected)
-        self._build()
-        unpack(checkpoint.state["members"], self._agents)
-        self._generator.set_state(checkpoint.state["generator"])
-        self.updates, self._number = checkpoint.updates, checkpoint.steps
-        self._forget()
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | None = None, **functions: Any) -> ToolSelector:
+        """Return the selector that ``save`` wrote, on its device or another; ``functions`` as when it was made.
 
-    def _build(self) -> None:
+        InputError if the file is none of a selector or the features have another length.
+        """
+        checkpoint = _selector_file(path)
+        options = read(SelectorOptions, {**checkpoint.config, **({"device": device} if device else {})}, f"the selector {path}")
+        made = cls(options, **functions)
+        for name, description in checkpoint.routes["tools"].items():
+            made.register(name, description)
+        made._size = checkpoint.routes["size"]
+        made._features("", "")
+        state = checkpoint.state
+        unpack(state["members"], made._agents)
+        made._generator.set_state(state["generator"])
+        made.updates, made._number = checkpoint.updates, checkpoint.steps
+        made._episodes, made._fresh = state["episodes"], state["fresh"]
+        made.buffer.extend(_unpack(state["buffer"]))
+        made._open = {step.number: step for step in _unpack(state["open"])}
+        return made
+
+    def load_buffer(self, path: str | Path) -> None:
+        """Put the buffer of a saved selector before one's own, to train from; InputError if its tools or features differ."""
+        checkpoint = _selector_file(path)
+        self._features("", "")
+        theirs, own = (list(checkpoint.routes["tools"]), checkpoint.routes["size"]), (list(self.tools), self._size)
+        if theirs != own or self.buffer or self._open:
+            raise InputError(f"{path} chooses among {theirs[0]} by {theirs[1]} features", expected=f"{own}, and an empty buffer")
+        self.buffer.extend(_unpack(checkpoint.state["buffer"]))
+        self._number, self._episodes = checkpoint.steps, checkpoint.state["episodes"]
+
+    def _find(self, selection: Selection | int) -> _Step | None:
+        if isinstance(selection, Selection) and selection.agent is None:
+            return None
+        number = selection if isinstance(selection, int) else selection.number
+        held = self._open.get(number) or next((step for step in reversed(self.buffer) if step.number == number), None)
+        if held is None:
+            raise InputError(f"after selection {number}", expected="a selection made while exploring that is still held")
+        return held
+
+    def _features(self, query: str, context: str) -> Tensor:
+        """Return the features, after building the networks for their length."""
         if len(self.tools) < 2:
             raise InputError(f"a choice among {len(self.tools)} tools", expected="at least two registered tools")
+        found = torch.from_numpy(np.array(self._extract(query, context), dtype=np.float32))
+        if found.dim() != 1 or not found.isfinite().all() or self._size not in (0, len(found)):
+            expected = f"a vector of {self._size or 'finite'} numbers"
+            raise InputError(f"features of shape {tuple(found.shape)} for {query[:60]!r}", expected=expected)
+        self._size = len(found)
         if not self._agents:
-            o, size = self.options, 2 * self._embedder.dimension
-            shape = Shape(size, 1, len(self.tools), ((0, size),))
-            self._agents = make_agents(shape, o.policy, o.ppo, o.group, seeds_of(o.seed, 1)[0])
+            o, shape = self.options, Shape(self._size, 1, len(self.tools), ((0, self._size),))
+            self._agents = make_agents(shape, o.policy, o.ppo, o.group, seeds_of(o.seed, 1)[0], o.device)
+        return found
 
-    def _forget(self) -> None:
-        self._open: dict[int, _Step] = {}
-        self._done: list[list[_Step]] = [[] for _ in self.options.group.relative_weights]
+
+def _embedding(name: str) -> Features:
+    embedder = make_embedder(name)
+    return lambda query, context: np.concatenate(embedder.embed([query, context]))
+
+
+def _columns(steps: Sequence[_Step]) -> Experience:
+    """Return an agent's steps, sorted by episode; a step is its episode's last one here if its successor does not follow it."""
+    following = [later.after == step.number for step, later in pairwise(steps)] + [False]
+    return Experience(
+        torch.stack([step.features for step in steps]),
+        torch.tensor([[step.action] for step in steps]),
+        torch.tensor([step.log_prob for step in steps]),
+        torch.tensor([step.reward for step in steps]),
+        torch.stack([step.features if step.reached is None else step.reached for step in steps]),
+        torch.tensor([step.reached is None for step in steps]),
+        ~torch.tensor(following),
+    )
+
+
+def _pack(steps: Any) -> dict[str, Any]:
+    """Return steps as few tensors: features, next ones where there are any, and the plain rest."""
+    steps = list(steps)
+    reached = [step.reached for step in steps if step.reached is not None]
+    stacks = [torch.stack(column) if column else torch.zeros(0, 0) for column in ([step.features for step in steps], reached)]
+    rest = [[*step[1:-1], step.reached is not None] for step in steps]
+    return {"features": stacks[0], "reached": stacks[1], "rest": rest}
+
+
+def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
+    reached = iter(packed["reached"])
+    rows = zip(packed["features"], packed["rest"], strict=True)
+    return [_Step._make((features, *rest[:-1], next(reached) if rest[-1] else None)) for features, rest in rows]
+
+
+def _selector_file(path: str | Path) -> Checkpoint:
+    checkpoint = Checkpoint.load(path)
+    if checkpoint.learner != "tool_selector":
+        raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
+    return checkpoint
 
 
 def _add_choice(agent: Agent) -> None:

@@ -12,8 +12,11 @@ from torch import nn
 
 from memalpha.errors import InputError
 from memalpha.policies import Policy, PolicyOptions, Shape, make_policy
-from memalpha.routing.learner import GroupOptions, LinUCB, MultiAgentGRPO, collect, learn, make_agents, relative_returns, seeds_of
-from memalpha.routing.ppo import Agent, Batch, PPOOptions, gae, normalised, pack, ppo_losses, unpack
+from memalpha.routing.advantages import gae
+from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO, learn, make_agents, relative_returns
+from memalpha.routing.learner import Experience, batch_of, collect, replay, seeds_of
+from memalpha.routing.linucb import LinUCB
+from memalpha.routing.ppo import Agent, Batch, PPOOptions, normalised, pack, ppo_losses, unpack
 from memalpha.routing.tasks import Outcome, SyntheticOptions, SyntheticTask
 
 SHAPE = Shape(4, 2, 3, ((0, 2), (2, 4)))
@@ -60,8 +63,12 @@ def test_advantages_of_two_episodes_of_unequal_length_by_hand():
     # gamma .5, lambda .5, so gamma * lambda = .25; the first episode terminates at t = 1, the second at t = 2
     # d0 = 1 + .5 * 1 - .5 = 1,  d1 = 2 - 1 = 1,  d2 = 3 - 2 = 1;  A2 = 1, A1 = 1 (its episode ends), A0 = 1 + .25 * 1
     last = torch.tensor([[False], [True], [True]])
-    advantages, returns = gae(column(1, 2, 3), column(0.5, 1, 2), column(1, 0, 0), last, 0.5, 0.5)
+    given = column(1, 2, 3), column(0.5, 1, 2), column(1, 0, 0), last
+    advantages, returns = gae(*given, column(1, 1, 1), 0.5, 0.5)
     assert advantages.flatten().tolist() == [1.25, 1.0, 1.0] and returns.flatten().tolist() == [1.75, 2.0, 3.0]
+    # ratios 2, .5, 4: x2 = 4, x1 = .5, x0 = 2 * 1 + .25 * 1 * .5; A0 = 1 + .25 * .5, A1 = 1, A2 = 1; targets V + x
+    advantages, returns = gae(*given, column(2, 0.5, 4), 0.5, 0.5)
+    assert advantages.flatten().tolist() == [1.125, 1.0, 1.0] and returns.flatten().tolist() == [2.625, 1.5, 6.0]
 
 
 EPISODES = st.tuples(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.booleans(), st.floats(-5, 5))
@@ -79,7 +86,8 @@ def test_advantages_are_the_sum_they_are_defined_by_and_columns_do_not_mix(episo
         last += [False] * (len(earned) - 1) + [True]
     tensors = [torch.tensor(row, dtype=torch.float64) for row in (rewards, values, next_values)]
     both = [torch.stack([tensor, torch.zeros_like(tensor)], dim=1) for tensor in tensors]  # beside a column of zeros
-    advantages, returns = gae(*both, torch.tensor(last)[:, None].expand(-1, 2), gamma, lam)
+    ended = torch.tensor(last)[:, None].expand(-1, 2)
+    advantages, returns = gae(*both, ended, torch.ones(len(last), 2, dtype=torch.float64), gamma, lam)
     wanted = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(advantages, torch.stack([wanted, torch.zeros(len(last))], dim=1))
     torch.testing.assert_close(returns, advantages + both[1])
@@ -111,16 +119,16 @@ class Table(Policy):  # probabilities and value are parameters, the same for eve
 def test_all_parts_of_the_loss_by_hand(per_decider, advantage, surrogate, kl, clipped):
     half = torch.full((1, 2), 0.5, dtype=torch.float64).log()
     numbers = (torch.tensor([advantage]).double(), torch.tensor([5.0]).double())
-    batch = Batch(torch.zeros(1, 1), torch.tensor([[1, 1]]), half, *numbers)
+    batch = Batch(torch.zeros(1, 1), torch.tensor([[1, 1]]), half, *numbers, torch.tensor([3.0]).double())  # its weight: 3
     options = PPOOptions(clip=0.3, value_coefficient=0.5, entropy=0.1)
     total, parts = ppo_losses(Table(0.6, 0.9, value=3.0), batch, options, per_decider=per_decider)
     entropy = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4) + 0.9 * math.log(0.9) + 0.1 * math.log(0.1)) / 2
-    expected = {"policy_loss": surrogate, "value_loss": (3 - 5) ** 2, "entropy": entropy, "kl": kl, "clipped": clipped}
+    expected = {"policy_loss": 3 * surrogate, "value_loss": (3 - 5) ** 2, "entropy": entropy, "kl": kl, "clipped": clipped}
     assert {name: part.item() for name, part in parts.items()} == pytest.approx(expected)
-    assert total.item() == pytest.approx(surrogate + 0.5 * 4 - 0.1 * entropy)
+    assert total.item() == pytest.approx(3 * surrogate + 0.5 * 4 - 0.1 * entropy)
 
 
-def batch_of(policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int = 4, deciders: int = 2) -> Batch:
+def batch_of_policy(policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int = 4, deciders: int = 2) -> Batch:
     chance, dtype = torch.Generator().manual_seed(seed), next(policy.parameters()).dtype
     seen = torch.randn(n, size, generator=chance, dtype=dtype)
     actions = torch.randint(3, (n, deciders), generator=chance)
@@ -128,7 +136,7 @@ def batch_of(policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int 
         taken = policy.log_probs(seen).gather(-1, actions[..., None]).squeeze(-1)
     shift = off * (2 * torch.rand(n, deciders, generator=chance, dtype=dtype) - 1)
     advantages, returns = torch.randn(2, n, generator=chance, dtype=dtype)
-    return Batch(seen, actions, taken + shift, advantages, returns)
+    return Batch(seen, actions, taken + shift, advantages, returns, torch.ones(n, dtype=dtype))
 
 
 @pytest.mark.parametrize("per_decider", [True, False])
@@ -138,7 +146,7 @@ def test_gradients_by_finite_differences(kind, per_decider):
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
-    batch, options = batch_of(policy, 12, off=0.4), PPOOptions(entropy=0.3)
+    batch, options = batch_of_policy(policy, 12, off=0.4), PPOOptions(entropy=0.3)
 
     def loss() -> torch.Tensor:
         return ppo_losses(policy, batch, options, per_decider=per_decider)[0]
@@ -158,7 +166,7 @@ def test_gradients_by_finite_differences(kind, per_decider):
 
 def test_one_update_of_one_batch_is_one_clipped_adam_step():
     policy, twin = (make_policy(SHAPE, PolicyOptions(), seed=2) for _ in range(2))
-    batch, options = batch_of(policy, 16), PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True)
+    batch, options = batch_of_policy(policy, 16), PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True)
     agent = Agent(policy, options)
     agent.set_rates(0.25)  # of the run is left
     report = agent.update(batch, 0, per_decider=True)
@@ -174,22 +182,30 @@ def test_one_update_of_one_batch_is_one_clipped_adam_step():
     assert (report["kl"], report["minibatches"], report["stopped"]) == (pytest.approx(0, abs=1e-6), 1, 0)
 
 
-def test_an_update_stops_at_one_and_a_half_times_the_target_and_averages_what_took_place():
+def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_an_epochs_mean_above_it(monkeypatch):
     def update(off: float, **options: float) -> dict[str, float]:
-        agent = Agent(make_policy(SHAPE, PolicyOptions(), seed=2), PPOOptions(lr_actor=1e-2, epochs=25, batch_size=32, **options))
-        return agent.update(batch_of(agent.policy, 64, off=off), 0)
+        agent = Agent(make_policy(SHAPE, PolicyOptions(), seed=2), PPOOptions(lr_actor=1e-2, epochs=9, batch_size=32, **options))
+        return agent.update(batch_of_policy(agent.policy, 64, off=off), 0)
 
+    assert update(1.0, target_kl=0.01).keys() == {"minibatches", "stopped", "stop_kl"}  # far from the old policy: nothing is learnt
+    assert update(0.0, target_kl=0)["minibatches"] == 18
+    # epochs of means .005, .018 (its second minibatch is refused) and .0225, which ends the update
+    scripted = iter([0.0, 0.01, 0.005, 0.031, 0.025, 0.02])
+
+    def losses(*given: object, **more: object) -> tuple:
+        total, parts = ppo_losses(*given, **more)
+        return total, {**parts, "kl": torch.tensor(next(scripted))}
+
+    monkeypatch.setattr("memalpha.routing.ppo.ppo_losses", losses)
     report = update(0.0, target_kl=0.02)
-    assert report["stopped"] == 1 and report["stop_kl"] > 0.03 and 1 <= report["minibatches"] < 50
-    assert 0 < report["kl"] <= 0.03  # every minibatch that was learnt from stayed below
-    assert update(1.0, target_kl=0.01).keys() == {"minibatches", "stopped", "stop_kl"}  # data of another policy: nothing is learnt
-    assert update(0.0, target_kl=0)["minibatches"] == 50
+    assert (report["stopped"], report["stop_kl"], report["minibatches"]) == (1, pytest.approx(0.0225), 5)
+    assert report["kl"] == pytest.approx((0 + 0.01 + 0.005 + 0.025 + 0.02) / 5)
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_on():
     agent, again = (Agent(make_policy(SHAPE, PolicyOptions("team", projection=3), seed), PPOOptions()) for seed in (2, 3))
     wide = Agent(make_policy(SHAPE, PolicyOptions("team", (8, 8), projection=3), 0), PPOOptions())
-    agent.update(batch_of(agent.policy, 16), 0)
+    agent.update(batch_of_policy(agent.policy, 16), 0)
     before = {name: tensor.clone() for name, tensor in wide.policy.state_dict().items()}
     with pytest.raises(InputError, match=r"actors\.0\.1\.weight"):
         unpack(pack([agent]), [wide])
@@ -197,7 +213,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_o
         unpack(pack([agent]), [again, again])
     assert all(torch.equal(before[name], tensor) for name, tensor in wide.policy.state_dict().items())
     unpack(deepcopy(pack([agent])), [again])
-    batch = batch_of(agent.policy, 16)
+    batch = batch_of_policy(agent.policy, 16)
     assert agent.update(batch, 1) == again.update(batch, 1)
 
 
@@ -230,6 +246,22 @@ def test_collecting_tells_terminated_from_cut_off_from_going_on():
     assert (steps.actions == 0).all() and (steps.log_probs == 0).all()
 
 
+def test_old_steps_are_replayed_with_todays_probabilities_values_and_bounded_ratios():
+    policy = make_policy(SHAPE, PolicyOptions(), seed=2)
+    batch = batch_of_policy(policy, 3)
+    shift, ended = torch.tensor([0.0, 1.0, -9.0]), torch.tensor([False, True, True])
+    reached = torch.ones(3, 4)
+    old = Experience(batch.observations, batch.actions, batch.log_probs.sum(1) + shift, torch.ones(3), reached, ended, ended)
+    found = batch_of(replay(policy, old, max_ratio=5.0), PPOOptions(gamma=0.5, lam=0.5))
+    torch.testing.assert_close(found.log_probs, batch.log_probs)
+    torch.testing.assert_close(found.weights, torch.tensor([1.0, math.exp(-1), 5.0]))
+    value, after = policy.value(batch.observations).detach(), policy.value(reached).detach()
+    residual = torch.ones(3) - value
+    first = residual[0] + 0.5 * after[0] + 0.25 * math.exp(-1) * residual[1]
+    torch.testing.assert_close(found.advantages, torch.stack([first, residual[1], residual[2]]))
+    torch.testing.assert_close(found.returns, value + torch.stack([first, math.exp(-1) * residual[1], 5 * residual[2]]))
+
+
 # ---------------------------------------------------------------------------------------------------- multi-agent GRPO
 def test_relative_returns_by_hand():
     # means -2 and -6, of the group -4; squared distances 9, 1, 1, 9, so the deviation is sqrt(5); better is above zero
@@ -247,7 +279,7 @@ def test_relative_returns_by_hand():
 def test_each_agent_learns_the_mixture_and_nothing_else(weight):
     options = PolicyOptions(hidden=(6,)), PPOOptions(epochs=2, batch_size=16), GroupOptions((0.5, 0.5), (0, 0.01))
     group, (twin, _) = (make_agents(RAGGED.shape, *options, 3) for _ in range(2))
-    data = [batch_of(agent.policy, 24, seed=i, deciders=1) for i, agent in enumerate(group)]
+    data = [batch_of_policy(agent.policy, 24, seed=i, deciders=1) for i, agent in enumerate(group)]
     reports = learn(group, [weight, 0.5], data, seed=9)
     mean = (data[0].returns.mean() + data[1].returns.mean()) / 2
     deviation = ((torch.cat([data[0].returns, data[1].returns]) - mean) ** 2).mean().sqrt()
@@ -266,7 +298,7 @@ def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_dec
     learner, fresh = (MultiAgentGRPO(RAGGED.shape, *options, 0) for _ in range(2))
     policies, kept = [agent.policy for agent in fresh.agents], []
     steps = collect(RAGGED, policies, 4, 8, seeds_of(5, 3)[:2])
-    monkeypatch.setattr("memalpha.routing.learner.learn", lambda *given: kept.append(given[2]) or learn(*given))
+    monkeypatch.setattr("memalpha.routing.grpo.learn", lambda *given: kept.append(given[2]) or learn(*given))
     metrics = learner.update(RAGGED, 4, length=8, seed=5, share_left=1.0)
     for i, (batch, policy) in enumerate(zip(kept[0], policies, strict=True)):
         part = [tensor[:, 2 * i : 2 * i + 2] for tensor in steps]

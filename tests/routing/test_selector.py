@@ -6,25 +6,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_flatten
 
 from memalpha.errors import InputError
 from memalpha.policies import PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.routing.learner import GroupOptions
-from memalpha.routing.ppo import PPOOptions
-from memalpha.routing.selector import SelectorOptions, ToolSelector
+from memalpha.routing.grpo import GroupOptions, learn
+from memalpha.routing.ppo import PPOOptions, pack
+from memalpha.routing.selector import SelectorOptions, ToolSelector, _pack
 
 PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0)
-OPTIONS = SelectorOptions(update_every=60, policy=PolicyOptions(hidden=(16,)), ppo=PPO, group=GroupOptions((0.3, 0.7)))
+OPTIONS = SelectorOptions(60, embedder="hashing", policy=PolicyOptions(hidden=(16,)), ppo=PPO, group=GroupOptions((0.3, 0.7)))
 TOOLS = {"search": "looks facts up", "count": "counts entries", "ask": "asks the person"}
 WANTS = {"search": "What is the city of {}?", "count": "How many pets has {} now?", "ask": "Please find out whether {} agrees."}
 
 
-def selector(options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
-    made = ToolSelector(HashingEmbedder(32), options)
-    for name in tools:
-        made.register(name, TOOLS.get(name, "another"))
+def selector(options=OPTIONS, **functions) -> ToolSelector:
+    made = ToolSelector(options, **functions)
+    for name, description in TOOLS.items():
+        made.register(name, description)
     return made
+
+
+def never(capacity=10_000, **more) -> SelectorOptions:
+    return replace(OPTIONS, update_every=0, capacity=capacity, **more)
 
 
 def use(made: ToolSelector, n: int, seed: int = 0) -> list[dict[str, float]]:
@@ -36,8 +41,18 @@ def use(made: ToolSelector, n: int, seed: int = 0) -> list[dict[str, float]]:
     return [report for report in reports if report]
 
 
-def seen_by(made: ToolSelector, query: str) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate(made._embedder.embed([query, ""]))[None])
+def logits_of(made: ToolSelector, query: str) -> list[torch.Tensor]:
+    return [agent.policy.log_probs(made._features(query, "")[None])[0, 0].exp() for agent in made._agents]
+
+
+def same(one: ToolSelector, other: ToolSelector) -> bool:
+    """Whether networks, optimizers, random state, buffer and open choices are the same, bit for bit."""
+    leaves = []
+    for made in (one, other):
+        steps = _pack(made.buffer), _pack(made._open.values())
+        counts = made.updates, made._number, made._episodes, made._fresh
+        leaves.append(tree_flatten([pack(made._agents), made._generator.get_state(), steps, counts])[0])
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*leaves, strict=True))
 
 
 def right(made: ToolSelector) -> float:
@@ -45,47 +60,121 @@ def right(made: ToolSelector) -> float:
 
 
 def test_agents_take_turns_and_choices_are_learnt_from_with_the_probability_they_were_made_with():
-    made = selector(options=replace(OPTIONS, update_every=0))
-    chosen = [made.select(f"query {i}", "context") for i in range(6)]
+    made, told = selector(never()), []
+    chosen = [made.select(f"query {i}", "context", progress=lambda i, p: told.append((i, p))) for i in range(6)]
     assert [choice.agent for choice in chosen] == [0, 1, 0, 1, 0, 1]
     assert [choice.number for choice in chosen] == list(range(6))
-    for choice in chosen:
-        made.observe(choice, 1.0)
-        assert sum(choice.probabilities.values()) == pytest.approx(1)
-    for agent in range(2):
-        steps, own = made._done[agent], [choice for choice in chosen if choice.agent == agent]
-        assert [step.log_prob for step in steps] == pytest.approx([np.log(c.probabilities[c.tool]) for c in own])
-        assert [list(TOOLS)[step.action] for step in steps] == [c.tool for c in own]
-        assert (steps[1].observation == np.concatenate(HashingEmbedder(32).embed([f"query {own[1].number}", "context"]))).all()
+    assert told == [(i, own) for choice in chosen for i, own in enumerate(choice.agents)]
+    for choice, step in zip(chosen, list(made._open.values()), strict=True):
+        made.observe(choice.number if choice.number % 2 else choice, 1.0)  # by its number, or as it is
+        assert choice.probabilities == choice.agents[choice.agent] and sum(choice.probabilities.values()) == pytest.approx(1)
+        assert (step.log_prob, list(TOOLS)[step.action]) == (pytest.approx(np.log(choice.probabilities[choice.tool])), choice.tool)
+        features = np.concatenate(HashingEmbedder(256).embed([f"query {choice.number}", "context"]))
+        assert (step.features.numpy() == features).all()
+    assert [step.number for step in made.buffer] == list(range(6)) and not made._open
 
 
-def test_a_choice_is_observed_once_and_before_the_update():
-    made = selector(options=replace(OPTIONS, update_every=0))
-    first, second = made.select("a"), made.select("b")
+def test_what_cannot_be_observed_or_chosen_is_named():
+    made = selector(never(capacity=3))
+    first = made.select("a")
     made.observe(first, 1.0)
-    with pytest.raises(InputError, match="selection 0"):
-        made.observe(first, 1.0)
+    for wrong, named in ((first, "selection 0"), (made.select("b"), "nan"), (made.select("c"), "next_observation")):
+        with pytest.raises(InputError, match=named):
+            made.observe(wrong, float("nan") if named == "nan" else 0.5, done=named != "next_observation")
+    with pytest.raises(InputError, match="context_evaluator"):
+        made.observe(1, next_observation=("b", "more"))
+    late = [made.select("d").number for _ in range(3)]
+    with pytest.raises(InputError, match="selection 1"):  # the oldest choices without an outcome made room
+        made.observe(1, 1.0)
+    for number in late:
+        made.observe(number, 0.0)
+    assert [step.number for step in made.buffer] == late
+    with pytest.raises(InputError, match="after selection 0"):
+        made.select("e", after=0)
+    with pytest.raises(InputError, match="vector of 2"):
+        odd = selector(feature_extractor=lambda text, context: np.ones(len(text)))
+        odd.select("ab"), odd.select("abc")
+    for options in ({"update_every": 11, "capacity": 10}, {"policy": PolicyOptions("team")}):
+        with pytest.raises(InputError, match="update_every"):
+            replace(OPTIONS, **options)
+
+
+def test_advantages_run_over_an_agents_episodes_and_stop_where_a_step_is_missing(monkeypatch):
+    made, kept = selector(never()), []
+    monkeypatch.setattr("memalpha.routing.selector.learn", lambda *given: kept.append(given) or learn(*given))
+    first = made.select("a")
+    other = made.select("x")  # an episode of the other agent in between
+    made.observe(other, 5.0)
+    second = made.select("b", "1", after=first)
+    third = made.select("c", "2", after=second)
+    unknown = made.select("c", after=other)  # its outcome never comes
+    made.observe(first, 0.5, next_observation=("b", "1"), done=False)
+    made.observe(third.number, 2.0)
+    made.observe(second, 1.0, next_observation=("c", "2"), done=False)
+    assert (first.agent, second.agent, third.agent, other.agent, unknown.agent) == (0, 0, 0, 1, 1)
+    cut = made.select("a")
+    made.observe(cut, 3.0, next_observation=("b", "1"), done=False)  # another episode of agent 0, cut off here
+    values = {key: made._agents[0].policy.value(made._features(*key)[None]).item() for key in (("a", ""), ("b", "1"), ("c", "2"))}
     made.update()
-    with pytest.raises(InputError, match="selection 1"):
-        made.observe(second, 1.0)
-    with pytest.raises(InputError, match="nan"):
-        made.observe(made.select("c"), float("nan"))
-    assert made.update() == {}
+    a, b, c = values.values()
+    d = [0.5 + 0.99 * b - a, 1.0 + 0.99 * c - b, 2.0 - c]
+    most = 0.99 * 0.95
+    expected = [d[0] + most * d[1] + most**2 * d[2], d[1] + most * d[2], d[2], 3.0 + 0.99 * b - a]
+    assert kept[0][2][0].advantages.tolist() == pytest.approx(expected, abs=1e-5)
+    assert kept[0][2][1].returns.tolist() == pytest.approx([5.0]) and kept[0][2][0].weights.tolist() == pytest.approx([1.0] * 4)
 
 
-def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
-    made = selector()
+def test_late_outcomes_are_weighted_by_how_the_policy_changed_and_the_buffer_can_be_trained_from(monkeypatch, tmp_path):
+    made, kept = selector(never()), []
+    late = made.select(WANTS["count"].format("Zora"))
     use(made, 120)
+    for _ in range(8):
+        made.train()
+    monkeypatch.setattr("memalpha.routing.selector.learn", lambda *given: kept.append(given[2]) or learn(*given))
+    now = logits_of(made, WANTS["count"].format("Zora"))[late.agent][list(TOOLS).index(late.tool)].item()
+    made.update(), kept.clear()
+    now = logits_of(made, WANTS["count"].format("Zora"))[late.agent][list(TOOLS).index(late.tool)].item()
+    made.observe(late, 1.0)
+    made.update()
+    assert kept[0][0].weights.tolist() == pytest.approx([now / late.probabilities[late.tool]], rel=1e-4)
+    made.save(tmp_path / "used.pt")
+    fresh = selector(replace(never(), seed=5, group=GroupOptions((0.5,))))  # another team, never used
+    assert right(fresh) < 1
+    fresh.load_buffer(tmp_path / "used.pt")
+    assert len(fresh.train(10)) == fresh.updates == 10 and right(fresh) == 1
+    with pytest.raises(InputError, match="empty buffer"):
+        fresh.load_buffer(tmp_path / "used.pt")
+
+
+def test_rewards_may_be_made_of_what_the_context_gained():
+    def reward(tool: str, before: float, after: float) -> float:
+        return {"search": 1, "count": 2, "ask": 3}[tool] * (after - before)
+
+    own = selector(never(), context_evaluator=lambda query, context: len(context) / 10, reward_function=reward)
+    public = selector(never(), context_evaluator=lambda query, context: len(context) / 10)
+    for made in (own, public):
+        for context in ("abcdef", "a"):  # .4 better, .1 worse
+            made.observe(made.select("q", "ab"), next_observation=("q", context))
+    weights = [1 + step.action for step in own.buffer]
+    assert [step.reward for step in own.buffer] == pytest.approx([0.4 * weights[0], -0.1 * weights[1]])
+    assert [step.reward for step in public.buffer] == pytest.approx([4.0, 0.0])
+
+
+def test_saved_and_loaded_it_goes_on_bit_for_bit(tmp_path):
+    made = selector()
+    use(made, 130)
+    opened = made.select("a")
+    made.observe(made.select("b", after=opened), 0.5, next_observation=("c", ""), done=False)
     made.save(tmp_path / "selector.pt")
-    again = selector()
-    again.load(tmp_path / "selector.pt")
+    again = ToolSelector.load(tmp_path / "selector.pt")
+    assert same(made, again) and again.tools == TOOLS and again.options == made.options and len(again.buffer) == 131
     assert use(again, 120, seed=1) == use(made, 120, seed=1)
-    for one, other in zip(made._agents, again._agents, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
-    with pytest.raises(InputError, match="'search', 'count', 'ask'"):
-        selector(tools=("count", "ask")).load(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match=r"actor\.0\.weight"):
-        selector(options=replace(OPTIONS, policy=PolicyOptions(hidden=(17,)))).load(tmp_path / "selector.pt")
+    assert again.observe(opened.number, 1.0) == made.observe(opened.number, 1.0)
+    assert same(made, again)
+    use(again, 1)
+    assert not same(made, again)
+    with pytest.raises(InputError, match="512 numbers"):
+        ToolSelector.load(tmp_path / "selector.pt", feature_extractor=lambda text, context: np.zeros(3))
 
 
 def test_it_learns_which_tool_a_query_wants_and_a_tool_registered_later_leaves_that_alone():
@@ -95,12 +184,11 @@ def test_it_learns_which_tool_a_query_wants_and_a_tool_registered_later_leaves_t
     query = WANTS["count"].format("Zora")
     before = made.select(query, explore=False)
     assert before.probabilities["count"] > 0.6
-    agents = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
+    agents = logits_of(made, query)
     assert before.agent is None and list(before.probabilities.values()) == pytest.approx((sum(agents) / 2).tolist())
-    assert made.observe(before, 1.0) == {} and not any(made._done)  # the group's choice is not learnt from
+    assert made.observe(before, 1.0) == {} and len(made.buffer) == 480  # the group's choice is not learnt from
     made.register("sum", "adds up")
-    after = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
-    for old, new in zip(agents, after, strict=True):
+    for old, new in zip(agents, logits_of(made, query), strict=True):
         torch.testing.assert_close(new[:3] / new[:3].sum(), old)
         logs = old.log()
         assert (new[3] / new[0]).item() == pytest.approx((logs.mean() - logs[0]).exp().item(), rel=1e-4)
