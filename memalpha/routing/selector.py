@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,6 +227,15 @@ class ToolSelector:
         routes, config = {"tools": dict(self.tools), "size": self._size}, plain(asdict(self.options))
         Checkpoint("tool_selector", self.updates, self._number, self.options.seed, config, state, routes).save(path)
 
+    def stats(self) -> dict[str, Any]:
+        """Return what the buffer says of every tool, and how much was observed and learned."""
+        rewards = {name: [step.reward for step in self.buffer if step.action == i] for i, name in enumerate(self.tools)}
+        tools = {
+            name: {"description": text, "observations": len(own), "mean_reward": sum(own) / len(own) if own else None}
+            for (name, text), own in zip(self.tools.items(), rewards.values(), strict=True)
+        }
+        return {"tools": tools, "observations": len(self.buffer), "updates": self.updates, "waiting": sorted(self._open)}
+
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None, **functions: Any) -> ToolSelector:
         """Return the selector that ``save`` wrote, on its device or another; ``functions`` as when it was made.
@@ -282,6 +292,7 @@ class ToolSelector:
         return found
 
 
+@cache
 def _embedding(name: str) -> Features:
     embedder = make_embedder(name)
     return lambda query, context: np.concatenate(embedder.embed([query, context]))

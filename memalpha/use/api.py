@@ -1,4 +1,4 @@
-"""``OPERATIONS`` over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote scripts) and as MCP tools.
+"""The operations over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote scripts) and as MCP tools.
 
 A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to erase a whole namespace. ``PAGE``
 is a page for people: files that hold no data and call the API with the token that a person gives it.
@@ -27,13 +27,14 @@ from starlette.responses import JSONResponse, Response
 from memalpha import __version__
 from memalpha.errors import MemAlphaError
 from memalpha.use.access import CALLER, HEADERS, Caller, Problem
-from memalpha.use.operations import OPERATIONS, Answer, Operation, Operations, invalid, problem_of
+from memalpha.use.operations import Answer, Operation, Operations, invalid, problem_of
 
 INSTRUCTIONS = (
     "A long-term memory. Call add with what was said and should be remembered; the memory's own model decides what to keep, "
     "correct or delete. Call ask or search before you answer from memory. undo takes one operation back, forget erases an entry "
     "for good."
 )
+CHOICE = " select_tool says which of your tools to use; afterwards report_outcome says how well it did, and it learns from that."
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
 }
@@ -71,7 +72,7 @@ async def _caller_of(
 def build_api(operations: Operations, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
     """Return the application that offers the operations; each runs in a thread."""
     app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
-    for operation in OPERATIONS:
+    for operation in operations.offered:
         app.add_api_route(
             f"/v1{operation.path}",
             _endpoint(operations, operation),
@@ -132,7 +133,7 @@ def _endpoint(operations: Operations, operation: Operation) -> Callable[..., Ans
 
 def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
-    tools = {operation.name: operation for operation in OPERATIONS if operation.tool}
+    tools = {operation.name: operation for operation in operations.offered if operation.tool}
     listed = [
         Tool(
             name=name,
@@ -161,4 +162,5 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
         body = answer.model_dump(mode="json")
         return CallToolResult(content=[TextContent(type="text", text=json.dumps(body))], structured_content=body)
 
-    return Server("memalpha", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+    told = INSTRUCTIONS + (CHOICE if operations.desk else "")
+    return Server("memalpha", version=__version__, instructions=told, on_list_tools=list_tools, on_call_tool=call_tool)

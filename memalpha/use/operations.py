@@ -20,6 +20,7 @@ from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceErro
 from memalpha.protocols import Hit
 from memalpha.use.access import Caller, Problem
 from memalpha.use.agent import MemoryAgent
+from memalpha.use.tools import ToolDesk
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +125,38 @@ class ForgetAnswer(Answer):
     said_by: list[str] = Field(description="Other entries that say the very same and were left alone.")
 
 
+class ToolAnswer(Answer):
+    """A choice among tools."""
+
+    selection: int = Field(validation_alias="number", description="What report_outcome takes.")
+    tool: str
+    probabilities: dict[str, float] = Field(description="Of the agent that chose, or the mean of all if it was not to explore.")
+    agent: int | None
+    agents: list[dict[str, float]] = Field(description="Probabilities of every agent.")
+
+
+class OutcomeAnswer(Answer):
+    """What was learned."""
+
+    observations: int = Field(description="Outcomes that are kept.")
+    updates: int = Field(description="Updates of the selector so far.")
+
+
+class ToolStats(Answer):
+    """Outcomes of one tool."""
+
+    description: str
+    observations: int
+    mean_reward: float | None
+
+
+class RouterAnswer(OutcomeAnswer):
+    """What a selector has seen."""
+
+    tools: dict[str, ToolStats]
+    waiting: list[int] = Field(description="Selections without an outcome.")
+
+
 # ------------------------------------------------------------------------------------------------ problems
 # status of each error, and the text shown instead of its message (empty: the message); the first match counts
 _STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
@@ -168,14 +201,15 @@ class Operation(NamedTuple):
     description: str
     writes: bool
     tool: bool
+    desk: bool
 
 
 OPERATIONS: list[Operation] = []
 _Call = Callable[..., Answer]
 
 
-def _operation(method: str, path: str, *, writes: bool = False, tool: bool = True) -> Callable[[_Call], _Call]:
-    """Make a method of ``Operations`` one of ``OPERATIONS``: its signature becomes the request's model."""
+def _operation(method: str, path: str, *, writes: bool = False, tool: bool = True, desk: bool = False) -> Callable[[_Call], _Call]:
+    """Make a method of ``Operations`` one of ``OPERATIONS``: its signature becomes the request's model; ``desk``: it needs one."""
 
     def listed(call: _Call) -> _Call:
         name, signature = call.__name__, inspect.signature(call, eval_str=True)
@@ -185,7 +219,7 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
         }
         request = create_model(f"{name.title().replace('_', '')}Request", __config__=ConfigDict(extra="forbid"), **fields)
         description = " ".join((call.__doc__ or "").split())
-        OPERATIONS.append(Operation(name, request, signature.return_annotation, method, path, description, writes, tool))
+        OPERATIONS.append(Operation(name, request, signature.return_annotation, method, path, description, writes, tool, desk))
         return call
 
     return listed
@@ -195,11 +229,15 @@ _Question = Annotated[str, Field(min_length=1, max_length=10_000)]
 _Most = Annotated[int, Field(ge=1, le=1000, description="Most to list; of operations, the newest.")]
 
 
-class Operations:
-    """Carries out operations with an agent, within the limit on text length, in tokens."""
+_CLIENT = ("undo", "forget", "forget_all", "select_tool", "report_outcome")  # whose InputErrors are the client's
 
-    def __init__(self, agent: MemoryAgent, max_text_tokens: int) -> None:
-        self.agent, self._max_text_tokens = agent, max_text_tokens
+
+class Operations:
+    """Carries out operations with an agent, within the limit on text length, in tokens; choices of tools with a desk."""
+
+    def __init__(self, agent: MemoryAgent, max_text_tokens: int, desk: ToolDesk | None = None) -> None:
+        self.agent, self._max_text_tokens, self.desk = agent, max_text_tokens, desk
+        self.offered = [operation for operation in OPERATIONS if desk or not operation.desk]
 
     def call(self, name: str, caller: Caller, request: BaseModel) -> Answer:
         """Run one of ``OPERATIONS``; every error is a Problem."""
@@ -211,7 +249,7 @@ class Operations:
         except InputError as error:  # shown only if the client can have caused it
             if not known:  # the namespace was begun with another schema
                 raise problem_of(JournalError(str(error))) from error
-            raise problem_of(error if name in ("undo", "forget", "forget_all") else ServiceError(str(error))) from error
+            raise problem_of(error if name in _CLIENT else ServiceError(str(error))) from error
         except Exception as error:  # the model and its libraries may raise anything
             raise problem_of(error) from error
 
@@ -299,7 +337,49 @@ class Operations:
     @_operation("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
     def forget_all(self, caller: Caller) -> ForgetAnswer:
         """Erase the whole namespace for good."""
+        if self.desk:
+            self.desk.forget(caller.namespace)
         return ForgetAnswer.model_validate(self.agent.forget_all(namespace=caller.namespace))
+
+    @_operation("POST", "/select_tool", writes=True, desk=True)
+    def select_tool(
+        self,
+        caller: Caller,
+        query: _Question,
+        context: Annotated[str, Field(max_length=10_000, description="What is known so far.")] = "",
+        explore: Annotated[bool, Field(description="Whether it may try a tool, to learn; without, no outcome is taken.")] = True,
+        after: Annotated[int | None, Field(description="The selection of the step before, of one task in several steps.")] = None,
+    ) -> ToolAnswer:
+        """Choose a tool for a query; report_outcome then says how well it did."""
+        with self._desk.selector(caller.namespace) as selector:
+            return ToolAnswer.model_validate(selector.select(query, context, explore=explore, after=after))
+
+    @_operation("POST", "/report_outcome", writes=True, desk=True)
+    def report_outcome(
+        self,
+        caller: Caller,
+        selection: Annotated[int, Field(ge=0, strict=True, description="As select_tool gave it.")],
+        reward: Annotated[float, Field(ge=-1e6, le=1e6, description="How well the tool did; higher is better.")],
+        next_query: Annotated[str | None, Field(description="The query of the task's next step; none: the task is done.")] = None,
+        next_context: Annotated[str, Field(max_length=10_000, description="What is known then.")] = "",
+    ) -> OutcomeAnswer:
+        """Say how well a chosen tool did, once for each selection; the selector learns from it."""
+        with self._desk.selector(caller.namespace) as selector:
+            follows = None if next_query is None else (next_query, next_context)
+            selector.observe(selection, reward, next_observation=follows, done=follows is None)
+            return OutcomeAnswer(observations=len(selector.buffer), updates=selector.updates)
+
+    @_operation("GET", "/router_stats", desk=True)
+    def router_stats(self, caller: Caller) -> RouterAnswer:
+        """Say what each tool earned so far and how often the selector learned."""
+        with self._desk.selector(caller.namespace, keep=False) as selector:
+            return RouterAnswer.model_validate(selector.stats())
+
+    @property
+    def _desk(self) -> ToolDesk:
+        if self.desk is None:
+            raise Problem(HTTPStatus.NOT_FOUND, "no tools to choose among", "a server with --tools and --selectors")
+        return self.desk
 
 
 def _found(hits: Iterable[Hit]) -> list[FoundModel]:

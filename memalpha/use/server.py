@@ -31,6 +31,7 @@ from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
 from memalpha.use.operations import Operations
+from memalpha.use.tools import ToolDesk
 
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
@@ -155,10 +156,14 @@ def check_reach(config: ServeConfig, callers: Callers) -> None:
         raise InputError(what, expected="tokens, off loopback", fix=fix)
 
 
+def _desk(config: ServeConfig) -> ToolDesk | None:
+    return ToolDesk(config.tools, config.selectors) if config.tools else None
+
+
 def build_app(agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None) -> ASGIApp:
     """Return the application, which closes the agent when it ends; InputError if others could reach it without a token."""
     check_reach(config, callers)
-    operations = Operations(agent, config.max_text_tokens)
+    operations = Operations(agent, config.max_text_tokens, _desk(config))
     mcp = StreamableHTTPSessionManager(build_mcp(operations), json_response=True, stateless=True)  # no sessions, no open streams
 
     @asynccontextmanager
@@ -208,7 +213,7 @@ def serve_http(
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, callers: Callers) -> None:
     """Serve one MCP client over standard input and output, with the memory of the local caller."""
-    mcp = build_mcp(Operations(agent, config.max_text_tokens), callers.identify({}))
+    mcp = build_mcp(Operations(agent, config.max_text_tokens, _desk(config)), callers.identify({}))
 
     async def run() -> None:
         async with stdio_server() as (reading, writing):

@@ -1,5 +1,6 @@
 """The tool selector: what it learns, from which choices, what it keeps and what it refuses."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
+from memalpha.cli import run as command
 from memalpha.errors import InputError
 from memalpha.policies import PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
@@ -197,3 +199,26 @@ def test_it_learns_which_tool_a_query_wants_and_a_tool_registered_later_leaves_t
     assert right(made) == 1
     moments = made._agents[0].optimizer.state[made._agents[0].policy.actor[-1].weight]
     assert moments["exp_avg"].shape == (4, 16)
+
+
+def test_the_command_line_selects_learns_and_refuses(tmp_path, capsys):
+    tools = {"tools": TOOLS, "options": {"embedder": "hashing", "update_every": 2, "policy": {"hidden": [4]}}}
+    (tmp_path / "tools.json").write_text(json.dumps(tools))
+    place = ["--tools", str(tmp_path / "tools.json"), "--selector", str(tmp_path / "s.pt"), "--json"]
+
+    def told(*arguments: str) -> dict:
+        assert command(["router", "select", *arguments, *place]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    first, second = told("What is the city?"), told("How many?", "--context", "two")
+    assert first["probabilities"] == first["agents"][0] and list(first["probabilities"]) == list(TOOLS)
+    assert told("--reward", "1")["selection"] == second["number"] == 1
+    learned = told("--reward", "0.5", "--selection", "0")
+    assert (learned["updates"], learned["report"]["agent_0/minibatches"]) == (1, 10)
+    assert told("May I?", "--greedy")["agent"] is None
+    assert command(["router", "select", "May I?", *place[:-1]]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split(" (")[1] == "selection 3)"
+    for wrong, named in ((["--reward", "1", "--selection", "0"], "selection 0"), ([], "QUERY"), (["a", "--rewart", "1"], "rewart")):
+        assert command(["router", "select", *wrong, *place]) == 1 and named in capsys.readouterr().err
+    (tmp_path / "tools.json").write_text(json.dumps({**tools, "tools": {"ask": "asks", "count": "counts"}}))
+    assert command(["router", "select", "a", *place]) == 1 and "search" in capsys.readouterr().err

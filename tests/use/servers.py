@@ -108,6 +108,7 @@ def main(options: dict[str, Any]) -> None:
     from memalpha.use import server
 
     logging.basicConfig(level=logging.WARNING)
+    tools = {name: options.pop(name) for name in ("tools", "selectors") if name in options}
     agent = make_agent(options.pop("store"), options.pop("delay", 0.0), options.pop("archive", False))
     tokens, user, stdio = options.pop("tokens", None), options.pop("user", None), options.pop("stdio", False)
     if files := options.pop("files", 0):
@@ -116,9 +117,9 @@ def main(options: dict[str, Any]) -> None:
         setattr(server, name, seconds)
     callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
     if stdio:
-        server.serve_stdio(agent, ServeConfig(), callers)
+        server.serve_stdio(agent, ServeConfig(**tools), callers)
         return
-    server.serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
+    server.serve_http(agent, ServeConfig(**options, **tools), callers, lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":
