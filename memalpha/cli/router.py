@@ -47,8 +47,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     folder = Path(arguments.output or Path("runs") / "router" / Path(arguments.config).stem)
     report, config = None if arguments.json else _report, load_config(arguments.config, rest)
     summary = train(config, folder, report, overwrite=arguments.overwrite, resume=arguments.resume)
-    told = "{learner}, seed {seed}: reward {reward:.4f} of at best {optimal:.4f} ({fraction_of_optimal:.3f} of the optimum) on "
-    told += "{episodes} held-out episodes\n{steps} steps, {seconds} s; run folder: "
+    told = "{learner}, seed {seed}: reward {reward} on {episodes} held-out episodes"
+    told += ", at best {optimal:.4f} ({fraction_of_optimal:.3f} of the optimum)" if "optimal" in summary else ""
+    told += "\n{steps} steps, {seconds} s; run folder: "
     out(json.dumps(summary) if arguments.json else told.format(**summary) + str(folder))
     return 0
 
@@ -81,6 +82,8 @@ def select(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _report(row: dict[str, Any]) -> None:
+    if "held_out" in row:
+        out("step {step} of {steps}: reward {reward:.3f}, {held_out} on held-out episodes".format(**row))
     if "fraction_of_optimal" in row:
         told = "step {step} of {steps}: reward {reward:.3f}, {fraction_of_optimal:.3f} of the optimum on held-out episodes"
         out(told.format(**row))

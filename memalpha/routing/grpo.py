@@ -2,9 +2,10 @@
 
 The advantage of an agent with weight w (the group-relative reward of Shao et al., arXiv 2402.03300, section 4.1, between agents):
 
-    (1 - w) * normalised(own GAE advantage) + w * relative,      relative = (return - mean of the group) / deviation of the group
+    (1 - w) * own GAE advantage / its root mean square + w * relative,    relative = (return - the group's mean) / its deviation
 
-Departure from the public code: a difference, not a factor, which flips sign or explodes for rewards at or below zero.
+Departures from the public code: a difference, not a factor, which flips sign or explodes for rewards at or below zero; own
+advantages are scaled, not centred: where every choice of a small batch failed, centring would leave nothing to learn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from memalpha.config import Options, Share
 from memalpha.errors import InputError
 from memalpha.policies import PolicyOptions, Shape, make_policy
 from memalpha.routing.learner import PPO, seeds_of
-from memalpha.routing.ppo import Agent, Batch, PPOOptions, normalised
+from memalpha.routing.ppo import Agent, Batch, PPOOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class GroupOptions(Options):
 def make_agents(
     shape: Shape, policy: PolicyOptions, options: PPOOptions, group: GroupOptions, seed: int, device: str = "cpu"
 ) -> list[Agent]:
-    """Return agents with different first weights and entropy bonuses; ``learn`` normalises their advantages."""
+    """Return agents with different first weights and entropy bonuses; ``learn`` scales their advantages."""
     entropies = group.entropies or (options.entropy,) * len(group.relative_weights)
     return [
         Agent(make_policy(shape, policy, own).to(device), replace(options, entropy=entropy, normalise=False))
@@ -66,7 +67,8 @@ def learn(agents: Sequence[Agent], weights: Sequence[float], batches: Sequence[B
     reports = []
     relative = relative_returns([batch.returns for batch in batches])
     for agent, weight, batch, own, own_seed in zip(agents, weights, batches, relative, seeds_of(seed, len(agents)), strict=True):
-        mixed = (1 - weight) * normalised(batch.advantages) + weight * own
+        scaled = batch.advantages / (batch.advantages.square().mean().sqrt() + 1e-8)
+        mixed = (1 - weight) * scaled + weight * own
         reports.append({**agent.update(batch._replace(advantages=mixed), own_seed), "standing": float(own.mean())})
     return reports
 

@@ -15,8 +15,12 @@ from torch import Tensor
 from memalpha.errors import InputError
 from memalpha.policies import Policy, PolicyOptions, Shape, make_policy, mean_probabilities
 from memalpha.routing.advantages import gae
-from memalpha.routing.ppo import Agent, Batch, PPOOptions, pack, unpack
-from memalpha.routing.tasks import Episodes, Floats, Task
+from memalpha.routing.environment import EnvironmentTask
+from memalpha.routing.logged import LogTask
+from memalpha.routing.ppo import Agent, Batch, Experience, PPOOptions, pack, unpack
+from memalpha.routing.tasks import Episodes, Floats, SectionTask, SyntheticTask
+
+Task = SyntheticTask | SectionTask | EnvironmentTask | LogTask
 
 
 def seeds_of(seed: int, n: int) -> list[int]:
@@ -37,10 +41,15 @@ class Steps(NamedTuple):
     ratios: Tensor
 
 
+def begin(task: Any, n: int, seed: int) -> Any:
+    """Return ``n`` episodes of a task, or copies of an environment, in lockstep."""
+    return task.episodes(n, seed) if isinstance(task, EnvironmentTask) else Episodes(task, n, seed)
+
+
 @torch.no_grad()
 def collect(task: Task, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]) -> Steps:
     """Take ``length`` (T) steps in each of ``episodes`` (N) fresh episodes, shared equally; ``seeds``: of task and actions."""
-    running, generator = Episodes(task, episodes, seeds[0]), torch.Generator().manual_seed(seeds[1])
+    running, generator = begin(task, episodes, seeds[0]), torch.Generator().manual_seed(seeds[1])
 
     def shares(observations: Tensor) -> list[tuple[Policy, Tensor]]:
         return list(zip(policies, observations.chunk(len(policies)), strict=True))
@@ -52,10 +61,10 @@ def collect(task: Task, policies: Sequence[Policy], episodes: int, length: int, 
     for t in range(length):
         seen = torch.from_numpy(running.observe())
         actions, log_probs = map(torch.cat, zip(*(_draw(p, part, generator) for p, part in shares(seen)), strict=True))
-        rewards, ended, reached = running.step(actions.numpy())
+        rewards, ended, cut, reached = running.step(actions.numpy())
         over = torch.from_numpy(ended)
         after = torch.zeros(episodes) if over.all() else torch.where(over, 0.0, values(torch.from_numpy(reached)))
-        earned, last = torch.as_tensor(rewards, dtype=torch.float32), over | (t == length - 1)
+        earned, last = torch.as_tensor(rewards, dtype=torch.float32), over | torch.from_numpy(cut) | (t == length - 1)
         rows.append((seen, actions, log_probs, earned, values(seen), after, last, torch.ones(episodes)))
     return Steps(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
@@ -65,18 +74,6 @@ def _draw(policy: Policy, observations: Tensor, generator: torch.Generator) -> t
     log_probs = policy.log_probs(observations)
     drawn = torch.multinomial(log_probs.exp().flatten(0, 1), 1, generator=generator).view(log_probs.shape[:2])
     return drawn, log_probs.gather(-1, drawn[..., None]).squeeze(-1)
-
-
-class Experience(NamedTuple):
-    """Old steps in order, (n, ...): ``log_probs`` (n,) of the joint action when it was taken; ``reached``: the next observation."""
-
-    observations: Tensor
-    actions: Tensor
-    log_probs: Tensor
-    rewards: Tensor
-    reached: Tensor
-    terminated: Tensor
-    last: Tensor
 
 
 @torch.no_grad()
@@ -109,13 +106,17 @@ class PPO:
         many = len(self.agents)
         if episodes % many:
             raise InputError(f"{episodes} episodes (envs) for {many} agents", expected="a multiple of the agents")
-        steps = collect(task, [agent.policy for agent in self.agents], episodes, length, collecting)
         for agent in self.agents:
             agent.set_rates(share_left)
-        parts = [Steps(*own) for own in zip(*(tensor.chunk(many, dim=1) for tensor in steps), strict=True)]
+        if isinstance(task, LogTask):
+            drawn = [task.draw(episodes // many * length, own) for own in seeds_of(collecting[0], many)]
+            parts = [replay(a.policy, rows, a.options.max_ratio) for a, rows in zip(self.agents, drawn, strict=True)]
+        else:
+            steps = collect(task, [agent.policy for agent in self.agents], episodes, length, collecting)
+            parts = [Steps(*own) for own in zip(*(tensor.chunk(many, dim=1) for tensor in steps), strict=True)]
         batches = [batch_of(own, agent.options) for own, agent in zip(parts, self.agents, strict=True)]
-        learned = self.learn(batches, batch_seed, [float(part.rewards.flatten().double().numpy().mean()) for part in parts])
-        return {"reward": float(steps.rewards.mean()), **learned}
+        rewards = [float(part.rewards.double().mean()) for part in parts]
+        return {"reward": float(np.mean(rewards)), **self.learn(batches, batch_seed, rewards)}
 
     def learn(self, batches: Sequence[Batch], seed: int, rewards: Sequence[float]) -> dict[str, float]:
         """Update from a batch and a mean reward per agent; return the metrics."""

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from memalpha.errors import InputError
 from memalpha.policies import Shape
-from memalpha.routing.tasks import Episodes, Floats, Integers, Task
+from memalpha.routing.learner import Task, begin
+from memalpha.routing.logged import LogTask
+from memalpha.routing.tasks import Floats, Integers
 
 
 class LinUCB:
@@ -27,7 +29,11 @@ class LinUCB:
 
     def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
         """Act by upper confidence bounds and learn after every step; as ``PPO.update``."""
-        running, earned = Episodes(task, episodes, seed), []
+        if isinstance(task, LogTask):
+            rows = task.draw(episodes * length, seed)
+            self.observe(rows.observations.numpy(), rows.actions.numpy(), rows.rewards.double().numpy())
+            return {"reward": float(rows.rewards.mean())}
+        running, earned = begin(task, episodes, seed), []
         for _ in range(length):
             seen = running.observe()
             actions = self.estimates(seen, self.alpha).argmax(axis=-1)

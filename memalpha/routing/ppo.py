@@ -72,6 +72,18 @@ class Batch(NamedTuple):
     weights: Tensor
 
 
+class Experience(NamedTuple):
+    """Old steps in order, (n, ...): ``log_probs`` (n,) of the joint action when it was taken; ``reached``: the next observation."""
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    rewards: Tensor
+    reached: Tensor
+    terminated: Tensor
+    last: Tensor
+
+
 def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of a minibatch, and its parts by name; ``per_decider`` clips each decider's ratio (MAPPO), not the joint."""
     log_probs = policy.log_probs(batch.observations)  # (n, K, A)

@@ -19,11 +19,13 @@ from memalpha.config import Options, parse, read
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
 from memalpha.retrieval.embedders import make_embedder
+from memalpha.routing.environment import EnvironmentOptions, EnvironmentTask
 from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
-from memalpha.routing.learner import MAPPO, PPO
+from memalpha.routing.learner import MAPPO, PPO, Task, begin
 from memalpha.routing.linucb import LinUCB
+from memalpha.routing.logged import LogOptions, LogTask, read_log, split_log
 from memalpha.routing.ppo import PPOOptions
-from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, Task
+from memalpha.routing.tasks import Floats, Integers, SectionOptions, SectionTask, SyntheticOptions, SyntheticTask
 from memalpha.runs import RunFolder, environment
 
 Learner = PPO | LinUCB
@@ -36,8 +38,8 @@ class RunOptions(Options):
 
     Attributes:
         learner: ``mappo``, ``grpo``, ``ppo`` or ``linucb``.
-        task: ``synthetic`` or ``sections``.
-        task_options: Options of the task: ``SyntheticOptions`` or ``SectionOptions``.
+        task: ``synthetic``, ``sections``, ``log`` (rows of a log) or ``environment`` (one's own).
+        task_options: Its options: ``SyntheticOptions``, ``SectionOptions``, ``LogOptions`` or ``EnvironmentOptions``.
         eval_options: Those that differ for the held-out task.
         seed: Draws first weights, actions and minibatches; the task has its own seed.
         steps: Steps over all agents and episodes; the last update may exceed it by less than one update.
@@ -49,7 +51,7 @@ class RunOptions(Options):
     """
 
     learner: Literal["mappo", "grpo", "ppo", "linucb"] = "mappo"
-    task: Literal["synthetic", "sections"] = "synthetic"
+    task: Literal["synthetic", "sections", "log", "environment"] = "synthetic"
     task_options: Mapping[str, Any] = field(default_factory=dict)
     eval_options: Mapping[str, Any] = field(default_factory=dict)
     seed: NonNegativeInt = 42
@@ -98,11 +100,24 @@ def make_tasks(config: RouterConfig) -> tuple[Task, Task]:
     other = {**options, **config.run.eval_options}
     if config.run.task == "synthetic":
         return SyntheticTask(read(SyntheticOptions, options, what)), SyntheticTask(read(SyntheticOptions, other, what))
+    if config.run.task == "environment":
+        return EnvironmentTask(read(EnvironmentOptions, options, what)), EnvironmentTask(read(EnvironmentOptions, other, what))
+    if config.run.task == "log":
+        return log_tasks(read(LogOptions, options, what), read(LogOptions, other, what))
     train, held_out = read(SectionOptions, options, what), read(SectionOptions, other, what)
     if train.embedder != held_out.embedder:
         raise InputError(f"the held-out task has embedder {held_out.embedder!r}", expected=train.embedder)
     embedder = make_embedder(train.embedder)
     return SectionTask(train, embedder), SectionTask(held_out, embedder)
+
+
+def log_tasks(options: LogOptions, held_out: LogOptions) -> tuple[LogTask, LogTask]:
+    """Return the task of the rows to train on and of those held out: another file, or a share of the prompts."""
+    log, embedder = read_log(options), make_embedder(options.embedder)
+    names = [sorted(set(column)) for column in zip(*log.routes, strict=True)]
+    first, second = (log, read_log(held_out)) if held_out.rows != options.rows else split_log(log, options.held_out)
+    train = LogTask(first, names, embedder, options.embedder)
+    return train, LogTask(second, names, embedder, options.embedder, train)
 
 
 def make_learner(config: RouterConfig, shape: Shape) -> Learner:
@@ -125,13 +140,26 @@ def fit(learner: Learner, task: Task, run: RunOptions, first: int = 0) -> Iterat
 
 
 def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str, Any]:
-    """Return mean return and mean best expected return of a learner's greedy choices on held-out episodes."""
+    """Return the mean return of a learner's greedy choices on held-out episodes, and the best expected one where it is known."""
+
+    def greedy(seen: Floats) -> Integers:
+        return np.asarray(learner.probabilities(seen).argmax(axis=-1))
+
+    if isinstance(task, LogTask):
+        return task.estimate(np.eye(task.shape.choices)[greedy(task.embeddings)])
+    if isinstance(task, EnvironmentTask):
+        copies, earned, ends = begin(task, episodes, seed), np.zeros(episodes), np.zeros(episodes, dtype=bool)
+        while not ends.all():
+            rewards, terminated, truncated, _ = copies.step(greedy(copies.observe()))
+            earned += np.where(ends, 0.0, rewards)
+            ends |= terminated | truncated
+        return {"reward": float(earned.mean()), "stderr": float(earned.std() / episodes**0.5), "episodes": episodes}
     state = task.held_out(episodes, seed)
     optimal = task.optimum(state)
     returns = np.zeros(len(optimal))
     running = np.arange(len(optimal))
     while len(running):
-        actions = learner.probabilities(task.observe(state)).argmax(axis=-1)
+        actions = greedy(task.observe(state))
         state, rewards, ended = task.act(state, actions, None)
         returns[running] += rewards
         running, state = running[~ended], tuple(array[~ended] for array in state)
@@ -159,7 +187,9 @@ def train(
     for updates, metrics in fit(learner, task, run, first):
         row = {"step": updates * run.update_every, **metrics}
         if run.eval_every and updates % run.eval_every == 0:
-            row["fraction_of_optimal"] = measure(learner, held_out, run.eval_size, run.seed)["fraction_of_optimal"]
+            measured = measure(learner, held_out, run.eval_size, run.seed)
+            name = "fraction_of_optimal" if "optimal" in measured else "reward"
+            row[name.replace("reward", "held_out")] = measured[name]
         folder.append_line("metrics.jsonl", row)
         if report:
             report({**row, "steps": kind["steps"]})

@@ -8,9 +8,9 @@
 
 Several steps: ``observe(..., next_observation=(query, context), done=False)``, then ``select(query, context, after=selection)``.
 Exploring, agents take turns, an episode each, and draw from their own probabilities; greedy, the group takes the highest mean
-probability. Learning is that of multi-agent GRPO (``grpo.learn``) on GAE. What an older policy chose is weighted by its ratio
-(``advantages``), so outcomes may come late, and the buffer can be learned from again. Departure from the public selector: features
-are embeddings, not random numbers.
+probability. Learning is that of multi-agent GRPO (``grpo.learn``) on GAE. What another agent or an older policy chose is
+weighted by its ratio (``advantages``): all agents learn from all steps, outcomes may come late, the buffer can be trained from.
+Departure from the public selector: features are embeddings, not random numbers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from memalpha.errors import InputError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.grpo import GroupOptions, learn, make_agents
-from memalpha.routing.learner import Experience, batch_of, replay, seeds_of
-from memalpha.routing.ppo import Agent, PPOOptions, pack, unpack
+from memalpha.routing.learner import batch_of, replay, seeds_of
+from memalpha.routing.ppo import Agent, Experience, PPOOptions, pack, unpack
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length
 Evaluator = Callable[[str, str], float]  # how good a context is for a query
@@ -49,6 +49,7 @@ class SelectorOptions(Options):
 
     Attributes:
         update_every: Observations between updates (0 = only when ``update`` is called).
+        replay: Earlier observations that an update also learns from.
         capacity: Most steps of the buffer, and most choices that wait for an outcome; the oldest are dropped.
         embedder: Makes the features, unless a function does.
         policy: Networks of every agent, ``separate``.
@@ -59,6 +60,7 @@ class SelectorOptions(Options):
     """
 
     update_every: NonNegativeInt = 100
+    replay: NonNegativeInt = 0
     capacity: PositiveInt = 10_000
     embedder: str = "minilm"
     policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(256, 128)))
@@ -194,30 +196,24 @@ class ToolSelector:
 
     def update(self) -> dict[str, float]:
         """Learn from the observations since the last update; returns figures such as ``agent_0/kl``, none without observations."""
-        fresh, self._fresh = list(islice(self.buffer, len(self.buffer) - self._fresh, None)), 0
-        return self._learn(fresh)
+        if not self._fresh:
+            return {}
+        first = max(0, len(self.buffer) - self._fresh - self.options.replay)
+        self._fresh = 0
+        return self._learn(list(islice(self.buffer, first, None)))
 
     def train(self, passes: int = 1) -> list[dict[str, float]]:
         """Learn from the whole buffer (off policy), an update each pass; returns their reports."""
-        return [self._learn(list(self.buffer)) for _ in range(passes)]
+        return [self._learn(list(self.buffer)) for _ in range(passes if self.buffer else 0)]
 
     def _learn(self, steps: Sequence[_Step]) -> dict[str, float]:
-        if not steps:
-            return {}
         seed = int(np.random.SeedSequence([self.options.seed, self.updates]).generate_state(1)[0])
-        shares: dict[int, list[_Step]] = {}
-        for step in sorted(steps, key=lambda step: (step.episode, step.number)):
-            shares.setdefault(step.agent % len(self._agents), []).append(step)
-        learners, batches = sorted(shares), []
-        for i in learners:
-            agent = self._agents[i]
-            experience = Experience(*(column.to(self.options.device) for column in _columns(shares[i])))
-            batches.append(batch_of(replay(agent.policy, experience, agent.options.max_ratio), agent.options))
-        weights = [self.options.group.relative_weights[i] for i in learners]
-        reports = learn([self._agents[i] for i in learners], weights, batches, seed)
+        ordered = sorted(steps, key=lambda step: (step.episode, step.number))
+        team = Experience(*(column.to(self.options.device) for column in _columns(ordered)))
+        batches = [batch_of(replay(agent.policy, team, agent.options.max_ratio), agent.options) for agent in self._agents]
+        reports = learn(self._agents, self.options.group.relative_weights, batches, seed)
         self.updates += 1
-        pairs = zip(learners, reports, strict=True)
-        return {f"agent_{i}/{name}": value for i, report in pairs for name, value in report.items()}
+        return {f"agent_{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()}
 
     def save(self, path: str | Path) -> None:
         """Write all there is: tools, options, agents, optimizers, buffer, choices without an outcome, random state."""
@@ -299,7 +295,7 @@ def _embedding(name: str) -> Features:
 
 
 def _columns(steps: Sequence[_Step]) -> Experience:
-    """Return an agent's steps, sorted by episode; a step is its episode's last one here if its successor does not follow it."""
+    """Return steps, sorted by episode; a step is its episode's last one here if its successor does not follow it."""
     following = [later.after == step.number for step, later in pairwise(steps)] + [False]
     return Experience(
         torch.stack([step.features for step in steps]),

@@ -256,13 +256,10 @@ def remember(instance: Instance, schema: MemorySchema, wording: str) -> Memory:
     return memory
 
 
-Task = SyntheticTask | SectionTask
-
-
 class Episodes:
     """``n`` episodes of a task in lockstep; one that ends is followed by another at once."""
 
-    def __init__(self, task: Task, n: int, seed: int) -> None:
+    def __init__(self, task: SyntheticTask | SectionTask, n: int, seed: int) -> None:
         self.task, self._rng = task, np.random.default_rng(seed)
         self._state = task.start(n, self._rng)
 
@@ -270,8 +267,8 @@ class Episodes:
         """Return the observations, shape (n, size)."""
         return self.task.observe(self._state)
 
-    def step(self, actions: Integers) -> tuple[NDArray[np.float64], NDArray[np.bool_], Floats]:
-        """Take one step by ``actions`` (n, K); returns rewards (n,), ended (n,) and observations before any restart."""
+    def step(self, actions: Integers) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Floats]:
+        """Take one step by ``actions`` (n, K); returns rewards, terminated, truncated (n,) and observations before any restart."""
         state, rewards, ended = self.task.act(self._state, actions, self._rng)
         reached = self.task.observe(state)
         if ended.any():
@@ -279,4 +276,4 @@ class Episodes:
             for array, fresh in zip(state, self.task.start(int(ended.sum()), self._rng), strict=True):
                 array[ended] = fresh
         self._state = state
-        return rewards, ended, reached
+        return rewards, ended, np.zeros_like(ended), reached

@@ -116,14 +116,16 @@ def test_advantages_run_over_an_agents_episodes_and_stop_where_a_step_is_missing
     assert (first.agent, second.agent, third.agent, other.agent, unknown.agent) == (0, 0, 0, 1, 1)
     cut = made.select("a")
     made.observe(cut, 3.0, next_observation=("b", "1"), done=False)  # another episode of agent 0, cut off here
-    values = {key: made._agents[0].policy.value(made._features(*key)[None]).item() for key in (("a", ""), ("b", "1"), ("c", "2"))}
+    keys = ("a", ""), ("b", "1"), ("c", "2"), ("x", "")
+    a, b, c, x = (made._agents[0].policy.value(made._features(*key)[None]).item() for key in keys)
     made.update()
-    a, b, c = values.values()
     d = [0.5 + 0.99 * b - a, 1.0 + 0.99 * c - b, 2.0 - c]
     most = 0.99 * 0.95
-    expected = [d[0] + most * d[1] + most**2 * d[2], d[1] + most * d[2], d[2], 3.0 + 0.99 * b - a]
+    expected = [d[0] + most * d[1] + most**2 * d[2], d[1] + most * d[2], d[2], 5.0 - x, 3.0 + 0.99 * b - a]
     assert kept[0][2][0].advantages.tolist() == pytest.approx(expected, abs=1e-5)
-    assert kept[0][2][1].returns.tolist() == pytest.approx([5.0]) and kept[0][2][0].weights.tolist() == pytest.approx([1.0] * 4)
+    ratio = other.agents[0][other.tool] / other.agents[1][other.tool]  # every agent learns from the team's steps
+    assert kept[0][2][0].weights.tolist() == pytest.approx([1.0] * 3 + [ratio, 1.0], rel=1e-5)
+    assert kept[0][2][1].returns[3].item() == pytest.approx(5.0)
 
 
 def test_late_outcomes_are_weighted_by_how_the_policy_changed_and_the_buffer_can_be_trained_from(monkeypatch, tmp_path):
@@ -138,7 +140,11 @@ def test_late_outcomes_are_weighted_by_how_the_policy_changed_and_the_buffer_can
     now = logits_of(made, WANTS["count"].format("Zora"))[late.agent][list(TOOLS).index(late.tool)].item()
     made.observe(late, 1.0)
     made.update()
-    assert kept[0][0].weights.tolist() == pytest.approx([now / late.probabilities[late.tool]], rel=1e-4)
+    assert kept[0][late.agent].weights.tolist() == pytest.approx([now / late.probabilities[late.tool]], rel=1e-4)
+    made.options = replace(made.options, replay=3)
+    made.observe(made.select("a"), 0.0)
+    made.update()
+    assert len(kept[1][0].weights) == 4  # the new step and three before it
     made.save(tmp_path / "used.pt")
     fresh = selector(replace(never(), seed=5, group=GroupOptions((0.5,))))  # another team, never used
     assert right(fresh) < 1
