@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from memalpha.agent import archive
@@ -21,6 +21,7 @@ from memalpha.data.pools import pools
 from memalpha.data.synthetic import article
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains
 from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind, OperationResult
 
@@ -175,3 +176,19 @@ def excerpt(words: Sequence[str], count: int) -> str:
     starts = range(max(1, len(words) - count + 1))
     best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
     return " ".join(words[best : best + count]).strip(_EDGES)
+
+
+def remember(instance: Instance, schema: MemorySchema, wording: str) -> Memory:
+    """Return the memory of a generated dialogue after its last session, with all facts kept and corrected."""
+    rng, memory = random.Random(f"{instance.id}:0"), Memory(schema)
+    teacher = TeacherConfig(style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim")
+    for t, chunk in enumerate(instance.chunks):
+        for operation in teacher_operations(instance, t, memory, rng, teacher):
+            said = operation.content
+            if wording == "verbatim" and said is not None:  # the dialogue's own line
+                facts = [fact for fact in instance.facts if fact.chunk == t]
+                value = next(fact.value for fact in facts if said.startswith(f"{fact.subject} {fact.attribute} {fact.value}"))
+                lines = [line for line in chunk.text.splitlines() if line.startswith(f"{said.split()[0]}: ")]
+                said = next(line for line in lines if contains(line, value))
+            memory.apply(replace(operation, content=said), chunk=t, time=chunk.time)
+    return memory

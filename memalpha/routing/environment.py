@@ -18,12 +18,7 @@ from memalpha.routing.tasks import Floats, Integers
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentOptions(Options):
-    """An environment.
-
-    Attributes:
-        environment: MODULE:CLASS of a ``gymnasium.Env``, installed or in the working directory, or the id of a registered one.
-        arguments: What it is made with.
-    """
+    """An environment: MODULE:CLASS of a ``gymnasium.Env``, or the id of a registered one, and what it is made with."""
 
     environment: str
     arguments: Mapping[str, Any] = field(default_factory=dict)

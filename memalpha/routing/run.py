@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, parse, read
+from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
 from memalpha.retrieval.embedders import make_embedder
@@ -23,7 +24,7 @@ from memalpha.routing.environment import EnvironmentOptions, EnvironmentTask
 from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
 from memalpha.routing.learner import MAPPO, PPO, Task, begin
 from memalpha.routing.linucb import LinUCB
-from memalpha.routing.logged import LogOptions, LogTask, read_log, split_log
+from memalpha.routing.logged import LogTask
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import Floats, Integers, SectionOptions, SectionTask, SyntheticOptions, SyntheticTask
 from memalpha.runs import RunFolder, environment

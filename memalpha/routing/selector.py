@@ -45,29 +45,17 @@ Progress = Callable[[int, Mapping[str, float]], None]  # called with each agent'
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions(Options):
-    """Options of a selector.
+    """Options of a selector."""
 
-    Attributes:
-        update_every: Observations between updates (0 = only when ``update`` is called).
-        replay: Earlier observations that an update also learns from.
-        capacity: Most steps of the buffer, and most choices that wait for an outcome; the oldest are dropped.
-        embedder: Makes the features, unless a function does.
-        policy: Networks of every agent, ``separate``.
-        ppo: The update.
-        group: The agents.
-        seed: Draws first weights, explored tools and minibatches.
-        device: Torch device of the networks.
-    """
-
-    update_every: NonNegativeInt = 100
-    replay: NonNegativeInt = 0
-    capacity: PositiveInt = 10_000
-    embedder: str = "minilm"
-    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(256, 128)))
+    update_every: NonNegativeInt = 100  # observations between updates (0 = only when ``update`` is called)
+    replay: NonNegativeInt = 0  # earlier observations that an update also learns from
+    capacity: PositiveInt = 10_000  # most steps of the buffer, and choices that wait for an outcome; the oldest are dropped
+    embedder: str = "minilm"  # makes the features, unless a function does
+    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(256, 128)))  # every agent's, ``separate``
     ppo: PPOOptions = field(default_factory=PPOOptions)
     group: GroupOptions = field(default_factory=lambda: GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01)))
-    seed: NonNegativeInt = 0
-    device: str = "cpu"
+    seed: NonNegativeInt = 0  # draws first weights, explored tools and minibatches
+    device: str = "cpu"  # torch device of the networks
 
     def check(self) -> None:
         """Check that an update's steps fit into the buffer and that tools can be added to the networks."""

@@ -14,7 +14,6 @@ question's accuracy minus ``cost`` times the share of entries searched. Each gen
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
@@ -26,7 +25,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from memalpha.config import Options
 from memalpha.data.pools import Split, Templates, pools
 from memalpha.data.synthetic import PRESETS, generate
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import remember
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
@@ -37,7 +36,7 @@ from memalpha.qa.metrics import contains
 from memalpha.qa.readers import RecallReader
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Instance, Question
+from memalpha.types import Question
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -238,22 +237,6 @@ class _Within:
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
         return self._retriever.search(query, k, self._names) if self._names else []
-
-
-def remember(instance: Instance, schema: MemorySchema, wording: str) -> Memory:
-    """Return the memory of a generated dialogue after its last session, with all facts kept and corrected."""
-    rng, memory = random.Random(f"{instance.id}:0"), Memory(schema)
-    teacher = TeacherConfig(style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim")
-    for t, chunk in enumerate(instance.chunks):
-        for operation in teacher_operations(instance, t, memory, rng, teacher):
-            said = operation.content
-            if wording == "verbatim" and said is not None:  # the dialogue's own line
-                facts = [fact for fact in instance.facts if fact.chunk == t]
-                value = next(fact.value for fact in facts if said.startswith(f"{fact.subject} {fact.attribute} {fact.value}"))
-                lines = [line for line in chunk.text.splitlines() if line.startswith(f"{said.split()[0]}: ")]
-                said = next(line for line in lines if contains(line, value))
-            memory.apply(replace(operation, content=said), chunk=t, time=chunk.time)
-    return memory
 
 
 class Episodes:

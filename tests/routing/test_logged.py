@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from memalpha.cli import run as command
+from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError
 from memalpha.policies import Checkpoint, PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.learner import MAPPO, collect
 from memalpha.routing.linucb import LinUCB
-from memalpha.routing.logged import LogOptions, LogTask, logistic, read_log, split_log
+from memalpha.routing.logged import LogTask, logistic
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.run import log_tasks, measure
 
