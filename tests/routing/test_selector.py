@@ -110,21 +110,23 @@ def test_advantages_run_over_an_agents_episodes_and_stop_where_a_step_is_missing
     second = made.select("b", "1", after=first)
     third = made.select("c", "2", after=second)
     unknown = made.select("c", after=other)  # its outcome never comes
+    later = made.select("y", after=unknown)
+    made.observe(later, 2.0)
     made.observe(first, 0.5, next_observation=("b", "1"), done=False)
     made.observe(third.number, 2.0)
     made.observe(second, 1.0, next_observation=("c", "2"), done=False)
     assert (first.agent, second.agent, third.agent, other.agent, unknown.agent) == (0, 0, 0, 1, 1)
     cut = made.select("a")
     made.observe(cut, 3.0, next_observation=("b", "1"), done=False)  # another episode of agent 0, cut off here
-    keys = ("a", ""), ("b", "1"), ("c", "2"), ("x", "")
-    a, b, c, x = (made._agents[0].policy.value(made._features(*key)[None]).item() for key in keys)
+    keys = ("a", ""), ("b", "1"), ("c", "2"), ("x", ""), ("y", "")
+    a, b, c, x, y = (made._agents[0].policy.value(made._features(*key)[None]).item() for key in keys)
     made.update()
     d = [0.5 + 0.99 * b - a, 1.0 + 0.99 * c - b, 2.0 - c]
     most = 0.99 * 0.95
-    expected = [d[0] + most * d[1] + most**2 * d[2], d[1] + most * d[2], d[2], 5.0 - x, 3.0 + 0.99 * b - a]
+    expected = [d[0] + most * d[1] + most**2 * d[2], d[1] + most * d[2], d[2], 5.0 - x, 2.0 - y, 3.0 + 0.99 * b - a]
     assert kept[0][2][0].advantages.tolist() == pytest.approx(expected, abs=1e-5)
-    ratio = other.agents[0][other.tool] / other.agents[1][other.tool]  # every agent learns from the team's steps
-    assert kept[0][2][0].weights.tolist() == pytest.approx([1.0] * 3 + [ratio, 1.0], rel=1e-5)
+    ratios = [step.agents[0][step.tool] / step.agents[1][step.tool] for step in (other, later)]  # all learn from the team's steps
+    assert kept[0][2][0].weights.tolist() == pytest.approx([1.0] * 3 + [*ratios, 1.0], rel=1e-5)
     assert kept[0][2][1].returns[3].item() == pytest.approx(5.0)
 
 
