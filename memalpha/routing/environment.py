@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memalpha.config import Options
+from memalpha.config import Options, load_function
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.policies import Shape
-from memalpha.config import load_function
 from memalpha.routing.tasks import Floats, Integers
 
 
