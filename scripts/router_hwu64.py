@@ -54,7 +54,7 @@ def logged(texts, labels, names, chances, rng):
     return Log(list(texts), [(names[route],) for route in chosen], rewards, shares)
 
 
-def run(seed, train, test, embedder, names, labelled=600):
+def run(seed, train, test, embedder, names, updates, labelled=600):
     """Return a row for each learner: the estimate from the held-out log, and the share that is truly right."""
     rng, index = np.random.default_rng(seed), {name: i for i, name in enumerate(names)}
     old = [np.array([index[label] for label in part]) for part in (train[1][:labelled], test[1])]
@@ -65,7 +65,7 @@ def run(seed, train, test, embedder, names, labelled=600):
         logs.append(logged(texts, labels, names, chances, rng))
     task, held = (LogTask(log, [names], embedder, "minilm") for log in logs)
     learner, bandit = MAPPO(task.shape, PolicyOptions("team", hidden=(128,)), PPO, seed), LinUCB(task.shape)
-    for i in range(UPDATES):
+    for i in range(updates):
         learner.update(task, ROWS, 1, 1000 * seed + i, 1.0)
     bandit.observe(task.embeddings, task.actions, task.rewards)
     weighted = logistic(task.embeddings, task.actions[:, 0], task.rewards / task.probabilities, len(names))
@@ -78,13 +78,13 @@ def run(seed, train, test, embedder, names, labelled=600):
     return rows
 
 
-def main(folder, seeds=3, rows=3600, embedder="minilm"):
+def main(folder, seeds=3, rows=3600, embedder="minilm", updates=UPDATES):
     began = time.perf_counter()
     train, test = sentences(folder, "train", rows, 0), sentences(folder, "test", 10**6, 0)
     texts = list(dict.fromkeys([*train[0], *test[0]]))
     held = Embedded(texts, make_embedder(embedder).embed(texts))
     names = sorted(set(train[1]) | set(test[1]))
-    runs = [run(seed, train, test, held, names) for seed in range(seeds)]
+    runs = [run(seed, train, test, held, names, updates) for seed in range(seeds)]
     command = ["python", "scripts/router_hwu64.py", "FOLDER"]
     spent = {"command": command, "seeds": list(range(seeds)), "seconds": round(time.perf_counter() - began, 1)}
     return {**spent, "environment": environment(), "intents": len(names), "train": rows - 600, "test": len(test[0]), "runs": runs}

@@ -140,6 +140,16 @@ def test_mappo_and_linucb_learn_from_a_skewed_log_with_two_actors(tmp_path, caps
     assert Checkpoint.load(tmp_path / "run").routes["workers"] == [sorted(WORDS)]
 
 
+@pytest.mark.skipif(not HWU64.is_dir(), reason="the sentences of HWU64 are not in shared/data/nlu_hwu64")
+def test_the_estimate_from_a_log_of_real_sentences_is_near_the_truth():
+    from router_hwu64 import main
+
+    (rows,) = main(HWU64, seeds=1, rows=1200, embedder="hashing", updates=1)["runs"]
+    assert set(rows) == {"the policy that logged", "logistic regression, weighted", "LinUCB", "MAPPO"}
+    told = rows["the policy that logged"]
+    assert told["right"] > 10 / 64 and abs(told["reward"] - told["right"]) < 3 * told["stderr"] < 0.5
+
+
 # ------------------------------------------------------------------------------------------------ environments of one's own
 gymnasium = pytest.importorskip("gymnasium")
 

@@ -230,3 +230,12 @@ def test_the_command_line_selects_learns_and_refuses(tmp_path, capsys):
         assert command(["router", "select", *wrong, *place]) == 1 and named in capsys.readouterr().err
     (tmp_path / "tools.json").write_text(json.dumps({**tools, "tools": {"ask": "asks", "count": "counts"}}))
     assert command(["router", "select", "a", *place]) == 1 and "search" in capsys.readouterr().err
+
+
+def test_it_recovers_when_the_best_tool_changes_and_gae_beats_the_bandit_over_three_steps():
+    from tool_selection import change, steps
+
+    rewards, known = change(0)
+    assert known == [1.0, 1.0]  # the greedy tools are right at the change, and 200 selections after it
+    assert np.mean(rewards[-50:]) > np.mean(rewards[300:350]) + 0.2
+    assert (steps(0, gae=True), steps(0, gae=False, episodes=100)) == (pytest.approx(1.0), pytest.approx(0.3))
