@@ -80,7 +80,7 @@ class Conversation:
 
     def _answer(self, message: str) -> None:
         self._last = reply = self.agent.ask(message, namespace=self.namespace)
-        told = reply.known or "?" in message
+        told = "?" in message or reply.source is not None  # of a statement, a small reader may repeat a word as its answer
         if told:
             self._tell(reply)
         today = self._clock().date().isoformat()
