@@ -147,7 +147,7 @@ class _Life(World):
         self.name = names[0][0] if named and not self.friends else ""
         speakers = [_Person(name, name, name, he) for name, he in names[:2]]
         if not self.friends:
-            speakers = [_Person(self.name or "User", "User", self.name or "User", names[0][1])]
+            speakers = [_Person("User", "User", "User", names[0][1])]
         self.speakers, self.folk = [person.speaker for person in speakers], {person.subject: person for person in speakers}
         for number in range(2 + (options.n_chunks > 3) + (options.n_chunks > 8)):
             owner, friend = rng.choice(speakers), number < 2 and rng.random() < 0.3
@@ -163,12 +163,17 @@ class _Life(World):
                     self.things[person.subject, trait.word] = left[trait.word].pop() if left[trait.word] else ""
                     self.all_slots.append(Slot(person.subject, trait.word, trait.multiple))
         self.forms, self.used = dict[str, tuple[str, ...]](), set[str]()
+        self.notes = dict[tuple[str, str, str], str]()  # by subject, attribute, value
         self.habits = {speaker: {habit for habit, share in _HABITS.items() if rng.random() < share} for speaker in self.speakers}
 
     # -------------------------------------------------------------------------------------------- facts
     def allows(self, slot: Slot, action: FactAction) -> bool:
         unused = action is FactAction.RETRACT or self._unused(self.traits[slot.attribute])
         return bool(unused and self._clauses(slot.subject, slot.attribute, action))
+
+    def sections(self, slot: Slot) -> tuple[str, ...]:
+        other = bool(self.folk[slot.subject].label)
+        return tuple(section for section in self.traits[slot.attribute].sections if not (other and section == "core"))
 
     def fresh_value(self, slot: Slot) -> str:
         return self._value(self.traits[slot.attribute])
@@ -215,13 +220,20 @@ class _Life(World):
             if said and rng.random() < _REPLY:
                 block.append((self._other(block[-1][0]), rng.choice(self.frames["nods" if self.friends else "replies"])))
             lines += [f"{who}: {self._typed(who, text)}" if who else text for who, text in block]
-        return lines, [fact for _, said in blocks for fact in said]
+        return lines, [self._kept(fact) for _, said in blocks for fact in said]
 
     def _noted(self, fact: Fact) -> Fact:
-        trait, other = self.traits[fact.attribute], self.folk[fact.subject].label
-        sections = tuple(section for section in trait.sections if not (other and section == "core"))
-        note = self._fill(trait.note, fact)
-        return replace(fact, note=note[0].upper() + note[1:], sections=sections)
+        note = self._fill(self.traits[fact.attribute].note, fact)
+        return replace(fact, note=note[0].upper() + note[1:])
+
+    def _kept(self, fact: Fact) -> Fact:
+        """Return the fact, a change with the note of the value that it replaces, but for the value."""
+        old, was = re.compile(rf"\b(an? )?{re.escape(fact.previous or '')}\b", re.IGNORECASE), (fact.subject, fact.attribute)
+        if fact.previous and old.search(note := self.notes.get((*was, fact.previous), "")):
+            now = old.sub(lambda found: (f"{article(fact.value)} " if found[1] else "") + fact.value, note)
+            fact = replace(fact, note=now)
+        self.notes[*was, fact.value] = fact.note
+        return fact
 
     def _clauses(self, subject: str, attribute: str, action: FactAction) -> list[str]:
         said = getattr(self.traits[attribute], action.value)
@@ -313,8 +325,7 @@ class _Life(World):
         if kind == "count" and len(slot.live) == 1 and not slot.past:
             kind = "single"
         kind = "time" if trait.dated and slot.live else "other" if kind == "single" and person.label else kind
-        by_name = self.friends or (self.rng.random() < 0.4 and slot.subject != "User")  # the user's pronoun is not known
-        label = person.noted.replace("User", "the user") if by_name else person.label
+        label = person.noted if self.friends else person.label
         text = in_person(self.rng.choice(trait.ask), label, person.he).format(x=self.things[slot.subject, slot.attribute])
         answers, stale = ([form for value in values for form in self.forms[value]] for values in (slot.live, slot.past))
         subject = slot.subject if self.friends or person.label else None  # "User: ..." does not say the user's name

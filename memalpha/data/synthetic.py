@@ -197,7 +197,7 @@ class World:
                 previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
                 value = self.fresh_value(slot)
                 slot.state(value, chunk)
-            facts.append(Fact(chunk, action, slot.subject, slot.attribute, value, previous))
+            facts.append(Fact(chunk, action, slot.subject, slot.attribute, value, previous, sections=self.sections(slot)))
         return facts
 
     def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
@@ -221,6 +221,10 @@ class World:
                 begun = [slot for slot in slots if slot.multiple and slot.live]
                 return self.rng.choice(begun if begun and self.rng.random() < 0.5 else slots), action
         return None, FactAction.STATE
+
+    def sections(self, slot: Slot) -> tuple[str, ...]:
+        """Return the sections its facts belong in, best first."""
+        return self.attributes[slot.attribute].sections
 
     def allows(self, slot: Slot, action: FactAction) -> bool:
         """Whether there are words for it."""
@@ -357,7 +361,7 @@ def _draw_links(rng: random.Random, world: World, sessions: Sequence[list[_Line]
         upstream = [fact for fact in facts if (fact.subject, fact.attribute) == (other.subject, other.attribute)]
         chunk = rng.randrange(upstream[0].chunk, upstream[-1].chunk)
         now = [fact for fact in upstream if fact.chunk <= chunk][-1]
-        first = Fact(chunk, FactAction.STATE, slot.subject, slot.attribute, now.value)
+        first = replace(upstream[0], chunk=chunk, subject=slot.subject, value=now.value)
         later = [replace(fact, subject=slot.subject) for fact in upstream if fact.chunk > chunk]
         link = Fact(chunk, FactAction.STATE, slot.subject, f"shared {slot.attribute}", other.subject)
         links.append((link, [first, *later]))

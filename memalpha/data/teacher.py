@@ -11,17 +11,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from memalpha.agent import archive
 from memalpha.config import Options, Share
 from memalpha.data.packing import sentences
-from memalpha.data.pools import pools
-from memalpha.data.synthetic import article
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains
 from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind, OperationResult
 
@@ -87,9 +84,7 @@ def _coverage(instance: Instance, config: TeacherConfig) -> float:
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
-    known = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
-    suited = fact.sections or known
-    section = memory.schema[next((name for name in suited if name in memory.schema), memory.schema.lists[0].name)]
+    section = memory.schema[next((name for name in fact.sections if name in memory.schema), memory.schema.lists[0].name)]
     if section in memory.schema.blocks:
         yield from _in_block(fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct)
         return
@@ -114,8 +109,6 @@ def _for_fact(
         yield from deletions
         return
     first = bound[0].section if bound else section.name
-    if bound and fact.note and not dated:
-        content = _edited(bound[0].content, fact)
     said = any(entry.content == content for entry in memory.entries(first))
     if bound and update and not said and OperationKind.UPDATE in memory.schema[first].operations:
         yield Operation(OperationKind.UPDATE, first, content, bound[0].id)
@@ -129,23 +122,12 @@ def _note(fact: Fact) -> str:
     return fact.note or f"{fact.subject} {fact.attribute} {fact.value}"
 
 
-def _edited(text: str, fact: Fact) -> str:
-    """A note with the new value in place of the previous one, or the fact's own note where the previous one does not stand."""
-    old = re.compile(rf"\b(an? )?{re.escape(fact.previous or '')}\b", re.IGNORECASE)
-    return (
-        old.sub(lambda found: (f"{article(fact.value)} " if found[1] else "") + fact.value, text)
-        if old.search(text)
-        else _note(fact)
-    )
-
-
 def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: bool) -> Iterator[Operation]:
     """Write a block again with the fact as one of its statements, ``; `` between them, in place of what it ends."""
     said = [part for part in memory.block(section).split("; ") if part]
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous
     ended = [part for part in said if gone and correct and contains(part, fact.subject) and contains(part, gone)]
-    note = _edited(ended[0], fact) if ended and fact.note else _note(fact)
-    news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [note]
+    news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [_note(fact)]
     place = said.index(ended[0]) if ended else len(said)
     now = [part for part in [*said[:place], *news, *said[place:]] if part not in ended]
     yield Operation(OperationKind.REPLACE, section, "; ".join(now) or "-")
@@ -176,19 +158,3 @@ def excerpt(words: Sequence[str], count: int) -> str:
     starts = range(max(1, len(words) - count + 1))
     best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
     return " ".join(words[best : best + count]).strip(_EDGES)
-
-
-def remember(instance: Instance, schema: MemorySchema, wording: str) -> Memory:
-    """Return the memory of a generated dialogue after its last session, with all facts kept and corrected."""
-    rng, memory = random.Random(f"{instance.id}:0"), Memory(schema)
-    teacher = TeacherConfig(style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim")
-    for t, chunk in enumerate(instance.chunks):
-        for operation in teacher_operations(instance, t, memory, rng, teacher):
-            said = operation.content
-            if wording == "verbatim" and said is not None:  # the dialogue's own line
-                facts = [fact for fact in instance.facts if fact.chunk == t]
-                value = next(fact.value for fact in facts if said.startswith(f"{fact.subject} {fact.attribute} {fact.value}"))
-                lines = [line for line in chunk.text.splitlines() if line.startswith(f"{said.split()[0]}: ")]
-                said = next(line for line in lines if contains(line, value))
-            memory.apply(replace(operation, content=said), chunk=t, time=chunk.time)
-    return memory

@@ -8,7 +8,7 @@ judge sees the chunk, and judges deletes and updates like inserts; an outage or 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from memalpha.endpoints import ChatClient
@@ -142,11 +142,12 @@ class FactContentJudge:
 
     A text *says* a fact if it contains its subject and value as whole words. With the facts of the chunk: an insert must say a
     stated or new value, and no kept entry the replaced one; an update must do so too, and its entry have said the previous value,
-    or it removes what the chunk changed or revoked, as a delete must; neither may lose another fact that still holds.
+    or it removes what the chunk changed or revoked, as a delete must; neither may lose another fact that still holds. A fact counts
+    only in the section it belongs in: the first of its own that is one of ``sections``, any if none is.
     """
 
-    def __init__(self, facts: Mapping[str, Sequence[Fact]]) -> None:
-        self._facts = facts
+    def __init__(self, facts: Mapping[str, Sequence[Fact]], sections: Container[str] = ()) -> None:
+        self._facts, self._sections = facts, sections
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict per write; InputError if an instance has no annotations."""
@@ -155,7 +156,12 @@ class FactContentJudge:
     def _judge_chunk(self, request: WriteRequest) -> list[bool]:
         said, kept = self._said(request), [entry.content for entry in request.kept]
         held = _holding(self._facts[request.instance_id], request.chunk_index)
-        return [_fits(said, held, before, after, kept) for _, before, after in _writes(request)]
+        places = [result.operation.section for result in request.results if result.operation]
+        own = [[fact for fact in said if self._belongs(fact, place)] for place in places]
+        return [_fits(told, said, held, *pair, kept) for told, (_, *pair) in zip(own, _writes(request), strict=True)]
+
+    def _belongs(self, fact: Fact, section: str) -> bool:
+        return section == next((name for name in fact.sections if name in self._sections), section)
 
     def nothing_due(self, request: WriteRequest) -> bool:
         """Whether the memory needs no change for the chunk; InputError if the instance has no annotations."""
@@ -175,9 +181,9 @@ class FactContentJudge:
 class AutoContentJudge:
     """Uses ``FactContentJudge`` for instances with ``facts`` (by id), else ``GroundedContentJudge``."""
 
-    def __init__(self, facts: Mapping[str, Sequence[Fact]]) -> None:
+    def __init__(self, facts: Mapping[str, Sequence[Fact]], sections: Container[str] = ()) -> None:
         self._annotated = frozenset(facts)
-        self._by_facts, self._by_words = FactContentJudge(facts), GroundedContentJudge()
+        self._by_facts, self._by_words = FactContentJudge(facts, sections), GroundedContentJudge()
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict for each write."""
@@ -189,9 +195,14 @@ class AutoContentJudge:
         return self._by_facts.nothing_due(request) if request.instance_id in self._annotated else None
 
 
-def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str, kept: Sequence[str]) -> bool:
-    """Whether changing one content to another (empty: no entry) is right for the chunk; ``kept``: the contents after it."""
-    news = [fact for fact in said if fact.action is not FactAction.RETRACT and _says(after, fact.subject, fact.value)]
+def _fits(
+    own: Sequence[Fact], said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str, kept: Sequence[str]
+) -> bool:
+    """Whether changing one content to another (empty: no entry) is right for the chunk; ``kept``: the contents after it.
+
+    ``own``: the facts of the chunk that belong in the section; ``said``: all of them.
+    """
+    news = [fact for fact in own if fact.action is not FactAction.RETRACT and _says(after, fact.subject, fact.value)]
     if not before:
         replaced = [(fact.subject, fact.previous) for fact in news if fact.previous]
         return bool(news) and not any(_says(content, who, value) for content in kept for who, value in replaced)

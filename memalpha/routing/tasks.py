@@ -14,6 +14,7 @@ question's accuracy minus ``cost`` times the share of entries searched. Each gen
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
@@ -25,7 +26,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from memalpha.config import Options
 from memalpha.data.pools import Split, Templates, pools
 from memalpha.data.synthetic import PRESETS, generate
-from memalpha.data.teacher import remember
+from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
@@ -36,7 +37,7 @@ from memalpha.qa.metrics import contains
 from memalpha.qa.readers import RecallReader
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Question
+from memalpha.types import Instance, Question
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -154,6 +155,21 @@ class Case(NamedTuple):
     question: Question
     memory: Memory
     retriever: Retriever
+
+
+def remember(instance: Instance, schema: MemorySchema, wording: str) -> Memory:
+    """Return the memory of a generated dialogue after its last session, with all facts kept and corrected."""
+    if wording == "verbatim":  # notes are the lines that say the facts
+        facts = []
+        for fact in instance.facts:
+            said = [line for line in instance.chunks[fact.chunk].text.splitlines() if line.startswith(f"{fact.subject}: ")]
+            note = next((line for line in said if contains(line, fact.value)), "")
+            facts.append(replace(fact, note=note))
+        instance = replace(instance, facts=tuple(facts))
+    config = TeacherConfig(style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim")
+    memory = Memory(schema)
+    teach(memory, instance, random.Random(f"{instance.id}:0"), config)
+    return memory
 
 
 class SectionTask:

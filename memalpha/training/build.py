@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -77,7 +77,7 @@ def make_scorer(arguments: TrainArguments, agent: AgentStep, instances: Sequence
     reader = make_reader(run, agent, model, agent.encoder.tokenizer)
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
     evaluator.check([question for instance in instances for question in instance.questions])
-    return RolloutScorer(evaluator, make_judge(run, instances), arguments.reward, run.max_masked_share, agent)
+    return RolloutScorer(evaluator, make_judge(run, instances, agent.schema), arguments.reward, run.max_masked_share, agent)
 
 
 def split_held_out(run: RunOptions, instances: Sequence[Instance]) -> tuple[list[Instance], list[Instance]]:
@@ -163,7 +163,7 @@ def make_answer_judge(run: RunOptions) -> AnswerJudge | None:
     return judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
 
 
-def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
+def make_judge(run: RunOptions, instances: Sequence[Instance], sections: Container[str] = ()) -> ContentJudge:
     """Return the configured content judge; InputError if ``facts`` are missing, or differ between instances of one id."""
     if run.content_judge == "grounded":
         return judges.GroundedContentJudge()
@@ -176,8 +176,8 @@ def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
             raise InputError(said, expected="ids that are unique over training and held-out data", fix="prepare with another seed")
     facts = {name: found for name, found in facts.items() if found}
     if run.content_judge == "auto":
-        return judges.AutoContentJudge(facts)
+        return judges.AutoContentJudge(facts, sections)
     if bare := [instance.id for instance in instances if not instance.facts]:
         said = f"content_judge is 'facts', and instance {bare[0]} has no annotated facts"
         raise InputError(said, expected="generated data with annotations", fix="set content_judge: auto, or grounded")
-    return judges.FactContentJudge(facts)
+    return judges.FactContentJudge(facts, sections)

@@ -79,15 +79,15 @@ class _Notes:
         self.memory = agent.new_memory()
         teach(self.memory, instance, rng, teacher, keep_lines=agent.config.archive)
         self.retriever = agent.new_retriever(self.memory)
+        self.lines = {(render_entry(line), line.source_chunk) for line in self.memory.entries(ARCHIVE.name)}
 
     def __call__(self, question: str, k: int) -> Sequence[str]:
         return find_passages(self.memory, self.retriever, question, k).passages
 
     def holds(self, passage: str, question: Question) -> bool:
         """Whether it is a note about the subject, or a line of the evidence, with an accepted answer."""
-        lines = (line for line in self.memory.entries(ARCHIVE.name) if line.source_chunk in (question.evidence or ()))
-        said = any(contains(passage, gold) for gold in question.answers)
-        return _holds(passage, question) or (said and passage in map(render_entry, lines))
+        line = any((passage, chunk) in self.lines for chunk in question.evidence or ())
+        return _holds(passage, question) or (line and any(contains(passage, gold) for gold in question.answers))
 
 
 class _Sentences:

@@ -17,14 +17,14 @@ from memalpha.qa.judges import AutoContentJudge, EndpointAnswerJudge, EndpointCo
 from memalpha.types import Answer, Chunk, Entry, Fact, FactAction, Operation, OperationKind, OperationResult, Question, ResultCode
 
 
-def write(before: str | None, after: str | None) -> tuple[OperationResult, Entry | None]:
+def write(before: str | None, after: str | None, section: str = "facts") -> tuple[OperationResult, Entry | None]:
     kind = OperationKind.INSERT if before is None else OperationKind.DELETE if after is None else OperationKind.UPDATE
-    operation = Operation(kind, "facts", after, None if before is None else "1")
-    return OperationResult(True, ResultCode.APPLIED, "", operation, "1"), None if before is None else Entry("1", "facts", before)
+    operation = Operation(kind, section, after, None if before is None else "1")
+    return OperationResult(True, ResultCode.APPLIED, "", operation, "1"), None if before is None else Entry("1", section, before)
 
 
 def request(
-    chunk: str, *writes: tuple[str | None, str | None], index: int = 0, time: str | None = None, kept: tuple[str, ...] = ()
+    chunk: str, *writes: tuple[str | None, ...], index: int = 0, time: str | None = None, kept: tuple[str, ...] = ()
 ) -> WriteRequest:
     made = [write(*pair) for pair in writes]
     entries = tuple(Entry(str(number), "facts", content) for number, content in enumerate(kept))
@@ -124,6 +124,33 @@ def test_facts_are_of_the_chunk_that_was_read_and_must_be_there():
     assert FactContentJudge({"i": FACTS}).judge([early]) == [[True, False, False]]
     with pytest.raises(InputError, match="instance 'i' has no annotated facts"):
         FactContentJudge({"i": ()}).judge([request("...", (None, "x"))])
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ((None, "Marta visits Rome", "episodic"), True),
+        ((None, "Marta visits Rome", "semantic"), False),
+        ((None, "Marta city Oslo", "core"), False),  # nine_categories' first choice is no section here, the second is
+        ((None, "Marta city Oslo", "semantic"), True),
+        (("Marta city Bern", "Marta city Oslo", "episodic"), True),  # put into the wrong section before: what is gone is taken out
+        ((None, "Marta job nurse", "core"), True),  # belongs nowhere in particular
+    ],
+)
+def test_a_fact_counts_in_the_section_it_belongs_in(pair, expected):
+    facts = (
+        Fact(0, S, "Marta", "visit", "Rome", sections=("episodic", "semantic")),
+        Fact(0, C, "Marta", "city", "Oslo", previous="Bern", sections=("who_the_user_is", "semantic", "core")),
+        Fact(0, S, "Marta", "job", "nurse"),
+    )
+    sections = ("core", "semantic", "episodic")
+    asked = [request("...", pair)]
+    assert (
+        FactContentJudge({"i": facts}, sections).judge(asked)
+        == AutoContentJudge({"i": facts}, sections).judge(asked)
+        == [[expected]]
+    )
+    assert FactContentJudge({"i": facts}).judge(asked) == [[True]]  # a schema without such sections
 
 
 @pytest.mark.parametrize(

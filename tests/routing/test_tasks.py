@@ -12,7 +12,6 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
-from memalpha.data.teacher import remember
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
@@ -22,7 +21,7 @@ from memalpha.qa.metrics import score
 from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.ppo import Agent, PPOOptions, pack
-from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask
+from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, remember
 from memalpha.types import Answer, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 
