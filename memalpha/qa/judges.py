@@ -158,7 +158,9 @@ class FactContentJudge:
         held = _holding(self._facts[request.instance_id], request.chunk_index)
         places = [result.operation.section for result in request.results if result.operation]
         own = [[fact for fact in said if self._belongs(fact, place)] for place in places]
-        return [_fits(told, said, held, *pair, kept) for told, (_, *pair) in zip(own, _writes(request), strict=True)]
+        return [
+            _fits(facts, said, held, before, after, kept) for facts, (_, before, after) in zip(own, _writes(request), strict=True)
+        ]
 
     def _belongs(self, fact: Fact, section: str) -> bool:
         return section == next((name for name in fact.sections if name in self._sections), section)

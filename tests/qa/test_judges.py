@@ -145,11 +145,8 @@ def test_a_fact_counts_in_the_section_it_belongs_in(pair, expected):
     )
     sections = ("core", "semantic", "episodic")
     asked = [request("...", pair)]
-    assert (
-        FactContentJudge({"i": facts}, sections).judge(asked)
-        == AutoContentJudge({"i": facts}, sections).judge(asked)
-        == [[expected]]
-    )
+    for judge in (FactContentJudge, AutoContentJudge):
+        assert judge({"i": facts}, sections).judge(asked) == [[expected]]
     assert FactContentJudge({"i": facts}).judge(asked) == [[True]]  # a schema without such sections
 
 
