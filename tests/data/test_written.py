@@ -1,0 +1,79 @@
+"""Conversations written by hand to train on: a keeper who follows the notes is right everywhere, and dev and trial are apart."""
+
+import random
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from memalpha.data.leaks import LeakCheck
+from memalpha.data.load import load_one
+from memalpha.data.teacher import TeacherConfig, teach, teacher_operations
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema
+from memalpha.protocols import WriteRequest
+from memalpha.qa.judges import FactContentJudge
+from memalpha.qa.metrics import contains, score
+from memalpha.types import Answer, FactAction
+
+DATA = Path(__file__).parents[2] / "data"
+SCHEMA = MemorySchema.load("mem_alpha")
+TEACHER = TeacherConfig(dates=False, p_update=1.0)
+
+
+@pytest.fixture(scope="module", params=["train", "dev"])
+def written(request):
+    return load_one(str(DATA / "written" / f"{request.param}.jsonl"))
+
+
+def test_sessions_are_dated_and_facts_stand_in_them(written):
+    for instance in written:
+        days = [date.fromisoformat(chunk.time) for chunk in instance.chunks]
+        assert len(days) >= 3 and all(day < later for day, later in pairwise(days)), instance.id
+        said = [fact for fact in instance.facts if fact.action is not FactAction.RETRACT]
+        assert len(said) >= 3, instance.id
+        for fact in said:
+            assert contains(instance.chunks[fact.chunk].text, fact.value), (instance.id, fact)
+            assert contains(fact.note, fact.subject) and contains(fact.note, fact.value), (instance.id, fact)
+
+
+def test_a_full_keeper_answers_every_question_and_only_he_who_corrects_does(written):
+    lost = asked = 0
+    for instance in written:
+        memory, careless = Memory(SCHEMA), Memory(SCHEMA)
+        teach(memory, instance, random.Random(0), TEACHER)
+        teach(careless, instance, random.Random(0), TeacherConfig(dates=False, p_correct=0.0))
+        for question in instance.questions:
+            assert not any(contains(question.text, gold) for gold in question.answers), question.id
+            notes, kept = (tuple(entry.content for entry in one) for one in (memory, careless))
+            if question.kind == "removed":
+                assert not any(contains(note, old) for note in notes for old in question.stale), question.id
+                asked, lost = asked + 1, lost + any(contains(note, old) for note in kept for old in question.stale)
+            else:
+                assert any(score(question, Answer("", (note,))) == 1 for note in notes), question.id
+    assert lost > 0.95 * asked > 0
+
+
+def test_the_judge_finds_a_keeper_right_and_silence_after_him(written):
+    verdicts, due = list[bool](), list[bool]()
+    for instance in written:
+        memory, judge, rng = Memory(SCHEMA), FactContentJudge({instance.id: instance.facts}, SCHEMA), random.Random(0)
+        for index, chunk in enumerate(instance.chunks):
+            done = len(memory.changes)
+            operations = teacher_operations(instance, index, memory, rng, TEACHER)
+            results = [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+            before = tuple(change.before for change in memory.changes[done:])
+            asked = WriteRequest(instance.id, index, chunk, tuple(results), before, tuple(memory))
+            verdicts += judge.judge([asked])[0]
+            due.append(judge.nothing_due(asked))
+    assert sum(verdicts) > 0.98 * len(verdicts) and sum(due) > 0.99 * len(due)  # names that stand in two notes confuse it
+
+
+def test_training_repeats_neither_dev_nor_trial():
+    check = LeakCheck()
+    for held_out in ("written/dev", "trial/conversations"):
+        check.learn(load_one(str(DATA / f"{held_out}.jsonl")))
+    for instance in load_one(str(DATA / "written" / "train.jsonl")):
+        check.check(instance)
+    assert check.leaks == []
