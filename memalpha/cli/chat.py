@@ -80,8 +80,8 @@ class Conversation:
 
     def _answer(self, message: str) -> None:
         self._last = reply = self.agent.ask(message, namespace=self.namespace)
-        told = "?" in message or reply.source is not None  # of a statement, a small reader may repeat a word as its answer
-        if told:
+        asked, corrects = "?" in message, False
+        if asked:
             self._tell(reply)
         today = self._clock().date().isoformat()
         self._read.append([])
@@ -90,9 +90,11 @@ class Conversation:
             self._read[-1] += added.operations
             for number, change in zip(added.operations, (c for step in added.steps for c in step.outcome.changes), strict=True):
                 out(f"  remembered ({number}): {_shown(change)}")
+                corrects = corrects or change.before is not None
             for message in (result.message for result in added.results if not result.ok):
                 out(f"  not done: {message}")
-        if not (told or self._read[-1]):
+        # of a statement, a small reader may repeat a word as its answer, or say what the statement has just corrected
+        if not (asked or corrects) and (reply.source is not None or not self._read[-1]):
             self._tell(reply)
 
     def _tell(self, reply: Reply) -> None:
