@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunk_texts, pack_texts, split_text
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Scalar, Text, checked, clean, iter_rows
-from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Source, read_questions, read_rows
+from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Metric, Source, read_questions, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -31,6 +31,7 @@ class SquadOptions(CommonOptions):
     chunks: Bounds = (10, 10)  # fewest and most chunks of an instance, drawn for each; the last may have fewer
     max_answer_tokens: NonNegativeInt = 0  # skip questions whose answers are all longer, in tokens (published: 4; 0 = off)
     shuffle: bool = False  # put paragraphs in random order; in file order neighbours are from one article
+    metric: Metric = "substring"  # of every question; "f1" compares what readers say with what they would show
 
 
 def load_squad(source: str, options: SquadOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
@@ -41,7 +42,7 @@ def load_squad(source: str, options: SquadOptions, seed: int, count: TokenCounte
         paragraph = checked(_Paragraph, row.data, row.where)
 
         def question(item: Any, where: str) -> Question | str:
-            return _squad_question(item, where, row.data["context"], f"q{result.asked}", options.max_answer_tokens, count)
+            return _squad_question(item, where, row.data["context"], f"q{result.asked}", options, count)
 
         items = [row.data] if paragraph.qas is None else paragraph.qas
         paragraphs.setdefault(paragraph.context, []).extend(read_questions(items, row.where, result, question))
@@ -86,21 +87,21 @@ class _SquadQuestion(BaseModel):
     answers: list[_Given]
 
 
-def _squad_question(item: Any, where: str, context: str, number: str, limit: int, count: TokenCounter) -> Question | str:
+def _squad_question(item: Any, where: str, context: str, number: str, options: SquadOptions, count: TokenCounter) -> Question | str:
     """A question, or why it is skipped; ``evidence`` is the place of its first answer until there are chunks."""
     flat = isinstance(item, Mapping) and "answer" in item and "answers" not in item
     data = checked(_SquadQuestion, {**item, "answers": [{"text": item["answer"]}]} if flat else item, where)
     given = [] if data.is_impossible is True else data.answers
     if not (answers := tuple(dict.fromkeys(answer.text for answer in given if answer.text))):
         return EMPTY_ANSWER if given else "unanswerable"
-    if limit and all(count(answer) > limit for answer in answers):
+    if options.max_answer_tokens and all(count(answer) > options.max_answer_tokens for answer in answers):
         return "answer too long"
     first, cleaned = next(answer for answer in given if answer.text), clean(context)
     start = first.answer_start if isinstance(first.answer_start, int) else -1
     place = len(clean(context[:start] + "|")) - 1
     if start < 0 or not cleaned.startswith(first.text, place):
         place = cleaned.find(first.text)
-    return Question(data.question, answers, evidence=(place,), id=data.id or number)
+    return Question(data.question, answers, options.metric, evidence=(place,), id=data.id or number)
 
 
 def _squad_instances(

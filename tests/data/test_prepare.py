@@ -54,7 +54,10 @@ def test_manifest_agrees_with_the_file(squad, tmp_path):
         "source": "squad", "input": "rows.json", "instances": 2, "chunks": 2, "questions": 2, "skipped": {"empty answer": 1},
         "tokens": {"chunks": 6 + 4, "questions": 3 + 3, "longest_chunk": 6},
         "token_counter": "words", "sha256": hashlib.sha256(raw).hexdigest(), "seed": 3,
-        "options": {"chunk_tokens": [1, 6], "chunks": [1, 1], **dict.fromkeys(UNSET, 0), "shuffle": False, "split": "train"},
+        "options": {
+            "chunk_tokens": [1, 6], "chunks": [1, 1], **dict.fromkeys(UNSET, 0), "shuffle": False, "split": "train",
+            "metric": "substring",
+        },
         "notes": {}, "problems": [], "asked": 3, "checked_against": [], "version": __version__,
     }  # fmt: skip
     assert [len(instance.chunks) for instance in instances] == [1, 1]

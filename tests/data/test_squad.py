@@ -51,6 +51,7 @@ def test_version_2_file(tmp_path):
     )  # fmt: skip
     assert (second.id, second.answers, second.evidence) == ("x1", ("\u00c5se Lie",), (0,))
     assert result.skipped == {"unanswerable": 2} and not result.problems
+    assert [question.metric for question in kept(load(tmp_path / "squad.json", metric="f1")[0])] == ["f1", "f1"]
 
 
 def test_flat_list_gathers_a_paragraph_that_comes_again(tmp_path):
