@@ -9,7 +9,9 @@ import json
 import time
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import torch
 
 from memalpha.config import parse
@@ -23,18 +25,26 @@ COMMON = {
     "steps": 96_000, "envs": 96, "update_every": 1920, "hidden": [64, 64], "lr_actor": 3e-3, "lr_critic": 3e-3, "anneal": True,
     "epochs": 4, "batch_size": 256, "target_kl": 0.03, "entropy": 0.0,
 }  # fmt: skip
-OWN = {"linucb": {}, "mappo": {"kind": "team"}, "grpo": {"kind": "separate", "relative_weights": [0.3, 0.7, 0.7]}}
+OWN = {"random": {}, "linucb": {}, "mappo": {"kind": "team"}, "grpo": {"kind": "separate", "relative_weights": [0.3, 0.7, 0.7]}}
+
+
+def trained(task, **options):
+    """Return a learner of these options, trained on a task."""
+    config = RouterConfig(*parse([f"--{option}={value}" for option, value in options.items()], GROUPS, "a router"))
+    learner = make_learner(config, task.shape)
+    list(fit(learner, task, config.run))
+    return learner
 
 
 def run(name: str, task_name: str, seed: int) -> dict:
     task = SyntheticTask(SyntheticOptions(**TASKS[task_name], seed=1000 + seed))
-    options = {**COMMON, **OWN[name], "learner": name, "seed": seed}
-    config = RouterConfig(*parse([f"--{option}={value}" for option, value in options.items()], GROUPS, "a router"))
-    began, cpu = time.perf_counter(), time.process_time()
-    learner = make_learner(config, task.shape)
-    list(fit(learner, task, config.run))
+    began, cpu, chance = time.perf_counter(), time.process_time(), np.random.default_rng(seed)
+    if name == "random":
+        learner = SimpleNamespace(probabilities=lambda seen: chance.random((len(seen), task.shape.deciders, task.shape.choices)))
+    else:
+        learner = trained(task, **COMMON, **OWN[name], learner=name, seed=seed)
     spent = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
-    asked = {"learner": name, "task": task_name, "seed": seed, "steps": config.run.steps}
+    asked = {"learner": name, "task": task_name, "seed": seed, "steps": COMMON["steps"]}
     return {**asked, **spent, **measure(learner, task, 4_000, seed)}
 
 

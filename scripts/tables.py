@@ -249,7 +249,6 @@ def bars() -> str:
 LEARNERS = {
     "random": "random",
     "linucb": "LinUCB",
-    "sb3_ppo": "PPO of stable-baselines3",
     "mappo": "MAPPO",
     "grpo": "multi-agent GRPO",
 }
@@ -284,9 +283,36 @@ def router_memories() -> str:
     return table(head.split("|"), rows)
 
 
+def router_readers() -> str:
+    rows = []
+    for found in read("router_readers")["prices"]:
+        for row in found["rows"]:
+            spread = f"{number(min(row['seeds']))} to {number(max(row['seeds']))}" if len(set(row["seeds"])) > 1 else UNKNOWN
+            rows.append([
+                f"{found['price']:g}" if row is found["rows"][0] else "", LEARNERS.get(row["name"], row["name"]),
+                number(row["score"]), decimals(100 * row["cost"], 0), " / ".join(decimals(share, 2) for share in row["shares"]),
+                f"{number(row['reward']['mean'])} ± {number(row['reward']['stderr'])}", spread, with_error(row["less_best"]),
+            ])  # fmt: skip
+    taken = " / ".join(found["workers"])
+    return table(["price", "chosen by", "score", "tokens", taken, "reward", "of the seeds", "less the best worker"], rows)
+
+
+def router_sb3() -> str:
+    rows = []
+    for task, title in (("facets", "three facets: share of the optimum"), ("readers", "readers, 100 tokens cost .05: reward")):
+        cells = []
+        for who in ("theirs", "ours"):
+            own = [run for run in read("router_sb3")["runs"] if (run["learner"], run["task"]) == (who, task)]
+            found = [run.get("fraction_of_optimal", run["reward"]) for run in own]
+            cells += [f"{number(fmean(found))} ({number(min(found))})", decimals(fmean([run["cpu_seconds"] for run in own]), 1)]
+        rows.append([title, decimals(own[0]["steps"], 0), *cells])
+    head = "task|steps|PPO of stable-baselines3: mean (worst)|processor s|MAPPO: mean (worst)|processor s"
+    return table(head.split("|"), rows)
+
+
 def router_made() -> str:
     lines = []
-    for at in (read(name)["environment"] for name in ("router_synthetic", "router_memories")):
+    for at in (read(name)["environment"] for name in ("router_synthetic", "router_memories", "router_readers", "router_sb3")):
         packages = ", ".join(f"{package} {at['packages'][package]}" for package in ("memalpha", "torch", "numpy"))
         lines.append(f"`{' '.join(at['command'])}`: {at['started'][:10]}; {at['processor']}, one thread a run; {packages}.")
     return "\n".join(lines)
@@ -301,7 +327,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "recipe": {"sampled": recipe_sampled},
     "results": {"accuracy": results_accuracy, "made": results_made},
-    "router": {"synthetic": router_synthetic, "memories": router_memories, "made": router_made},
+    "router": {
+        "synthetic": router_synthetic, "memories": router_memories, "readers": router_readers, "sb3": router_sb3,
+        "made": router_made,
+    },
     "scale": cost_model.TABLES,
 }  # fmt: skip
 CSV_FILES: dict[str, Callable[[], str]] = {"comparison": comparison_csv, "results": results_csv}
