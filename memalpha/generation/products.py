@@ -28,14 +28,14 @@ def faster() -> bool:
 
 
 def plain(*tensors: Tensor) -> bool:
-    """Whether all tensors are float32 on a CPU, outside autocast and ZeRO-3."""
+    """Whether all tensors are float32 on a CPU, outside ZeRO-3."""
     kinds = all(t.dtype is torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
-    return kinds and not torch.is_autocast_enabled("cpu") and not any(hasattr(t, "ds_id") for t in tensors)
+    return kinds and not any(hasattr(t, "ds_id") for t in tensors)
 
 
 def fits(weight: Tensor) -> bool:
-    """Whether products with a weight (outputs, inputs) go through oneDNN."""
-    return weight.numel() >= LEAST and plain(weight) and faster()
+    """Whether products with a weight (outputs, inputs) go through oneDNN: large, float32, outside autocast."""
+    return weight.numel() >= LEAST and plain(weight) and not torch.is_autocast_enabled("cpu") and faster()
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False) -> Tensor:
@@ -51,6 +51,16 @@ def blocks(weight: Any, rows: int) -> Sequence[Tensor]:
     if getattr(weight, "_blocks", (None,))[0] != state:
         weight._blocks = (state, torch.split(weight.detach(), rows))
     return weight._blocks[1]  # type: ignore[no-any-return]
+
+
+def rounded(weight: Any, kind: torch.dtype) -> Tensor:
+    """Return a frozen weight in another type, without a gradient; kept with it until it changes."""
+    if weight.dtype is kind:
+        return weight  # type: ignore[no-any-return]
+    state = (weight._version, weight.data_ptr(), kind)
+    if getattr(weight, "_rounded", (None,))[0] != state:
+        weight._rounded = (state, weight.detach().to(kind))
+    return weight._rounded[1]  # type: ignore[no-any-return]
 
 
 def _laid_out(weight: Any, transposed: bool) -> Tensor:

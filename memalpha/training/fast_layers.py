@@ -1,7 +1,7 @@
-"""CPU kernels: LoRA layers and RMS norms with their own backward pass in float32, exact formulas, fewer passes over memory.
+"""CPU kernels: LoRA layers and RMS norms with their own backward pass, exact formulas, fewer passes over memory.
 
-Values and gradients equal PEFT's and transformers' up to rounding. Their code still runs without a gradient, off the CPU, under
-autocast, and for anything but one active, plain float32 adapter.
+Values and gradients equal PEFT's and transformers' up to rounding. Products are in float32 or, under autocast, in its type. Their
+code still runs without a gradient, off the CPU, and for anything but one active, plain float32 adapter on a float32 base.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from memalpha.generation.products import plain, product
+from memalpha.generation.products import plain, product, rounded
 
 NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 """Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + variance_epsilon)``."""
@@ -36,7 +36,7 @@ def _fast_class(kind: Any) -> Any:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether a gradient is recorded and all tensors are plain."""
+    """Whether a gradient is recorded and all tensors are float32 on a CPU, outside ZeRO-3."""
     return torch.is_grad_enabled() and plain(*tensors)
 
 
@@ -48,8 +48,11 @@ class FastLoraLinear:
         name = self._single_adapter() if not args and not kwargs else None
         if name is not None:
             base, a, b = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
-            if is_plain(x, base.weight, a, b) and not base.weight.requires_grad:
-                y: Tensor = LoraProduct.apply(x.reshape(-1, x.shape[-1]), base.weight, base.bias, a, b, self.scaling[name])  # type: ignore[no-untyped-call]
+            if is_plain(base.weight, a, b) and (is_plain(x) or x.dtype is _product_type()) and not base.weight.requires_grad:
+                kind, bias = _product_type(), base.bias
+                weight, bias = rounded(base.weight, kind), bias if bias is None else rounded(bias, kind)
+                rows = x.reshape(-1, x.shape[-1]).to(kind)
+                y: Tensor = LoraProduct.apply(rows, weight, bias, a.to(kind), b.to(kind), self.scaling[name])  # type: ignore[no-untyped-call]
                 return y.view(*x.shape[:-1], -1)
         return super().forward(x, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
@@ -62,6 +65,10 @@ class FastLoraLinear:
         frozen = bias is None or not bias.requires_grad
         plain = name not in self.lora_variant and not self.lora_bias[name] and isinstance(self.lora_dropout[name], nn.Identity)
         return name if plain and frozen else None
+
+
+def _product_type() -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
 
 
 class LoraProduct(torch.autograd.Function):
@@ -106,9 +113,10 @@ class FastRMSNorm:
 
 
 class RMSNormProduct(torch.autograd.Function):
-    """``weight * x * r`` with r = 1 / sqrt(mean(x**2) + epsilon) over the last axis."""
+    """``weight * x * r`` with r = 1 / sqrt(mean(x**2) + epsilon) over the last axis; under autocast in float32, too."""
 
     @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Normalise x (..., features) by weight (features,)."""
         r: Tensor = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(epsilon).rsqrt_()
@@ -117,7 +125,8 @@ class RMSNormProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         """With g = weight * grad: dx = r g - x r**3 mean(g x), and dweight = sum of grad x r."""
         x, weight, r = ctx.saved_tensors
         of_x, of_weight, _ = ctx.needs_input_grad

@@ -82,11 +82,41 @@ def test_pefts_own_code_runs_where_the_fused_one_does_not_fit(monkeypatch, chang
     stands_back(monkeypatch, module)
 
 
-def test_nothing_changes_bitwise_without_a_gradient_or_under_autocast(monkeypatch):
-    for block in (torch.no_grad(), torch.autocast("cpu", torch.bfloat16)):
-        with block:
-            stands_back(monkeypatch, layer())
-            stands_back(monkeypatch, LlamaRMSNorm(6), RMSNormProduct)
+def test_nothing_changes_bitwise_without_a_gradient(monkeypatch):
+    with torch.no_grad():
+        stands_back(monkeypatch, layer())
+        stands_back(monkeypatch, LlamaRMSNorm(6), RMSNormProduct)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_under_autocast_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias):
+    module, x, weights = layer(bias), torch.randn(40, 6), torch.randn(40, 10)
+    expected, kind = gradients(module, x, weights), torch.bfloat16
+    use_fast_layers(module)
+    count = Count(monkeypatch, LoraProduct)
+    for given in (x, x.to(kind)):
+        with torch.autocast("cpu", kind):
+            found = gradients(module, given, weights)
+        assert [value.dtype for value in found] == [kind, given.dtype, torch.float32, torch.float32]
+        for got, wanted in zip(found, expected, strict=True):
+            assert (got.float() - wanted).norm() < 0.01 * wanted.norm()
+    assert count.calls == 2
+    with torch.no_grad():
+        module.base_layer.weight.mul_(2)  # what was rounded before is outdated
+    with torch.autocast("cpu", kind):
+        module.lora_B["default"].weight.data.zero_()
+        assert torch.equal(module(x), module.base_layer(x))
+
+
+def test_under_autocast_a_norm_stays_in_float32(monkeypatch):
+    norm, x, weights = LlamaRMSNorm(8), torch.randn(5, 8), torch.randn(5, 8)
+    expected = gradients(norm, x, weights)
+    use_fast_layers(norm)
+    count = Count(monkeypatch, RMSNormProduct)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(norm, x, weights)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert count.calls == 1
 
 
 @pytest.mark.parametrize("kind", [LlamaRMSNorm, Qwen3RMSNorm])
