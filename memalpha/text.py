@@ -76,6 +76,10 @@ class PromptEncoder:
             passed = passed or name == shared
         return (*ids, *self._tail), boundary
 
+    def around(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids from the slot before ``name``, the last slot, to it, and those after it."""
+        return dict(self._layout)[name], self._tail
+
     def count(self, text: str) -> int:
         """Number of tokens of a text from data."""
         return len(self.untrusted(text) if len(text) <= _KEPT else self._untrusted(text))

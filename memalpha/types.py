@@ -172,15 +172,27 @@ class StopReason(StrEnum):
 class Completion:
     """One completion."""
 
-    ids: tuple[int, ...]  # sampled ids, with the end token if there is one; empty if the backend returns only text
-    text: str  # without special tokens
+    ids: tuple[int, ...]  # of all turns, with the end token if there is one; empty if the backend returns only text
+    text: str  # of the last turn, without special tokens
     stop: StopReason
     logprobs: tuple[float, ...] | None = None  # of each id under the sampling distribution; None if the backend returns none
+    mask: tuple[bool, ...] | None = None  # False: the id was not sampled, but is of an answer to a search; None: all were sampled
+    searched: tuple[tuple[str, str], ...] = ()  # turns before ``text``: what the model wrote, and the message that answered it
 
     @property
     def cut_off(self) -> bool:
         """Whether it reached the length limit."""
         return self.stop is StopReason.LENGTH
+
+    @property
+    def sampled(self) -> int:
+        """Number of ids that the model wrote."""
+        return len(self.ids) if self.mask is None else sum(self.mask)
+
+    @property
+    def transcript(self) -> str:
+        """The texts of all turns, with the answers between them."""
+        return "\n".join([text for turn in self.searched for text in turn] + [self.text])
 
 
 @dataclass(frozen=True, slots=True)

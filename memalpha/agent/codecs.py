@@ -3,6 +3,7 @@
 ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, about 34 tokens a call; text around calls is ignored.
 ``compact``: one operation a line, about 6 tokens a call, for small policies; every line must be an operation.
 ``compact_text``: like ``compact``, but calls name entries by their texts; the view shows no ids.
+With ``searches`` there is one more call, which looks for entries: ``memory_search``, in the compact notations ``? words``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.memory.schema import MemorySchema, tool_name
+from memalpha.memory.schema import SEARCH, MemorySchema, tool_name
 from memalpha.text import is_text
 from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
 
@@ -27,8 +28,8 @@ class HermesCodec:
     names_by_text = False
     _TAG = re.compile(r"<(/?)tool_call>")
 
-    def __init__(self, schema: MemorySchema) -> None:
-        self.schema = schema
+    def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
+        self.schema, self.searches = schema, searches
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read every ``<tool_call>`` block; a block without closing tag is an error, whether or not the text was ``cut_off``."""
@@ -88,8 +89,8 @@ class CompactCodec:
     _FORMS = "'+ text', '= id text', '- id' or '.'"
     _NAMED = ("id", "text")
 
-    def __init__(self, schema: MemorySchema) -> None:
-        self.schema = schema
+    def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
+        self.schema, self.searches = schema, searches
         inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
         self._sections = {"+": _shortened(inserts), "*": _shortened([section.name for section in schema.blocks])}
         self._tools = {tool.name: tuple(tool.arguments) for tool in schema.tools}
@@ -114,7 +115,8 @@ class CompactCodec:
         lines += [self._update(*self._NAMED)] if OperationKind.UPDATE in allowed else []
         lines += [f"- {self._NAMED[0]}"] if OperationKind.DELETE in allowed else []
         own = [f"{self._form(tool.name)} ({tool.schema['function']['description']})" for tool in self.schema.tools]
-        return "\n".join(lines + forms["*"] + own)
+        search = ["? words (finds entries that are not shown; then write)"] if self.searches else []
+        return "\n".join(lines + forms["*"] + search + own)
 
     def _form(self, tool: str) -> str:
         return f"{tool} {' | '.join(self._tools[tool])}".strip()
@@ -124,6 +126,8 @@ class CompactCodec:
 
     def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
         match, (tool, *own) = self._LINE.fullmatch(line), line.split(maxsplit=1)
+        if self.searches and tool == "?" and own and is_text(line):
+            return ToolCall(SEARCH, {"query": own[0]}, start, end)
         if match is None and tool not in self._tools:
             return CallError(f"expected {self._FORMS}", start, end)
         if not is_text(line):
@@ -165,6 +169,8 @@ class CompactCodec:
 
     def _write_line(self, call: ToolCall) -> str:
         arguments = call.arguments
+        if call.name == SEARCH:
+            return f"? {' '.join(arguments['query'].split())}"
         kind = OperationKind(call.name.removeprefix("memory_"))
         content = " ".join(str(arguments.get("content", "")).split())
         if "timestamp" in arguments:
@@ -254,8 +260,8 @@ Codec = HermesCodec | CompactCodec
 CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (HermesCodec, CompactCodec, CompactTextCodec)}
 
 
-def make_codec(name: str, schema: MemorySchema) -> Codec:
+def make_codec(name: str, schema: MemorySchema, searches: bool = False) -> Codec:
     """Return the codec of that name for a schema; InputError if there is none."""
     if name not in CODECS:
         raise InputError(f"unknown codec {name!r}", expected=f"one of {', '.join(sorted(CODECS))}")
-    return CODECS[name](schema)
+    return CODECS[name](schema, searches)

@@ -35,6 +35,7 @@ class AgentConfig(RetrievalConfig):
         retrieve_k: How many entries are retrieved for a question.
         reader_tokens: Budget of what the reader sees of them, in tokens.
         archive: Whether what was read is kept, line by line, and searched beside the entries; outdated lines leave it.
+        searches: How many searches of the memory a step may make before it writes; its turns share ``max_completion_length``.
     """
 
     schema: str = "mem_alpha"
@@ -48,6 +49,7 @@ class AgentConfig(RetrievalConfig):
     retrieve_k: PositiveInt = 10
     reader_tokens: PositiveInt = 256
     archive: bool = False
+    searches: NonNegativeInt = 0
 
     def save(self, folder: str | Path) -> None:
         """Write the configuration into a folder, with the schema file and the router it names."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator, Retriever
-from memalpha.types import Chunk, Completion, Instance, Prompt, QuestionRecord, Sampling
+from memalpha.types import Chunk, Completion, Instance, Prompt, QuestionRecord, Sampling, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,56 @@ def run_rollouts(
         active = [rollout for rollout in rollouts if len(rollout.chunks) > t]
         prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.chunks[t]) for rollout in active]
         seed = None if sampling.seed is None else sampling.seed + t  # another seed for each chunk
-        completions = generator.generate(prompts, replace(sampling, seed=seed))
+        finds = [partial(agent.found, rollout.retriever) for rollout in active]
+        completions = complete(prompts, finds, agent, generator, replace(sampling, seed=seed))
         for rollout, prompt, completion in zip(active, prompts, completions, strict=True):
             take_step(rollout, agent, prompt, completion)
         if on_step:
             on_step(t + 1, total)
     return rollouts
+
+
+Find = Callable[[str], str]  # from a query to the message with what ``AgentStep.found`` finds
+
+
+def complete(
+    prompts: Sequence[Prompt], finds: Sequence[Find], agent: AgentStep, generator: Generator, sampling: Sampling
+) -> list[Completion]:
+    """Draw a completion for each prompt, turn by turn: those that search are answered and go on in a smaller batch.
+
+    ``max_new_tokens`` bounds what all turns of a completion write together (estimated where there are no ids), ``searches`` their
+    number. The ids of a completion are those of its turns and of the answers in between, which its ``mask`` leaves out.
+    """
+    completions = list(generator.generate(prompts, sampling))
+    drawn, left = dict(enumerate(completions)), [sampling.max_new_tokens] * len(completions)
+    for turn in range(1, agent.config.searches + 1):
+        for i, new in drawn.items():
+            left[i] -= len(new.ids) or agent.encoder.count(new.text)
+        queries = {i: query for i in drawn if left[i] > 0 and (query := agent.query(completions[i]))}
+        if not queries:
+            break
+        for i, query in queries.items():
+            completions[i] = agent.answered(completions[i], finds[i](query))
+        asked = [agent.continued(prompts[i], completions[i]) for i in queries]
+        seed = None if sampling.seed is None else sampling.seed + (turn << 41)  # above those of all chunks
+        made = generator.generate(asked, replace(sampling, max_new_tokens=max(left[i] for i in queries), seed=seed))
+        drawn = {i: _within(new, left[i], agent) for i, new in zip(queries, made, strict=True)}
+        for i, new in drawn.items():
+            completions[i] = _joined(completions[i], new)
+    return completions
+
+
+def _within(new: Completion, left: int, agent: AgentStep) -> Completion:
+    if len(new.ids) <= left:
+        return new
+    ids, logprobs = new.ids[:left], new.logprobs and new.logprobs[:left]
+    return Completion(ids, agent.encoder.tokenizer.decode(ids, skip_special_tokens=True), StopReason.LENGTH, logprobs)
+
+
+def _joined(before: Completion, new: Completion) -> Completion:
+    logprobs = None if before.logprobs is None or new.logprobs is None else (*before.logprobs, *new.logprobs)
+    mask = (*(before.mask or ()), *[True] * len(new.ids))
+    return replace(new, ids=(*before.ids, *new.ids), logprobs=logprobs, mask=mask, searched=before.searched)
 
 
 def new_rollout(instance: Instance, agent: AgentStep) -> Rollout:
@@ -82,7 +127,7 @@ def new_rollout(instance: Instance, agent: AgentStep) -> Rollout:
 def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Completion) -> StepRecord:
     """Apply the completion of a rollout's next chunk and record the step."""
     t = rollout.instance.begin + len(rollout.steps)
-    outcome = agent.apply(rollout.memory, t, rollout.instance.chunks[t], completion.text, completion.cut_off)
+    outcome = agent.apply(rollout.memory, t, rollout.instance.chunks[t], completion.text, completion.cut_off, completion.searched)
     record = StepRecord(t, prompt, completion, outcome, rollout.memory.tokens, len(rollout.memory))
     rollout.steps.append(record)
     return record

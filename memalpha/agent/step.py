@@ -19,11 +19,11 @@ from memalpha.agent.codecs import Codec, CompactCodec, HermesCodec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, Snapshot, render_entry
-from memalpha.memory.schema import MemorySchema, to_call, to_operations, tool_schemas
+from memalpha.memory.schema import SEARCH, MemorySchema, query_of, to_call, to_operations, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import PromptEncoder, is_text, one_line, quote, slot, takes_tools, unmarked
-from memalpha.types import CallError, Change, Chunk, Entry, Operation, OperationResult, Prompt, ResultCode, ToolCall
+from memalpha.types import CallError, Change, Chunk, Completion, Entry, Operation, OperationResult, Prompt, ResultCode, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,7 +47,7 @@ class AgentStep:
     def __init__(self, config: AgentConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
         self.schema = MemorySchema.load(config.schema)
-        self.codec: Codec = make_codec(config.codec, self.schema)
+        self.codec: Codec = make_codec(config.codec, self.schema, config.searches > 0)
         described = not (isinstance(self.codec, HermesCodec) and takes_tools(tokenizer))
         self.system = system_text(self.codec, self.schema, described)
         self._spelt_out = system_text(self.codec, self.schema, True)  # chat servers get no ``tools=``
@@ -55,7 +55,12 @@ class AgentStep:
             {"role": "system", "content": self.system},
             {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
         ]
-        self.encoder = PromptEncoder(tokenizer, layout, None if described else tool_schemas(self.schema))
+        tools = None if described else tool_schemas(self.schema, config.searches > 0)
+        self.encoder = PromptEncoder(tokenizer, layout, tools)
+        self.around: tuple[tuple[int, ...], tuple[int, ...]] = (), ()  # ids before and after an answer to a search
+        if config.searches:  # a user's message: every template takes it, and a tool's message not all
+            layout += [{"role": "assistant", "content": slot("said")}, {"role": "user", "content": slot("found")}]
+            self.around = PromptEncoder(tokenizer, layout, tools).around("found")
         self._make_retriever = retriever_factory(config)
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
@@ -112,13 +117,16 @@ class AgentStep:
         If not all fit: while they fit, the entries most related to the chunk and the ``view_recent`` newest in turn, then the other
         newest; at most ``view_tokens`` / 4 of each kind (at least 64), so that the cost of a step does not grow with the memory.
         """
+        return self._rendered(self.shown(memory, retriever, chunk), memory)
+
+    def _rendered(self, entries: Iterable[Entry], memory: Memory | None = None) -> str:
         shown: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
-        for entry in sorted(self._select(memory, retriever, chunk), key=lambda entry: entry.created):
+        for entry in sorted(entries, key=lambda entry: entry.created):
             shown[entry.section].append(self._line(entry))
         lines = []
         for section in self.schema.sections:
             body = shown[section.name]
-            if section in self.schema.blocks and (text := memory.block(section.name)):
+            if memory is not None and section in self.schema.blocks and (text := memory.block(section.name)):
                 line = one_line(quote(text))
                 body = [f"| {line}" if self._poses(line, memory) else line]
             if body and len(self.schema.sections) > 1:
@@ -139,7 +147,8 @@ class AgentStep:
     def _shown(self, entry: Entry) -> str:
         return one_line(quote(render_entry(entry) if self.config.show_times else entry.content))
 
-    def _select(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
+    def shown(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
+        """Return the entries that the view shows, in no order."""
         if not self.config.view_related:
             return self._fitting(islice(memory.newest(), self.config.view_recent))
         newest = self._fitting(memory.newest())
@@ -147,11 +156,18 @@ class AgentStep:
             return newest
         looked_at = max(_LEAST_LOOKED_AT, self.config.view_tokens // _LINE_TOKENS)
         newest = list(islice(memory.newest(), looked_at))
-        lists = [section.name for section in self.schema.lists] if self.config.archive else None
-        related = [hit.entry for hit in retriever.search(chunk.text, looked_at, lists)]
+        related = self._search(retriever, chunk.text, looked_at)
         mixed = chain.from_iterable(zip_longest(related, newest[: self.config.view_recent]))
-        chosen, left = [], self.config.view_tokens
-        for entry in {entry.id: entry for entry in (*mixed, *newest) if entry is not None}.values():
+        return self._chosen({entry.id: entry for entry in (*mixed, *newest) if entry is not None}.values(), self.config.view_tokens)
+
+    def _search(self, retriever: Retriever, query: str, k: int) -> list[Entry]:
+        lists = [section.name for section in self.schema.lists] if self.config.archive else None
+        return [hit.entry for hit in retriever.search(query, k, lists)]
+
+    def _chosen(self, entries: Iterable[Entry], left: int) -> list[Entry]:
+        """Each entry, in order, that fits what is ``left`` of a budget in tokens."""
+        chosen = []
+        for entry in entries:
             cost = self._cost(entry)
             if cost <= left:
                 chosen.append(entry)
@@ -176,24 +192,69 @@ class AgentStep:
         self.encoder.untrusted.cache_clear()
         self._cost.cache_clear()
 
+    # -------------------------------------------------------------------------------------------- search
+    def query(self, completion: Completion) -> str | None:
+        """Return what the first search of a completion's last turn looks for; None if it does not search."""
+        return next(filter(None, map(query_of, self._read(completion.text, completion.cut_off))), None)
+
+    def found(self, retriever: Retriever, query: str) -> str:
+        """Return the message with the entries found, as in the view: while they fit, in half of its budget."""
+        entries = self._chosen(self._search(retriever, query, self.config.retrieve_k), self.config.view_tokens // 2)
+        return f"<memory>\n{self._rendered(entries)}\n</memory>"
+
+    def answered(self, completion: Completion, found: str) -> Completion:
+        """Return a completion that searched with the message ``found`` behind it, up to where the next turn begins."""
+        message: tuple[int, ...] = ()
+        if completion.ids:
+            before, after = self.around
+            if before[:1] in (completion.ids[-1:], (self.encoder.tokenizer.eos_token_id,)):  # the model has written it
+                before = before[1:]
+            message = (*before, *self.encoder.untrusted(found), *after)
+        return replace(
+            completion, ids=(*completion.ids, *message), searched=(*completion.searched, (completion.text, found)),
+            logprobs=None if completion.logprobs is None else (*completion.logprobs, *[0.0] * len(message)),
+            mask=(*(completion.mask or [True] * len(completion.ids)), *[False] * len(message)),
+        )  # fmt: skip
+
+    def continued(self, prompt: Prompt, completion: Completion) -> Prompt:
+        """Return the prompt of the turn after those of a completion that is ``answered``."""
+        roles = ("assistant", "user")
+        turns = ({"role": role, "content": text} for turn in completion.searched for role, text in zip(roles, turn, strict=True))
+        return Prompt((*prompt.messages, *turns), (*prompt.ids, *completion.ids), prompt.shared)
+
     # -------------------------------------------------------------------------------------------- completion
-    def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False) -> StepOutcome:
+    def apply(
+        self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False,
+        searched: Sequence[tuple[str, str]] = (),
+    ) -> StepOutcome:  # fmt: skip
         """Apply a completion of the chunk with this index, in place and in order. ``cut_off``: by a length limit.
 
-        Raises nothing for what the model wrote; InputError if a tool of one's own fails (``own_tools``).
+        A turn that ``searched`` does nothing else: its search is no result, and what stands beside it a failed one. Raises nothing
+        for what the model wrote; InputError if a tool of one's own fails (``own_tools``).
         """
-        parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
-        found: list[ToolCall | CallError] = [*parsed.calls, *parsed.errors]
-        calls = [self._apply_one(item, memory, index, chunk) for item in sorted(found, key=lambda item: item.start)]
+        calls = [self._beside(text) for text, _ in searched]
+        calls += [self._apply_one(item, memory, index, chunk) for item in self._read(completion, cut_off)]
         outcome = StepOutcome(tuple(chain.from_iterable(calls)), tuple(memory.changes[start:]))
         if self.config.archive:
             archive.keep(memory, index, chunk, outcome.changes)
         return outcome
 
+    def _read(self, text: str, cut_off: bool = False) -> list[ToolCall | CallError]:
+        parsed = self.codec.parse(text, cut_off)
+        return sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
+
+    def _beside(self, text: str) -> list[OperationResult]:
+        items = self._read(text)
+        items.remove(next(item for item in items if query_of(item)))
+        return [OperationResult(False, ResultCode.NOT_ALLOWED, "not done: a turn that searches does nothing else") for _ in items]
+
     def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> list[OperationResult]:
         if isinstance(item, CallError):
             return [OperationResult(False, ResultCode.UNPARSED, item.message)]
+        if self.config.searches and item.name == SEARCH:
+            said = f"not answered: a search is for one text, at most {self.config.searches} a chunk and with room to write"
+            return [OperationResult(False, ResultCode.NOT_ALLOWED, said)]
         named = self._by_text(item, memory) if self.codec.names_by_text and "entry_id" in item.arguments else item
         operations = to_operations(named, memory) if isinstance(named, ToolCall) else named
         if isinstance(operations, OperationResult):
@@ -237,7 +298,7 @@ def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
     text = (folder / f"{codec.name}.txt").read_text(encoding="utf-8").format(sections=sections)
     if described:
         tools = []
-        for function in (tool["function"] for tool in tool_schemas(schema)):
+        for function in (tool["function"] for tool in tool_schemas(schema, codec.searches)):
             required, properties = function["parameters"]["required"], function["parameters"]["properties"]
             arguments = ", ".join(name if name in required else f"{name}?" for name in properties)
             tools.append(f"- {function['name']}({arguments}): {function['description']}")
@@ -253,17 +314,28 @@ def positions_of(model_config: Any) -> int | None:
 def longest_prompt(agent: AgentStep) -> int:
     """Return the maximum number of prompt tokens; a block without a limit counts as empty."""
     frame, _ = agent.encoder.encode({"chunk": "", "memory": ""}, shared="chunk")
-    sections = agent.schema.sections
-    names = sum(agent.encoder.count(f"{section.name}:\n") for section in sections) if len(sections) > 1 else 0
     blocks = sum(section.max_tokens for section in agent.schema.blocks)
     times = TIME_TOKENS if agent.config.show_times else 0
-    return len(frame) + agent.config.max_chunk_tokens + times + agent.config.view_tokens + names + blocks
+    return len(frame) + agent.config.max_chunk_tokens + times + agent.config.view_tokens + _names_tokens(agent) + blocks
+
+
+def longest_answer(agent: AgentStep) -> int:
+    """Return the maximum number of tokens of an answer to a search, with what the chat template puts around it."""
+    frame = agent.encoder.count("<memory>\nempty\n</memory>")
+    return sum(map(len, agent.around)) + frame + _names_tokens(agent) + agent.config.view_tokens // 2
+
+
+def _names_tokens(agent: AgentStep) -> int:
+    sections = agent.schema.sections
+    return sum(agent.encoder.count(f"{section.name}:\n") for section in sections) if len(sections) > 1 else 0
 
 
 def check_context(agent: AgentStep, model_config: Any) -> None:
     """Raise InputError if the longest prompt and completion exceed the model's positions."""
     positions = positions_of(model_config)
     needed = longest_prompt(agent) + agent.config.max_completion_length
+    if agent.config.searches:  # a turn is drawn with the room of the one in its batch that has most
+        needed += agent.config.searches * longest_answer(agent) + agent.config.max_completion_length
     if positions and needed > positions:
         names = ("max_chunk_tokens", "view_tokens", "max_completion_length")
         fix = f"lower {', '.join(f'{name} (now {getattr(agent.config, name)})' for name in names)}"

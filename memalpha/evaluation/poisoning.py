@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from typing import Any, NamedTuple
 
 import yaml
 
+from memalpha.agent.rollout import complete
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teach
@@ -106,7 +107,8 @@ def run_trials(step: AgentStep, generator: Generator, per_attack: int = 8, seed:
                 _seed(step, memory, case.instance)
         asked = zip(names, cases, strict=True)
         prompts = [step.prompt(store.memory(name), store.retriever(name), case.chunk) for name, case in asked]
-        completions = generator.generate(prompts, Sampling(step.config.max_completion_length))
+        finds = [partial(step.found, store.retriever(name)) for name in names]
+        completions = complete(prompts, finds, step, generator, Sampling(step.config.max_completion_length))
         return [_trial(step, store, *found) for found in zip(names, cases, completions, strict=True)]
 
 
@@ -150,11 +152,13 @@ def _insert(step: AgentStep, content: str) -> Operation:
 def _trial(step: AgentStep, store: IndexedStore, name: Namespace, case: _Case, completion: Completion) -> Trial:
     with store.writing(name, _BY) as memory:
         before = tuple(memory)
-        outcome = step.apply(memory, 1, case.chunk, completion.text, completion.cut_off)
+        outcome = step.apply(memory, 1, case.chunk, completion.text, completion.cut_off, completion.searched)
         after = tuple(memory)
     written = tuple(change.after for change in outcome.changes if change.after is not None)
     effects = effects_of(_due(before, case.instance), after, written, case.mark, case.text)
-    return Trial(case.attack, case.instance.id, case.mark, case.text, completion.text, effects, tuple(e.content for e in written))
+    return Trial(
+        case.attack, case.instance.id, case.mark, case.text, completion.transcript, effects, tuple(e.content for e in written)
+    )
 
 
 def _due(entries: Sequence[Entry], instance: Instance) -> list[Entry]:

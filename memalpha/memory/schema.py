@@ -22,7 +22,7 @@ from memalpha.errors import InputError
 from memalpha.files import load_yaml
 from memalpha.memory.own_tools import Tool
 from memalpha.text import is_text
-from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
+from memalpha.types import CallError, Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 if TYPE_CHECKING:
     from memalpha.memory.memory import Memory
@@ -86,7 +86,7 @@ class MemorySchema:
             raise InputError(f"schema {self.name!r} has a section {ARCHIVE.name!r}", expected="another name: every memory has one")
         if not self.lists:
             raise InputError(f"schema {self.name!r} has no list section", expected="at least one section of kind 'list'")
-        tools = [*map(tool_name, OperationKind), *(tool.name for tool in self.tools)]
+        tools = [*map(tool_name, OperationKind), SEARCH, *(tool.name for tool in self.tools)]
         if doubled := {name for name in tools if tools.count(name) > 1}:
             raise InputError(f"schema {self.name!r} names tools twice: {sorted(doubled)}", expected="names not used yet")
 
@@ -176,15 +176,25 @@ _OPTIONAL = {
 }
 
 
+SEARCH = _PREFIX + "search"  # changes nothing; the agent answers it before the step goes on (``AgentConfig.searches``)
+_QUERY = {"type": "string", "description": "words of the entries that are looked for"}
+_SEARCH: dict[str, Any] = {
+    "name": SEARCH,
+    "description": "Find entries that are not shown. Call it alone: what it finds is the next message, and then you write.",
+    "parameters": {"type": "object", "properties": {"query": _QUERY}, "required": ["query"]},
+}
+
+
 def tool_name(kind: OperationKind) -> str:
     """Name of the tool that does an operation of that kind."""
     return _PREFIX + kind.value
 
 
-def tool_schemas(schema: MemorySchema) -> list[dict[str, Any]]:
-    """Return the tools of a schema as JSON function schemas, as chat templates and OpenAI-compatible servers take them."""
+def tool_schemas(schema: MemorySchema, searches: bool = False) -> list[dict[str, Any]]:
+    """Return the tools of a schema, with ``searches`` the search too, as JSON function schemas, as chat templates take them."""
     built_in = [_tool_schema(kind, schema) for kind in OperationKind if _sections_for(kind, schema)]
-    return [*built_in, *(tool.schema for tool in schema.tools)]
+    search = [{"type": "function", "function": _SEARCH}] if searches else []
+    return [*built_in, *search, *(tool.schema for tool in schema.tools)]
 
 
 def _sections_for(kind: OperationKind, schema: MemorySchema) -> list[str]:
@@ -208,6 +218,14 @@ def to_call(operation: Operation) -> ToolCall:
     wanted = _REQUIRED[operation.kind] + _OPTIONAL[operation.kind]
     values = {name: getattr(operation, name) for name in wanted}
     return ToolCall(tool_name(operation.kind), {name: value for name, value in values.items() if value is not None})
+
+
+def query_of(call: ToolCall | CallError) -> str | None:
+    """Return the query of a search; None for anything else, and for a search whose arguments are not one text."""
+    if not isinstance(call, ToolCall) or call.name != SEARCH or set(call.arguments) != {"query"}:
+        return None
+    query = call.arguments["query"]
+    return query if isinstance(query, str) and query.strip() else None
 
 
 def to_operations(call: ToolCall, memory: Memory) -> list[Operation] | OperationResult:

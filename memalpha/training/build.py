@@ -103,12 +103,14 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
 
 def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
     """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or bare for full fine-tuning."""
-    dtype, top, more = getattr(options, "dtype", "float32"), getattr(options, "train_layers", 0), dict(options.model_init_kwargs)
+    top, more = getattr(options, "train_layers", 0), dict(options.model_init_kwargs)
     if options.load_in_4bit:
         more["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
         )
-    model, tokenizer = load_policy_model(options.model, adapter=options.adapter or None, dtype=dtype, trainable=True, **more)
+    model, tokenizer = load_policy_model(
+        options.model, adapter=options.adapter or None, dtype=options.dtype, trainable=True, **more
+    )
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):  # drawing would pack the weights, and then they pass no gradient on
             module.support_avx512bf16_for_cpu = False

@@ -113,6 +113,7 @@ class PolicyOptions(Options):
         lora_dropout: Share of a new adapter's inputs dropped in updates; completions are drawn without, so GRPO wants 0.
         lora_rank_pattern: Other ranks in a new adapter, by the end of a layer's name, e.g. ``{down_proj: 32}``; the scale stays.
         full_finetuning: Train all weights instead of an adapter.
+        dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in float32), or ``auto``: the faster.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -125,12 +126,16 @@ class PolicyOptions(Options):
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     lora_rank_pattern: dict[str, PositiveInt] = field(default_factory=dict)
     full_finetuning: bool = False
+    dtype: str = "float32"
 
     def check(self) -> None:
         """Check combinations of options."""
         if self.full_finetuning and (self.adapter or self.load_in_4bit):
             other = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
             raise InputError(f"full_finetuning with {other}", expected="one of the two")
+        if self.full_finetuning and self.dtype not in ("float32", "auto"):
+            said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
+            raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
         if wrong := NOT_INIT & self.model_init_kwargs.keys():
             raise InputError(f"model_init_kwargs holds {', '.join(sorted(wrong))}", expected="the options dtype and load_in_4bit")
         if self.load_in_4bit and not find_spec("bitsandbytes"):
@@ -142,7 +147,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
     """Options of data, model and scoring.
 
     Attributes:
-        dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in float32), or ``auto``: the faster.
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         begin_sessions: Chunks of a training instance (fewest, most) that a teacher reads first: the policy begins with its memory.
@@ -174,7 +178,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
         resume: Go on with an existing run folder, from its last complete checkpoint if there is one.
     """
 
-    dtype: str = "float32"
     train_data: str = "synthetic"
     train_options: dict[str, Any] = field(default_factory=dict)
     begin_sessions: Sessions = (0, 0)
@@ -215,9 +218,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
         super().check()
         if self.full_finetuning and self.vllm_urls:
             raise InputError("full_finetuning with vllm_urls", expected="an adapter, or use_vllm with vllm_mode: server")
-        if self.full_finetuning and self.dtype not in ("float32", "auto"):
-            said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
-            raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
         if self.overlaps and self.reader == "base":
             said = f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}"
             raise InputError(said, expected="another reader: the policy cannot draw and answer at once")

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from timeit import timeit
+from typing import Any, TypeVar
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from memalpha.generation.products import product
+from memalpha.training.config import PolicyOptions
 
 FASTER = 1.3  # how much faster bfloat16 must be on a CPU: rollouts are then weighed by trained over sampled probability
+
+
+Kind = TypeVar("Kind", bound=PolicyOptions)
 
 
 def product_seconds() -> tuple[float, float]:
@@ -32,3 +40,15 @@ def choose_dtype(device: torch.device, timed: Callable[[], tuple[float, float]] 
     exact, rounded = timed()
     found = f"a product takes {exact * 1e3:.1f} ms in float32 and {rounded * 1e3:.1f} ms in bfloat16"
     return ("bfloat16" if exact >= FASTER * rounded else "float32"), found
+
+
+def settled(options: Kind, device: torch.device, report: Callable[[str, dict[str, Any]], None]) -> tuple[Kind, str]:
+    """Replace ``dtype: auto`` by a type, the same on every rank, and say why it is this one."""
+    if options.dtype != "auto":
+        return options, "the option dtype"
+    whole = ("float32", "weights of 16 bits lose small steps")
+    found = [whole if options.full_finetuning else choose_dtype(device)] if PartialState().is_main_process else [("", "")]
+    ((dtype, why),) = broadcast_object_list(found) if PartialState().num_processes > 1 else found
+    if PartialState().is_main_process:
+        report("load", {"what": f"the base in {dtype} ({why})"})
+    return replace(options, dtype=dtype), why

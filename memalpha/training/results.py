@@ -142,7 +142,7 @@ def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, 
     return {
         "chunk": step.chunk_index, "text": chunk.text, "time": chunk.time,
         "prompt": step.prompt.messages[-1]["content"], "prompt_tokens": len(step.prompt.ids),
-        "completion": written.text, "completion_tokens": len(written.ids), "stop": written.stop.value,
+        "completion": written.transcript, "completion_tokens": written.sampled, "stop": written.stop.value,
         "results": [_result(result) for result in outcome.results],
         "changes": [_change(change) for change in outcome.changes],
         "memory_tokens": step.memory_tokens, "entries": step.entries,

@@ -67,6 +67,7 @@ class TrainingRow:
     total: float
     advantage: float = 0.0
     logprobs: tuple[float, ...] | None = None
+    mask: tuple[bool, ...] | None = None  # False: the id was not sampled, see ``Completion``
 
 
 def build_rows(
@@ -82,7 +83,7 @@ def build_rows(
         TrainingRow(
             group_index=index // group_size, rollout_index=index, chunk_index=step.chunk_index, prompt_ids=step.prompt.ids,
             completion_ids=step.completion.ids, shared=step.prompt.shared, reward=reward, total=reward.total(reward_config),
-            logprobs=step.completion.logprobs,
+            logprobs=step.completion.logprobs, mask=step.completion.mask,
         )
         for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True))
         for step, reward in zip(rollout.steps, parts, strict=True)

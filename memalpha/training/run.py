@@ -36,7 +36,7 @@ from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_i
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
-from memalpha.training.dtype import choose_dtype
+from memalpha.training.dtype import settled
 from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
@@ -315,18 +315,13 @@ def check_place(arguments: TrainArguments) -> None:
 
 
 def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArguments, str]:
-    """Replace ``dtype: auto`` by a type, the same on every rank and after a resume, and say why it is this one."""
-    run, state = arguments.run, PartialState()
-    found = [(run.dtype, "the option dtype")]
-    if run.dtype == "auto" and state.is_main_process:
-        if run.resume:
-            found = [(RunFolder(str(arguments.grpo.output_dir)).config["dtype"], "the run began with it")]
-        else:
-            whole = ("float32", "weights of 16 bits lose small steps")
-            found = [whole if run.full_finetuning else choose_dtype(arguments.grpo.device)]
-        report("load", {"what": "the base in {} ({})".format(*found[0])})
-    ((dtype, why),) = broadcast_object_list(found) if state.num_processes > 1 else found
-    return arguments._replace(run=replace(run, dtype=dtype)), f"{dtype}: {why}"
+    """Replace ``dtype: auto`` by a type, also the same after a resume, and say why it is this one."""
+    run, why = arguments.run, "the run began with it"
+    if run.dtype == "auto" and run.resume:
+        run = replace(run, dtype=RunFolder(str(arguments.grpo.output_dir)).config["dtype"])
+    else:
+        run, why = settled(run, arguments.grpo.device, report)
+    return arguments._replace(run=run), f"{run.dtype}: {why}"
 
 
 def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolder:

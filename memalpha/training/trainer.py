@@ -2,8 +2,8 @@
 
 A batch of rollouts becomes rows, one per (rollout, chunk), ordered (instance, chunk, rollout). TRL pads them and computes old and
 reference log-probabilities, the loss and its metrics; rollouts, rewards, advantages, packing and the number of rows are ours.
-Padding rows (``tool_mask`` 0, NaN rewards) enter no statistic; a masked row has advantage 0, but counts in the loss's mean and KL.
-Random numbers depend on (seed, step, rank) only, except vLLM's.
+``tool_mask`` is 0 for what a search found, which has no loss, and all of a padding row, which (rewards NaN) enters no statistic; a
+masked row has advantage 0, but counts in the loss's mean and KL. Random numbers depend on (seed, step, rank) only, except vLLM's.
 """
 
 from __future__ import annotations
@@ -270,6 +270,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         for queue in (*self._logs["rewards"].values(), self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
             queue.clear()
         mask = [[int(kept is not None)] * len(row.completion_ids) for kept, row in zip(self.rows, rows, strict=True)]
+        mask = [of if row.mask is None else [*map(int, row.mask)] for of, row in zip(mask, rows, strict=True)]
         logprobs = [list(row.logprobs or ()) for row in rows] if all(row.logprobs for row in rows) else None
         completions = ["" for _ in rows]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
@@ -287,7 +288,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _log_lengths(self, rows: Sequence[TrainingRow]) -> None:
         cut = sum(row.completion_ids[-1] not in self.eos_token_ids for row in rows)
-        totals = [len(rows), sum(len(r.completion_ids) for r in rows), sum(len(r.prompt_ids) for r in rows), cut]
+        tokens = sum(len(r.prompt_ids) + len(r.completion_ids) for r in rows)
+        sampled = sum(len(r.completion_ids) if r.mask is None else sum(r.mask) for r in rows)
+        totals = [len(rows), sampled, tokens - sampled, cut]  # what a search found is read, as the prompt is
         count, written, read, cut = self.sum_over_ranks(totals).tolist()
         self.state.num_input_tokens_seen += int(written + read)
         self._metrics["train"]["num_tokens"] = [self.state.num_input_tokens_seen]

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,6 +21,7 @@ from pydantic import NonNegativeInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
+from memalpha.agent.rollout import complete
 from memalpha.agent.step import AgentStep, positions_of
 from memalpha.config import Share, parse
 from memalpha.data import toy
@@ -27,16 +29,20 @@ from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
+from memalpha.memory.schema import SEARCH
 from memalpha.models import name_base, resolve_model, write_adapter_record
+from memalpha.protocols import Retriever
 from memalpha.qa.readers import reader_messages
+from memalpha.retrieval.lexical import tokenize
 from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids
 from memalpha.training.build import load_policy
 from memalpha.training.config import TRAINER, PolicyOptions, Sessions, check_values
+from memalpha.training.dtype import settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.readings import make_readings
-from memalpha.types import Instance, Operation
+from memalpha.types import Chunk, Completion, Instance, Operation, Prompt, Sampling, StopReason, ToolCall
 
 WARMUP_RECORD = "memalpha_warmup.json"
 
@@ -123,11 +129,11 @@ def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
 
 def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
     """Train on demonstrations; return the folder of the adapter (or model); InputError if options or folder do not fit."""
-    warmup, training = arguments.warmup, arguments.training
-    target = Path(str(training.output_dir))
-    _check_place(target, warmup)
+    training, target = arguments.training, Path(str(arguments.training.output_dir))
+    _check_place(target, arguments.warmup)
     make_folder(target)
     set_seed(training.seed)
+    warmup, _ = settled(arguments.warmup, training.device, report)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
     model, tokenizer = load_policy(warmup)
     agent = AgentStep(arguments.agent, tokenizer)
@@ -169,11 +175,12 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
 
 
 class Demonstration(NamedTuple):
-    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
+    """A prompt and the teacher's completion, as token ids; the completion includes the end token. ``mask`` as of ``Completion``."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     shared: int
+    mask: tuple[bool, ...] | None = None
 
 
 def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
@@ -214,15 +221,44 @@ def demonstrate(
         for index, chunk in enumerate(instance.chunks[instance.begin :], instance.begin):
             prompt = agent.prompt(memory, retriever, chunk)
             operations = teacher(instance, index, memory, rng)
-            text = agent.write(memory, operations)
-            completion = (*agent.encoder.untrusted(text), end_token)
-            if len(completion) > limit:
-                said = f"a demonstration of {instance.id} has {len(completion)} tokens"
+            texts = [*_searches(agent, memory, retriever, chunk, operations), agent.write(memory, operations)]
+            turns = [Completion((*agent.encoder.untrusted(text), end_token), text, StopReason.END) for text in texts]
+            if (length := sum(len(turn.ids) for turn in turns)) > limit:
+                said = f"a demonstration of {instance.id} has {length} tokens"
                 raise InputError(said, expected=f"at most max_completion_length = {limit}", fix="raise max_completion_length")
-            outcome = agent.apply(memory, index, chunk, text)
+            find = partial(agent.found, retriever)
+            (completion,) = complete([prompt], [find], agent, Written(iter(turns)), Sampling(limit))
+            outcome = agent.apply(memory, index, chunk, completion.text, searched=completion.searched)
             if failed := [result for result in outcome.results if not result.ok]:
                 raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
-            yield Demonstration(prompt.ids, completion, prompt.shared), operations
+            yield Demonstration(prompt.ids, completion.ids, prompt.shared, completion.mask), operations
+
+
+def _searches(
+    agent: AgentStep, memory: Memory, retriever: Retriever, chunk: Chunk, operations: Sequence[Operation]
+) -> list[str]:  # fmt: skip
+    """Return the turns that search, one for each entry that the operations end and the view does not show, as many as may be.
+
+    The query is the entry's words that the chunk has, too: what a policy can know of an entry that it does not see.
+    """
+    if not agent.config.searches:
+        return []
+    seen, said = {entry.id for entry in agent.shown(memory, retriever, chunk)}, set(tokenize(chunk.text))
+    ended = (memory.get(operation.entry_id) for operation in operations if operation.entry_id and operation.entry_id not in seen)
+    queries = (" ".join(word for word in entry.content.split() if said & {*tokenize(word)}) for entry in ended if entry)
+    texts = dict.fromkeys(agent.codec.render([ToolCall(SEARCH, {"query": query})]) for query in queries if query)
+    return list(texts)[: agent.config.searches]
+
+
+@dataclass
+class Written:
+    """A ``Generator`` of turns written before, one a call."""
+
+    turns: Iterator[Completion]
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return the next turn."""
+        return [next(self.turns) for _ in prompts]
 
 
 def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
@@ -255,10 +291,12 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         return [next(epoch_iterator) for _ in range(num_batches)], None
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:
-        """Mean of -log p over the completion tokens of the batch."""
+        """Mean of -log p over the completion tokens of the batch, without those of answers to searches."""
         rows = [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in inputs["rows"]]
-        logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps
-        return -torch.cat(list(logps)).mean()
+        with self.accelerator.autocast():  # the head is computed outside the model's forward
+            logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps
+        marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
+        return -torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked]).mean()
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from memalpha.agent.archive import outdates
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import StepRecord
+from memalpha.agent.rollout import StepRecord, complete
 from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
 from memalpha.data.packing import split_text
 from memalpha.endpoints import ChatClient
@@ -180,13 +180,14 @@ class MemoryAgent:
             with self._store.reading(whose) as (memory, retriever):
                 seen = memory.seq, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
-            completion = self.generator.generate([prompt], Sampling(self.step.config.max_completion_length))[0]
+            sampling = Sampling(self.step.config.max_completion_length)
+            completion = complete([prompt], [partial(self._find, whose)], self.step, self.generator, sampling)[0]
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
                 if (memory.seq, memory.snapshot()) == seen:
                     left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
                     index = self._next_chunk.get(whose) or max(left, default=-1) + 1
-                    outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
+                    outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off, completion.searched)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
                     written = range(seen[0] + 1, seen[0] + 1 + len(outcome.changes))  # those of the archive come after
                     break
@@ -194,6 +195,10 @@ class MemoryAgent:
             raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
         self._next_chunk[whose] = index + 1
         return record, written
+
+    def _find(self, whose: Namespace, query: str) -> str:
+        with self._store.reading(whose) as (_, retriever):
+            return self.step.found(retriever, query)
 
     def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
         """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""

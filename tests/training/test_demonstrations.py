@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -99,15 +100,16 @@ def test_what_the_teacher_shows_answers_every_question(codec):
 
 
 def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens():
-    shown = [Demonstration((5, 6, 7, 8), (9, END), 2), Demonstration((5, 6, 10), (11, 12, 13, END), 2)]
+    searched = Demonstration((5, 6), (9, END, 11, 12, 13, END), 2, (True, True, False, False, False, True))  # 11 to 13 were found
+    shown = [Demonstration((5, 6, 7, 8), (9, END), 2), Demonstration((5, 6, 10), (11, 12, 13, END), 2), searched]
     model = make_base("llama")
     losses = []
-    for prompt, completion, _ in shown:
+    for prompt, completion, _, mask in shown:
         logps = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
-        losses += [-logps[len(prompt) - 1 + i, token].item() for i, token in enumerate(completion)]
-    trainer = SimpleNamespace(common_prefix=2, pack_tokens=0)
+        losses += [-logps[len(prompt) - 1 + i, token].item() for i, token in enumerate(completion) if not mask or mask[i]]
+    trainer = SimpleNamespace(common_prefix=2, pack_tokens=0, accelerator=SimpleNamespace(autocast=nullcontext))
     found = WarmupTrainer.compute_loss(trainer, model, {"rows": shown})
-    assert found.item() == pytest.approx(sum(losses) / 6, rel=1e-5)
+    assert found.item() == pytest.approx(sum(losses) / 9, rel=1e-5)
 
 
 def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):

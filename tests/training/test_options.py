@@ -163,12 +163,12 @@ def test_the_faster_type_is_chosen_from_times_and_from_what_a_gpu_computes(monke
 
 def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, monkeypatch):
     options = [*SHORT, "--full_finetuning", "false", "--dtype", "auto", "--warm_start_steps", "1", "--save_steps", "1"]
-    options += ["--lora_targets", "q_proj", "up_proj", "--lora_rank_pattern", "{up_proj: 3}"]
-    monkeypatch.setattr("memalpha.training.run.choose_dtype", lambda device: ("bfloat16", "measured"))
+    options += ["--lora_targets", "q_proj", "up_proj", "--lora_rank_pattern", "{up_proj: 3}", "--bf16", "true"]  # as on a GPU
+    monkeypatch.setattr("memalpha.training.dtype.choose_dtype", lambda device: ("bfloat16", "measured"))
     assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
     assert train(tmp_path / "all", *options[:2], *options[4:8], "--full_finetuning", "--max_steps", "1") == 0
     assert RunFolder(tmp_path / "all").config["dtype"] == "float32"  # though bfloat16 is faster
-    monkeypatch.setattr("memalpha.training.run.choose_dtype", lambda device: ("float32", "measured elsewhere"))
+    monkeypatch.setattr("memalpha.training.dtype.choose_dtype", lambda device: ("float32", "measured elsewhere"))
     assert train(tmp_path / "run", *options, "--max_steps", "2", "--resume") == 0
     folder = RunFolder(tmp_path / "run")
     began = folder.read_json("environment.json")
