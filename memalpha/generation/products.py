@@ -27,9 +27,9 @@ def faster() -> bool:
     return other and torch.backends.cpu.get_cpu_capability() == "AVX512" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def plain(*tensors: Tensor) -> bool:
-    """Whether all tensors are float32 on a CPU, outside ZeRO-3."""
-    kinds = all(t.dtype is torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
+def plain(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
+    """Whether all tensors are of this type on a CPU, outside ZeRO-3."""
+    kinds = all(t.dtype is kind and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
     return kinds and not any(hasattr(t, "ds_id") for t in tensors)
 
 

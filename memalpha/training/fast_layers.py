@@ -1,7 +1,7 @@
 """CPU kernels: LoRA layers and RMS norms with their own backward pass, exact formulas, fewer passes over memory.
 
-Values and gradients equal PEFT's and transformers' up to rounding. Products are in float32 or, under autocast, in its type. Their
-code still runs without a gradient, off the CPU, and for anything but one active, plain float32 adapter on a float32 base.
+Values and gradients equal PEFT's and transformers' up to rounding. Products are in the type of autocast, else of the base. Their
+code still runs without a gradient, off the CPU, and for anything but one active, plain float32 adapter.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class FastLoraLinear:
         name = self._single_adapter() if not args and not kwargs else None
         if name is not None:
             base, a, b = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
-            if is_plain(base.weight, a, b) and (is_plain(x) or x.dtype is _product_type()) and not base.weight.requires_grad:
-                kind, bias = _product_type(), base.bias
+            kind, bias = _product_type(base.weight), base.bias
+            if is_plain(a, b) and all(_is(t, kind) for t in (x, base.weight)) and not base.weight.requires_grad:
                 weight, bias = rounded(base.weight, kind), bias if bias is None else rounded(bias, kind)
                 rows = x.reshape(-1, x.shape[-1]).to(kind)
                 y: Tensor = LoraProduct.apply(rows, weight, bias, a.to(kind), b.to(kind), self.scaling[name])  # type: ignore[no-untyped-call]
@@ -67,8 +67,12 @@ class FastLoraLinear:
         return name if plain and frozen else None
 
 
-def _product_type() -> torch.dtype:
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+def _product_type(weight: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+
+
+def _is(tensor: Tensor, kind: torch.dtype) -> bool:
+    return plain(tensor) or plain(tensor, kind=kind)
 
 
 class LoraProduct(torch.autograd.Function):

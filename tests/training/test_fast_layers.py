@@ -108,6 +108,20 @@ def test_under_autocast_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bia
         assert torch.equal(module(x), module.base_layer(x))
 
 
+def test_on_a_base_of_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch):
+    module, x, weights = layer(), torch.randn(40, 6).bfloat16(), torch.randn(40, 10)
+    module.base_layer.bfloat16().float()  # so that the type is the one difference
+    expected = gradients(module, x.float(), weights)
+    module.base_layer.bfloat16()
+    use_fast_layers(module)
+    count = Count(monkeypatch, LoraProduct)
+    found = gradients(module, x, weights)
+    assert [value.dtype for value in found] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.float() - wanted).norm() < 0.01 * wanted.norm()
+    assert count.calls == 1
+
+
 def test_under_autocast_a_norm_stays_in_float32(monkeypatch):
     norm, x, weights = LlamaRMSNorm(8), torch.randn(5, 8), torch.randn(5, 8)
     expected = gradients(norm, x, weights)
