@@ -10,6 +10,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -40,7 +41,7 @@ from memalpha.training.build import load_policy
 from memalpha.training.config import TRAINER, PolicyOptions, Sessions, check_values
 from memalpha.training.dtype import settled
 from memalpha.training.opening import begun
-from memalpha.training.packed import Row, packed_logps
+from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.training.readings import make_readings
 from memalpha.types import Chunk, Completion, Instance, Operation, Prompt, Sampling, StopReason, ToolCall
 
@@ -271,7 +272,7 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
 
 
 class WarmupTrainer(Trainer):  # type: ignore[misc]
-    """``Trainer`` over demonstrations; each forward of ``pack_tokens`` computes their common prefix once."""
+    """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their common prefix once."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
@@ -290,13 +291,30 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         """Return the next micro-batches without a token count: each micro-batch has its own mean."""
         return [next(epoch_iterator) for _ in range(num_batches)], None
 
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at the end."""
+        rows, total = inputs["rows"], torch.zeros((), device=self.args.device)
+        packs, count = split_rows(self._rows(rows), self.pack_tokens), sum(map(_trained, rows))
+        for pack in packs:
+            with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
+                part = {"rows": [rows[i] for i in pack], "count": count}
+                total = total + super().training_step(model, part, num_items_in_batch)
+        return total
+
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:
-        """Mean of -log p over the completion tokens of the batch, without those of answers to searches."""
-        rows = [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in inputs["rows"]]
+        """Mean of -log p over the completion tokens, without those of answers to searches; a part has its share of the mean."""
         with self.accelerator.autocast():  # the head is computed outside the model's forward
-            logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps
+            logps = packed_logps(model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens).logps
         marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
-        return -torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked]).mean()
+        trained = torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked])
+        return -trained.sum() / inputs.get("count", len(trained))
+
+    def _rows(self, demonstrations: Sequence[Demonstration]) -> list[Row]:
+        return [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in demonstrations]
+
+
+def _trained(demonstration: Demonstration) -> int:
+    return len(demonstration.completion_ids) if demonstration.mask is None else sum(demonstration.mask)
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]

@@ -2,9 +2,7 @@
 
 import json
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +20,7 @@ from memalpha.training.warm_start import (
     Demonstration,
     WarmupOptions,
     WarmupTrainer,
+    WarmupTrainingArguments,
     demonstrate,
     make_demonstrations,
     parse_warmup_arguments,
@@ -99,17 +98,29 @@ def test_what_the_teacher_shows_answers_every_question(codec):
     assert totals.keys() == {INSERT, UPDATE, DELETE}  # every tool is shown
 
 
-def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens():
+def logps_of(model, shown):
+    found = []
+    for prompt, completion, _, mask in shown:
+        logps = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+        places = [i for i in range(len(completion)) if not mask or mask[i]]
+        found.append(torch.stack([logps[len(prompt) - 1 + i, completion[i]] for i in places]))
+    return found
+
+
+def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
     searched = Demonstration((5, 6), (9, END, 11, 12, 13, END), 2, (True, True, False, False, False, True))  # 11 to 13 were found
     shown = [Demonstration((5, 6, 7, 8), (9, END), 2), Demonstration((5, 6, 10), (11, 12, 13, END), 2), searched]
     model = make_base("llama")
-    losses = []
-    for prompt, completion, _, mask in shown:
-        logps = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
-        losses += [-logps[len(prompt) - 1 + i, token].item() for i, token in enumerate(completion) if not mask or mask[i]]
-    trainer = SimpleNamespace(common_prefix=2, pack_tokens=0, accelerator=SimpleNamespace(autocast=nullcontext))
-    found = WarmupTrainer.compute_loss(trainer, model, {"rows": shown})
-    assert found.item() == pytest.approx(sum(losses) / 9, rel=1e-5)
+    losses = [-logp.item() for logps in logps_of(model, shown) for logp in logps]
+    for pack_tokens in (0, 1):  # one forward and backward, and one for each demonstration
+        args = WarmupTrainingArguments(str(tmp_path), use_cpu=True)
+        trainer = WarmupTrainer(shown, pack_tokens, model=model.requires_grad_(), args=args)
+        model.zero_grad()
+        trainer.current_gradient_accumulation_steps = 1  # as ``train`` sets it
+        assert trainer.training_step(model, {"rows": shown}).item() == pytest.approx(sum(losses) / 9, rel=1e-5)
+        found = [parameter.grad for parameter in model.parameters()]
+        expected = torch.autograd.grad(-torch.cat(logps_of(model, shown)).mean(), list(model.parameters()))
+        torch.testing.assert_close(found, list(expected), rtol=1e-4, atol=1e-6)
 
 
 def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
