@@ -307,7 +307,8 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
             logps = packed_logps(model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens).logps
         marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
         trained = torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked])
-        return -trained.sum() / inputs.get("count", len(trained))
+        loss: torch.Tensor = -trained.sum() / inputs.get("count", len(trained))
+        return loss
 
     def _rows(self, demonstrations: Sequence[Demonstration]) -> list[Row]:
         return [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in demonstrations]
