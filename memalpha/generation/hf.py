@@ -35,19 +35,24 @@ class _Prefilled(NamedTuple):
 class HFGenerator:
     """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError if it does not fit.
 
-    ``merge_adapters`` merges adapters during a call (faster, more memory); ``logprobs`` returns those of the whole distribution;
-    ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change. Rows that ended leave the batch every
-    ``check_every`` tokens; None: after each token on a CPU, after 16 on an accelerator, which is not waited for in between.
+    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if the base is float32, since 16 bits round their
+    effect); ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's prefixes, only for weights
+    that never change. Rows that ended leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an accelerator.
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool = True, logprobs: bool = False,
+        self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool | None = None, logprobs: bool = False,
         keep_prefix: bool = False, check_every: int | None = None,
     ) -> None:  # fmt: skip
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
-        self.tokenizer, self.max_batch, self.merge_adapters = tokenizer, max_batch, merge_adapters
+        exact = next(model.parameters()).dtype is torch.float32
+        self.tokenizer, self.max_batch, self.merge_adapters = (
+            tokenizer,
+            max_batch,
+            exact if merge_adapters is None else merge_adapters,
+        )
         self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)
@@ -115,7 +120,10 @@ class HFGenerator:
         if self._kept is not None and prefixes == self._kept[0]:
             return self._kept[1]
         cache = DynamicCache()
-        self.model(input_ids=_pad(prefixes, device)[0], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        one = torch.zeros(
+            1, dtype=torch.long, device=device
+        )  # an index: of a slice (1) bfloat16 on CPUs makes logits 1,000 times slower
+        self.model(input_ids=_pad(prefixes, device)[0], past_key_values=cache, use_cache=True, logits_to_keep=one)
         if self.keep_prefix:
             self._kept = (prefixes, cache)
         return cache

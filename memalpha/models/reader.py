@@ -13,6 +13,6 @@ from memalpha.models.policy import base_of, load_policy_model
 def trained_reader(adapter: str | Path, *, dtype: str = "float32", device: Any = "cpu", max_new_tokens: int = 32) -> Answering:
     """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``) on a base of its own."""
     policy = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
-    model = policy.model.merge_and_unload().to(device).eval()
-    generator = HFGenerator(model, policy.tokenizer, keep_prefix=True)
+    model = policy.model.merge_and_unload() if dtype == "float32" else policy.model  # a sum in 16 bits rounds the adapter away
+    generator = HFGenerator(model.to(device).eval(), policy.tokenizer, keep_prefix=True)
     return lambda chats: answer_chats(generator, chats, max_new_tokens)
