@@ -37,7 +37,8 @@ class HFGenerator:
 
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if the base is float32, since 16 bits round their
     effect); ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's prefixes, only for weights
-    that never change. Rows that ended leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an accelerator.
+    that never change. Rows that ended leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an
+    accelerator.
     """
 
     def __init__(
@@ -48,11 +49,8 @@ class HFGenerator:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
         exact = next(model.parameters()).dtype is torch.float32
-        self.tokenizer, self.max_batch, self.merge_adapters = (
-            tokenizer,
-            max_batch,
-            exact if merge_adapters is None else merge_adapters,
-        )
+        self.tokenizer, self.max_batch = tokenizer, max_batch
+        self.merge_adapters = exact if merge_adapters is None else merge_adapters
         self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)
