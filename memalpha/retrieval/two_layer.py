@@ -1,7 +1,7 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router. Lines
-of the archive are ranked apart and take turns with the entries. A search sees all applied changes; of equal scores the entry
+of the archive are ranked apart: one follows every two entries. A search sees all applied changes; of equal scores the entry
 created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -54,11 +53,11 @@ class TwoLayerRetriever:
             return []
         vector = None if self._dense is None else self._dense.embed([query])[0]
         lists = [name for name in names if name != ARCHIVE.name]
-        rankings = [self._layer_two(query, vector, k, self._layer_one(query, vector, lists))] if lists else []
+        found = self._layer_two(query, vector, k, self._layer_one(query, vector, lists)) if lists else []
         if ARCHIVE.name in names and self._memory.section_size(ARCHIVE.name):
-            rankings.append(self._layer_two(query, vector, k, [ARCHIVE.name]))
-        turns = chain.from_iterable(zip_longest(*rankings))
-        return [Hit(self._entries[found[0]], found[1]) for found in turns if found][:k]
+            lines = self._layer_two(query, vector, k, [ARCHIVE.name])
+            found = [pair for i in range(k) for pair in (*found[2 * i : 2 * i + 2], *lines[i : i + 1])]
+        return [Hit(self._entries[key], score) for key, score in found[:k]]
 
     def forget_texts(self) -> None:
         """Clear the embedder's cache, which holds texts."""
