@@ -31,9 +31,11 @@ def main() -> int:
     parser.add_argument("adapter", help="folder of the reader")
     parser.add_argument("data", help="prepared SQuAD that it was not trained on")
     parser.add_argument("--questions", type=int, default=400, help="how many, drawn with seed 0")
+    parser.add_argument("--dtype", default="float32", help="of the base's weights")
     known = parser.parse_args()
     config = AgentConfig(schema="facts", codec="compact", retrieve_k=3, reader_tokens=256)
-    agent, answer = AgentStep(config, load_tokenizer(base_of(known.adapter))), trained_reader(known.adapter)
+    agent = AgentStep(config, load_tokenizer(base_of(known.adapter)))
+    answer = trained_reader(known.adapter, dtype=known.dtype)
     instances, found, began = load_data(known.data, {}, 0), {}, time.time()
     golds = {question.text: question for instance in instances for question in instance.questions}
     for name, left_out in (("with", 0.0), ("without", 1.0)):
