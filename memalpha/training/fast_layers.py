@@ -49,7 +49,7 @@ class FastLoraLinear:
         if name is not None:
             base, a, b = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
             kind, bias = _product_type(base.weight), base.bias
-            if is_plain(a, b) and all(_is(t, kind) for t in (x, base.weight)) and not base.weight.requires_grad:
+            if is_plain(a, b) and all(_casts(t, kind) for t in (x, base.weight)) and not base.weight.requires_grad:
                 weight, bias = rounded(base.weight, kind), bias if bias is None else rounded(bias, kind)
                 rows = x.reshape(-1, x.shape[-1]).to(kind)
                 y: Tensor = LoraProduct.apply(rows, weight, bias, a.to(kind), b.to(kind), self.scaling[name])  # type: ignore[no-untyped-call]
@@ -71,8 +71,9 @@ def _product_type(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
 
 
-def _is(tensor: Tensor, kind: torch.dtype) -> bool:
-    return plain(tensor) or plain(tensor, kind=kind)
+def _casts(tensor: Tensor, kind: torch.dtype) -> bool:
+    """Whether a product in ``kind`` takes the tensor; autocast takes float32, too."""
+    return plain(tensor, kind=kind) or (torch.is_autocast_enabled("cpu") and plain(tensor))
 
 
 class LoraProduct(torch.autograd.Function):
