@@ -86,8 +86,12 @@ def _for_fact(
 ) -> Iterator[Operation]:
     section = memory.schema[next((name for name in fact.sections if name in memory.schema), memory.schema.lists[0].name)]
     if section in memory.schema.blocks:
-        yield from _in_block(fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct)
-        return
+        rewriting = _in_block(fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct)
+        fits = not section.max_tokens or memory.count_tokens(rewriting.content or "") <= section.max_tokens
+        if fits or fact.action is not FactAction.STATE:
+            yield rewriting
+            return
+        section = memory.schema.lists[0]
     content = _note(fact)
     dated = config.dates and time and not section.timestamps
     if config.style == "sentence" and not fact.note:
@@ -122,7 +126,7 @@ def _note(fact: Fact) -> str:
     return fact.note or f"{fact.subject} {fact.attribute} {fact.value}"
 
 
-def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: bool) -> Iterator[Operation]:
+def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: bool) -> Operation:
     """Write a block again with the fact as one of its statements, ``; `` between them, in place of what it ends."""
     said = [part for part in memory.block(section).split("; ") if part]
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous
@@ -130,7 +134,7 @@ def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: 
     news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [_note(fact)]
     place = said.index(ended[0]) if ended else len(said)
     now = [part for part in [*said[:place], *news, *said[place:]] if part not in ended]
-    yield Operation(OperationKind.REPLACE, section, "; ".join(now) or "-")
+    return Operation(OperationKind.REPLACE, section, "; ".join(now) or "-")
 
 
 def excerpt_operations(

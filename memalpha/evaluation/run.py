@@ -183,9 +183,10 @@ def _run(jobs: Sequence[Job], size: int, folder: EvaluationFolder, judge: Answer
             continue
         position = {"system": job.name, "set": job.on.spec.name, "seed": seed, "first": start + 1}
         position |= {"last": start + len(batch), "instances": len(job.on.instances)}
-        clock = time.perf_counter()
+        host, clock = job.on.setting.host, time.perf_counter()
+        saved = host.saved
         kept = job.system.write(batch, seed, _progress(position, report))
-        seconds = (time.perf_counter() - clock) / len(batch)
+        seconds = (time.perf_counter() - clock + host.saved - saved) / len(batch)
         for name in missing:
             everything = ask(job, name, seed, batch, kept, seconds, judge)
             results = [result for result in everything if result.key in missing[name]]

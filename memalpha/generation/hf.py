@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
-from memalpha.generation.merging import merged_lora
+from memalpha.generation.merging import exact, merged_lora
 from memalpha.generation.products import fast_linears
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
@@ -35,10 +35,9 @@ class _Prefilled(NamedTuple):
 class HFGenerator:
     """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError if it does not fit.
 
-    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if the base is float32, since 16 bits round their
-    effect); ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's prefixes, only for weights
-    that never change. Rows that ended leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an
-    accelerator.
+    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32); ``logprobs`` returns those of
+    the whole distribution; ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change. Rows that ended
+    leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an accelerator.
     """
 
     def __init__(
@@ -48,9 +47,8 @@ class HFGenerator:
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
-        exact = next(model.parameters()).dtype is torch.float32
         self.tokenizer, self.max_batch = tokenizer, max_batch
-        self.merge_adapters = exact if merge_adapters is None else merge_adapters
+        self.merge_adapters = exact(model) if merge_adapters is None else merge_adapters
         self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)

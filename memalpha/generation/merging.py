@@ -14,6 +14,11 @@ import torch
 from torch import Tensor, nn
 
 
+def exact(model: nn.Module) -> bool:
+    """Whether adapters can be merged: all weights are float32. A sum in 16 bits rounds most of an adapter's effect away."""
+    return all(parameter.dtype is torch.float32 for parameter in model.parameters())
+
+
 @contextmanager
 def merged_lora(model: nn.Module) -> Iterator[None]:
     """Merge active LoRA adapters inside the block, except into quantised layers; do not train or save the model there."""

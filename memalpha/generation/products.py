@@ -6,7 +6,7 @@ fast (docs/performance.md). Where ``faster`` is false, nothing here is used, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -47,32 +47,31 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed
 
 def blocks(weight: Any, rows: int) -> Sequence[Tensor]:
     """Split a weight into blocks of rows; always the same tensors, so that each is laid out once, while the weight is the same."""
-    state = (weight._version, weight.data_ptr(), rows)
-    if getattr(weight, "_blocks", (None,))[0] != state:
-        weight._blocks = (state, torch.split(weight.detach(), rows))
-    return weight._blocks[1]  # type: ignore[no-any-return]
+    return _kept(weight, ("blocks", rows), lambda: torch.split(weight.detach(), rows))  # type: ignore[no-any-return]
 
 
 def rounded(weight: Any, kind: torch.dtype) -> Tensor:
     """Return a frozen weight in another type, without a gradient; kept with it until it changes."""
-    if weight.dtype is kind:
-        return weight  # type: ignore[no-any-return]
-    state = (weight._version, weight.data_ptr(), kind)
-    if getattr(weight, "_rounded", (None,))[0] != state:
-        weight._rounded = (state, weight.detach().to(kind))
-    return weight._rounded[1]  # type: ignore[no-any-return]
+    return weight if weight.dtype is kind else _kept(weight, kind, lambda: weight.detach().to(kind))  # type: ignore[no-any-return]
 
 
 def _laid_out(weight: Any, transposed: bool) -> Tensor:
     """The weight in oneDNN's layout, kept with it until it changes."""
-    state = (weight._version, weight.data_ptr())
-    if getattr(weight, "_laid_out", (None,))[0] != state:
-        weight._laid_out = (state, {})
-    kept: dict[bool, Tensor] = weight._laid_out[1]
-    if transposed not in kept:
-        plain = weight.detach().t().contiguous() if transposed else weight.detach()
-        kept[transposed] = torch.ops.mkldnn._reorder_linear_weight(plain)
-    return kept[transposed]
+    plain = weight.detach()
+    return _kept(  # type: ignore[no-any-return]
+        weight, transposed,
+        lambda: torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain),
+    )  # fmt: skip
+
+
+def _kept(weight: Any, key: Any, make: Callable[[], Any]) -> Any:
+    """What was made of a weight under a key, while the weight is the same."""
+    state = weight._version, weight.data_ptr()
+    if getattr(weight, "_made", (None,))[0] != state:
+        weight._made = state, {}
+    if key not in weight._made[1]:
+        weight._made[1][key] = make()
+    return weight._made[1][key]
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Memory schemas and the tools made from them.
 
 Presets: ``mem_alpha``: a core block, semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical
-lists and a core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
+lists and a core text (the second public system named Mem-alpha); ``small_core``: ``mem_alpha`` for a reader of few tokens;
+``facts``: one list of dated facts, for small policies.
 A tool exists only if some section allows its operation, or if the schema adds it (``own_tools``). A wrong call becomes a failed
 result, never an exception.
 """

@@ -15,6 +15,7 @@ from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.answering import frozen_base
 from memalpha.generation.hf import HFGenerator
+from memalpha.generation.merging import exact
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.models.reader import trained_reader
@@ -95,9 +96,9 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
     run = arguments.run
     if run.vllm_urls:
         return VLLMServers(run.vllm_urls, timeout=run.endpoint_timeout, wait=run.vllm_wait)
-    exact = not arguments.grpo.bf16 and all(parameter.dtype is torch.float32 for parameter in model.parameters())
+    merge = exact(model) and not arguments.grpo.bf16
     return HFGenerator(
-        model, tokenizer, max_batch=run.generation_rows, merge_adapters=exact, logprobs=not exact or run.staleness > 0
+        model, tokenizer, max_batch=run.generation_rows, merge_adapters=merge, logprobs=not merge or run.staleness > 0
     )
 
 

@@ -309,6 +309,17 @@ def test_facts_with_notes_go_to_their_sections_and_a_block_is_written_again():
     assert [(entry.section, entry.content) for entry in memory.entries()] == [("episodic", "Priya flew to Rome")]
 
 
+def test_a_fact_that_a_full_block_has_no_room_for_goes_to_the_first_list():
+    facts = tuple(
+        Fact(0, FactAction.STATE, "Priya", "job", job, None, f"Priya is a {job}", ("core",)) for job in ("nurse", "pilot")
+    )
+    memory = Memory(MemorySchema.load("small_core"), lambda text: 5 * len(words(text)))  # 32 tokens: six words
+    for operation in teacher_operations(Instance("i", "x", (Chunk("a"),), (), facts), 0, memory, random.Random(0)):
+        assert memory.apply(operation).changed
+    assert memory.block("core") == "Priya is a nurse"
+    assert [(entry.section, entry.content) for entry in memory.entries()] == [("semantic", "Priya is a pilot")]
+
+
 @st.composite
 def linked_configs(draw):
     p_change = draw(st.floats(0.1, 0.8))

@@ -54,11 +54,28 @@ def test_policies_in_any_order_say_what_they_say_alone(adapters, alone):
     generators = {folder: host.generator(folder) for folder in alone}
     assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
     for folder in ("", first, second, first, "", second, ""):
+        host.drawn.clear()  # else only the first of each would be drawn
         assert texts(generators[folder], prompts(host.tokenizer)) == alone[folder], folder
         assert host.answer(CHATS, 6) == alone[""]
     host.release()
     assert not any("lora" in name for name, _ in host._policy.named_parameters())
     assert texts(generators[""], prompts(host.tokenizer)) == alone[""]
+
+
+def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(adapters, alone, monkeypatch):
+    host, drawn, generate = PolicyHost("nano"), [], HFGenerator.generate
+    monkeypatch.setattr(HFGenerator, "generate", lambda self, asked, how: drawn.append(len(asked)) or generate(self, asked, how))
+    first, second = (host.generator(str(folder)) for folder in adapters)
+    asked, folder = prompts(host.tokenizer), str(adapters[0])
+    assert [c.text for c in first.generate(asked[1:3], Sampling(6))] == alone[folder][1:3]
+    assert host.saved == 0.0
+    each = next(iter(host.drawn.values()))[1]
+    assert [c.text for c in first.generate([*asked, asked[0]], Sampling(6))] == [*alone[folder], alone[folder][0]]
+    assert host.saved == pytest.approx(2 * each) and each > 0
+    assert texts(second, asked) == alone[str(adapters[1])]  # each adapter, length and sampled call for itself
+    assert [len(c.ids) for c in first.generate(asked, Sampling(3))] <= [3] * 4
+    first.generate(asked, Sampling(6, temperature=1.0, seed=1))
+    assert drawn == [2, 2, 4, 4, 4]
 
 
 def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters, tmp_path):

@@ -28,10 +28,10 @@ def test_products_are_pytorchs(rows):
     w, x, g = weight(), torch.randn(rows, 40), torch.randn(rows, 96)
     torch.testing.assert_close(product(x, w), x @ w.t())
     torch.testing.assert_close(product(g, w, transposed=True), g @ w)
-    assert set(w._laid_out[1]) == {False, True}
-    laid_out = w._laid_out[1][False]
+    assert set(w._made[1]) == {False, True}
+    laid_out = w._made[1][False]
     product(x, w)
-    assert w._laid_out[1][False] is laid_out  # once
+    assert w._made[1][False] is laid_out  # once
 
 
 def test_a_weight_that_changed_is_laid_out_again():
