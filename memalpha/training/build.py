@@ -156,8 +156,10 @@ def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -
         return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
         return readers.EndpointReader(run.reader_client(), agent.config.reader_tokens, agent.encoder.count)
-    trained = run.reader == "trained"
-    answering = trained_reader(run.reader_adapter, device=PartialState().device) if trained else frozen_base(model, tokenizer)
+    if run.reader == "trained":
+        answering = trained_reader(run.reader_adapter, dtype=run.dtype, device=PartialState().device)
+    else:
+        answering = frozen_base(model, tokenizer)
     return readers.ModelReader(answering, agent.config.reader_tokens, agent.encoder.count)
 
 
