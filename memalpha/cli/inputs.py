@@ -32,6 +32,7 @@ class AgentOptions(Options):
         key_file: File with the key of a keyed store.
         model: Base of the adapter; null takes the one the adapter names. With ``endpoint``: the model's name there.
         device: Torch device of the model.
+        dtype: Type of the base's weights: ``float32``, or ``bfloat16`` (half the memory; faster where the processor has it).
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
         archive: Whether what was read is kept and searched, too; null: as the agent was trained.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
@@ -46,6 +47,7 @@ class AgentOptions(Options):
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
+    dtype: str = "float32"
     retrieve_k: PositiveInt | None = None
     archive: bool | None = None
     reader_url: str = ""
@@ -73,12 +75,13 @@ class AgentOptions(Options):
             return MemoryAgent.at_endpoint(chat, config, store=self.store, key=key, retrieve_k=self.retrieve_k)
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
         agent = MemoryAgent.load(
-            trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, archive=self.archive, device=self.device
-        )
+            trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, archive=self.archive, device=self.device,
+            dtype=self.dtype,
+        )  # fmt: skip
         if client is not None:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
         elif self.reader:
-            answering = trained_reader(self.reader, device=self.device)
+            answering = trained_reader(self.reader, dtype=self.dtype, device=self.device)
             agent.reader = ModelReader(answering, min(512, self.reader_tokens), agent.step.encoder.count)
         return agent
 

@@ -108,10 +108,10 @@ class MemoryAgent:
     def load(
         cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
         key: bytes | None = None, reader: Reader | None = None, router: str | Path | None = None,
-        retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu",
+        retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu", dtype: str = "float32",
     ) -> MemoryAgent:  # fmt: skip
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
-        step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device)
+        step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device, dtype=dtype)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     @classmethod
@@ -332,11 +332,13 @@ def load_trained(
     router: str | Path | None = None,
     archive: bool | None = None,
     device: str = "cpu",
+    dtype: str = "float32",
 ) -> tuple[AgentStep, Generator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
     ``model`` is the base (None: the one the adapter names), ``router`` a section router, ``archive`` whether what was read is kept
-    and searched, too (None: the agent's own). The third value is the agent's name, a Hub name with its commit.
+    and searched, too (None: the agent's own), ``dtype`` the type of the base's weights. The third value is
+    the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
@@ -349,7 +351,8 @@ def load_trained(
     if archive is not None:
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
-    policy = load_policy_model(folder) if whole else load_policy_model(model or base_of(folder), adapter=folder)
+    base, adapter = (folder, None) if whole else (model or base_of(folder), folder)
+    policy = load_policy_model(base, adapter=adapter, dtype=dtype)
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this

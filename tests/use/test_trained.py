@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from huggingface_hub import errors
 
 from memalpha.agent.config import AgentConfig
@@ -67,6 +68,9 @@ def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
     assert name == "mine" and step.config == CONFIG
     with pytest.raises(InputError, match="device 'nonsense' cannot be used"):
         load_trained(whole, device="nonsense")
+    with pytest.raises(InputError, match="dtype 'int3' cannot be used"):
+        load_trained(whole, dtype="int3")
+    assert {load_trained(whole, dtype=dtype)[1].model.dtype for dtype in ("float32", "bfloat16")} == {torch.float32, torch.bfloat16}
     shutil.copytree(whole, tmp_path / "run" / "adapter")
     assert find_trained(tmp_path / "run") == (tmp_path / "run" / "adapter", "run")
     assert find_trained(tmp_path / "run" / "adapter") == (tmp_path / "run" / "adapter", "adapter")
