@@ -305,6 +305,14 @@ def test_an_adapter_adds_scale_times_b_times_a(nano, adapter):
     assert not any(parameter.requires_grad for name, parameter in frozen.named_parameters() if "lora_" in name)
 
 
+def test_an_adapter_on_a_base_of_16_bits_has_its_type_unless_it_is_trained(nano, adapter):
+    kinds = {}
+    for trainable in (True, False):
+        policy = load_policy_model(nano, adapter=adapter, dtype="bfloat16", trainable=trainable).model
+        kinds[trainable] = {"lora_" in name: parameter.dtype for name, parameter in policy.named_parameters()}
+    assert kinds == {True: {True: torch.float32, False: torch.bfloat16}, False: dict.fromkeys((True, False), torch.bfloat16)}
+
+
 def _without(folder, copy, *names):
     shutil.copytree(folder, copy)
     for name in names:

@@ -80,7 +80,7 @@ class PolicyHost:
             if adapter:
                 from peft import PeftModel
 
-                self._policy = PeftModel.from_pretrained(self._policy, adapter).eval()
+                self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
                 self._adapter = adapter
         return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix)
 

@@ -72,7 +72,8 @@ def load_policy_model(
         check_adapter(Path(adapter), where, model, tokenizer)
         expected = "a LoRA adapter whose adapter_config.json goes with its weights"
         with _readable(f"adapter {adapter}", expected, "give the folder as it was saved, and its own base"):
-            model = PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable)
+            # in training an adapter is float32; else as its base, or each layer copies its input in float32
+            model = PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable, autocast_adapter_dtype=trainable)
     return PolicyModel(model, tokenizer)
 
 
