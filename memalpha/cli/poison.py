@@ -66,7 +66,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
         raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
     step, generator, _ = load_trained(like, dtype=arguments.dtype)
     if name == UNTRAINED:
-        loaded = load_policy_model(base_of(find_trained(like)[0]))
+        loaded = load_policy_model(base_of(find_trained(like)[0]), dtype=arguments.dtype)
         generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)
     if arguments.schema:
         step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)
