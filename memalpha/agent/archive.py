@@ -7,23 +7,20 @@ from Oslo to Rome"): it has such a share, too, and of an update also a new word.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
-from memalpha.protocols import TokenCounter
 from memalpha.retrieval.lexical import tokenize
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
+from memalpha.units import UNIT_TOKENS, units
 
-LINE_TOKENS = 48  # a longer line is kept sentence by sentence
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SHARE = 0.5  # least share of the words that are gone which an outdated line has
 
 
 def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
     """Add the lines of the chunk with this index, and remove those that ``changes`` (of this chunk) make outdated."""
-    for text in lines(chunk.text, memory.count_tokens):
+    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):
         memory.apply(Operation(OperationKind.INSERT, ARCHIVE.name, text), chunk=index, time=chunk.time)
     held = list(memory.entries(ARCHIVE.name)) if changes else []
     for change in changes:
@@ -36,12 +33,6 @@ def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) ->
                 line = max(said, key=lambda line: (_common(change, line), line.created))
                 held.remove(line)
                 memory.apply(Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id), chunk=index, time=chunk.time)
-
-
-def lines(text: str, count: TokenCounter) -> Iterator[str]:
-    """Iterate over the lines of a text that are not blank; a long line sentence by sentence."""
-    for line in filter(None, map(str.strip, text.split("\n"))):
-        yield from _SENTENCE_END.split(line) if count(line) > LINE_TOKENS else [line]
 
 
 def outdates(change: Change, line: Entry) -> bool:

@@ -15,12 +15,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
-from memalpha.data.packing import chunk_texts, pack_texts, split_text
+from memalpha.data.packing import chunk_texts, pack_texts
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Scalar, Text, checked, clean, iter_rows
 from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Metric, Source, read_questions, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
+from memalpha.units import split_text
 
 
 @dataclass(frozen=True, slots=True)

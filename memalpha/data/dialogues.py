@@ -17,13 +17,14 @@ from typing import Annotated, Any
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data import rows as inputs
-from memalpha.data.packing import Session, Turn, chunked, cut, dialogue_chunks
+from memalpha.data.packing import Session, Turn, chunked, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Text, checked
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
 from memalpha.data.wording import PERSONA, asked_on, iso_date, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
+from memalpha.units import cut
 
 # ------------------------------------------------------------------------------------------------ LongMemEval
 UNDATED = "sessions without a date that can be read"  # note: an instance with such sessions keeps their order

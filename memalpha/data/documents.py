@@ -17,13 +17,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data import rows as inputs
-from memalpha.data.packing import Session, Turn, chunk_texts, cut, dialogue_chunks
+from memalpha.data.packing import Session, Turn, chunk_texts, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Spelled, Text, checked
 from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
+from memalpha.units import cut
 
 
 @dataclass(frozen=True, slots=True)

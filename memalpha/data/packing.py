@@ -1,4 +1,4 @@
-"""Count tokens, cut long texts, and join texts and dialogues to chunks of a limited length, with the places of their parts.
+"""Count tokens, and join texts and dialogues to chunks of a limited length, with the places of their parts.
 
 No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Chunk lengths are drawn as in Mem-alpha (arXiv
 2509.25911), but long texts are cut, not kept as over-long chunks.
@@ -16,9 +16,8 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
+from memalpha.units import cut
 
-_SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
-_WORD = re.compile(r"\S+")
 _UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
     "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -51,86 +50,6 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
         return len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else 0
 
     return count
-
-
-class Span(NamedTuple):
-    """A slice of a text in characters: ``text[start:end]``."""
-
-    start: int
-    end: int
-
-
-def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Return the pieces of ``split_text`` as texts."""
-    return [text[start:end] for start, end in split_text(text, limit, count)]
-
-
-def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
-    """Cut a text to slices of at most ``limit`` tokens (>= 1; one character stays whole): sentences, words, runs of characters."""
-    whole = _strip(text, 0, len(text))
-    if whole.start == whole.end or count(text[whole.start : whole.end]) <= limit:
-        return [whole] if whole.start < whole.end else []
-    # Neighbours are joined while they fit; the joined piece is counted only if the sum of its parts exceeds the limit.
-    pieces: list[Span] = []
-    tokens = 0
-    for atom in _atoms(text, whole, limit, count):
-        if pieces:
-            grown = tokens + count(text[pieces[-1].end : atom.end])
-            if grown > limit:
-                grown = count(text[pieces[-1].start : atom.end])
-            if grown <= limit:
-                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
-                continue
-        pieces.append(atom)
-        tokens = count(text[atom.start : atom.end])
-    return [part for piece in pieces for part in _within(text, piece, limit, count)]
-
-
-def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
-    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
-    if count(text[piece.start : piece.end]) <= limit:
-        return [piece]
-    parts: list[Span] = []
-    for atom in _atoms(text, piece, limit, count):
-        if parts and count(text[parts[-1].start : atom.end]) <= limit:
-            parts[-1] = Span(parts[-1].start, atom.end)
-        else:
-            parts.append(atom)
-    return parts
-
-
-def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
-    """Yield the sentences and lines of the text (or of a slice), without surrounding white space."""
-    start, last = within or Span(0, len(text))
-    for end in [match.end() for match in _SENTENCE_END.finditer(text, start, last)] + [last]:
-        sentence = _strip(text, start, end)
-        if sentence.start < sentence.end:
-            yield sentence
-        start = end
-
-
-def _strip(text: str, start: int, end: int) -> Span:
-    piece = text[start:end]
-    left = start + len(piece) - len(piece.lstrip())
-    return Span(left, max(left, start + len(piece.rstrip())))
-
-
-def _atoms(text: str, within: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    for sentence in sentences(text, within):
-        if count(text[sentence.start : sentence.end]) <= limit:
-            yield sentence
-            continue
-        for word in _WORD.finditer(text, *sentence):
-            yield from _halves(text, Span(*word.span()), limit, count)
-
-
-def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    if span.end - span.start == 1 or count(text[span.start : span.end]) <= limit:
-        yield span
-        return
-    middle = (span.start + span.end) // 2
-    yield from _halves(text, Span(span.start, middle), limit, count)
-    yield from _halves(text, Span(middle, span.end), limit, count)
 
 
 class Packed(NamedTuple):

@@ -16,11 +16,11 @@ from typing import Literal
 
 from memalpha.agent import archive
 from memalpha.config import Options, Share
-from memalpha.data.packing import sentences
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import contains
 from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind, OperationResult
+from memalpha.units import sentences
 
 Style = Literal["words", "sentence"]
 _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")

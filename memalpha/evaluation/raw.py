@@ -1,14 +1,12 @@
 """Systems without a writing model: full context, retrieval over chunks, verbatim, gold, and the rule-based teacher.
 
-All but the teacher use ``pieces``, which never span two chunks. A unit is a block between blank lines if it fits, else a line, a
-sentence, or words; a line ``Label: ...`` stays with the line it labels. Departures from the baselines of Mem-alpha (arXiv
+All but the teacher use ``pieces``, which never span two chunks. Departures from the baselines of Mem-alpha (arXiv
 2509.25911): BM25 returns pieces, not two whole chunks; full context takes what the reader can take, not the last 30k tokens.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,6 @@ from typing import Literal, NamedTuple
 from pydantic import NonNegativeInt
 
 from memalpha.config import Options
-from memalpha.data.packing import sentences, split_text
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.evaluation.systems import Kept, NoOptions, Setting, System, kept_memory, searched
@@ -31,10 +28,8 @@ from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import one_line
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
+from memalpha.units import UNIT_TOKENS, units
 
-UNIT_TOKENS = 48  # default unit limit in tokens: the longest entry of the ``facts`` schema
-_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
-_LABEL = "Label: "
 _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))
 _factory = lru_cache(maxsize=8)(retriever_factory)  # one embedder for all sets and systems that use it in the same way
 
@@ -51,18 +46,6 @@ class Piece(NamedTuple):
         return f"[{self.time}] {self.text}" if self.time else self.text
 
 
-def units(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Return the units of a text, in order, each of at most ``limit`` tokens."""
-    blocks = [block.strip() for block in _BLANK_LINES.split(text) if block.strip()]
-    found: list[str] = []
-    for block in blocks:
-        if len(blocks) > 1 and count(block) <= limit:
-            found.append(block)
-        else:
-            found += [unit for line in _lines(block) for unit in _split(line, limit, count)]
-    return found
-
-
 def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) -> list[Piece]:
     """Return the pieces in order: units of at most ``limit`` tokens, joined up to ``pack`` tokens with the time (1 = never)."""
     found: list[Piece] = []
@@ -75,26 +58,6 @@ def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) 
             else:
                 joined.append(Piece(text, chunk.time, index))
         found += joined
-    return found
-
-
-def _lines(block: str) -> list[str]:
-    lines: list[str] = []
-    for line in (line.strip() for line in block.split("\n")):
-        if lines and line.startswith(_LABEL) and not lines[-1].rpartition("\n")[2].startswith(_LABEL):
-            lines[-1] = f"{lines[-1]}\n{line}"
-        elif line:
-            lines.append(line)
-    return lines
-
-
-def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
-    if count(line) <= limit:
-        return [line]
-    found: list[str] = []
-    for sentence in sentences(line):
-        text = line[slice(*sentence)]
-        found += [text] if count(text) <= limit else [text[slice(*span)] for span in split_text(text, limit, count)]
     return found
 
 

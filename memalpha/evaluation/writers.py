@@ -21,12 +21,12 @@ from memalpha.agent.step import AgentStep, check_context
 from memalpha.config import Options
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import OperationCounts
-from memalpha.evaluation.raw import units
 from memalpha.evaluation.systems import Kept, Setting, System, kept_memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval import RetrievalMode
 from memalpha.text import PromptEncoder, quote, slot
 from memalpha.types import Chunk, Instance, Prompt
+from memalpha.units import units
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from memalpha.config import Options
 
 
 class RetrievalMode(StrEnum):
-    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or both fused by reciprocal rank."""
+    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or a weighted sum of both."""
 
     LEXICAL = "lexical"
     DENSE = "dense"

@@ -140,14 +140,19 @@ class DenseSide:
         """Return at most ``k`` entry ids of each section by cosine with ``query``, shape (dimension,)."""
         return [pair for section in sections for pair in self._indexes[section].search(query, k)]
 
-    def rank_sections(self, query: Vectors) -> list[str]:
-        """Return all list sections by the nearer of two vectors: name and description, mean of entries; ties in schema order."""
+    def cosines(self, query: Vectors, entries: Sequence[Entry]) -> dict[str, float]:
+        """Return the cosines of these entries with ``query``, shape (dimension,), by id."""
+        unit = unit_vector(query, len(query))
+        return {e.id: round(float(self._indexes[e.section].vectors([e.id])[0] @ unit), _DECIMALS) for e in entries}
+
+    def rank_sections(self, query: Vectors) -> dict[str, float]:
+        """Return the cosine of each list section: of the nearer of two vectors, name and description, and mean of entries."""
         best = {}
         for name, described in self._descriptions.items():
             anchors: list[ArrayLike] = [described, self._sums[name]] if len(self._indexes[name]) else [described]
             cosines = np.stack([unit_vector(anchor, len(query)) for anchor in anchors]) @ unit_vector(query, len(query))
             best[name] = round(float(cosines.max()), _DECIMALS)
-        return sorted(best, key=lambda name: -best[name])
+        return best
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:

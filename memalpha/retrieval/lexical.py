@@ -121,12 +121,11 @@ class LexicalIndex:
         best = self._best_first(slots, scores)[: max(0, k)]
         return [(self._ids[slot], score) for slot, score in zip(slots[best].tolist(), scores[best].tolist(), strict=True)]
 
-    def rank_groups(self, query: str) -> list[str]:
-        """Return the groups with a text found by ``query``, ordered by their best text."""
+    def rank_groups(self, query: str) -> dict[str, float]:
+        """Return the groups with a text found by ``query``, with the score of their best text."""
         slots, scores = self._score(query)
-        groups = np.frombuffer(self._group_of, np.int32)[slots][self._best_first(slots, scores)]
-        names = list(self._groups)
-        return [names[code] for code in dict.fromkeys(groups.tolist())]
+        groups, names = np.frombuffer(self._group_of, np.int32)[slots], list(self._groups)
+        return {names[code]: float(scores[groups == code].max()) for code in np.unique(groups).tolist()}
 
     # -------------------------------------------------------------------------------------------- scores
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:

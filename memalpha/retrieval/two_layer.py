@@ -1,15 +1,15 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
-Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router. Lines
-of the archive are ranked apart: one follows every two entries. A search sees all applied changes; of equal scores the entry
-created last is first; results depend only on the memory's present state.
+Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
+archive are ranked with the entries, whatever layer 1 chooses. A search sees all applied changes; of equal scores the entry created
+last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from memalpha.retrieval.dense import DenseSide
 
 Router = Callable[[str, Memory], list[str]]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
-RRF_CONSTANT = 60  # near-optimal (Cormack, Clarke and Buettcher, SIGIR 2009)
-FUSION_DEPTH = 100  # hybrid: how many entries of each ranking are fused, at least
+WEIGHED = 100  # how many entries of each ranking are weighed, at least
+DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
+BELOW = 0.07  # what a line of the archive loses
 _BATCH = 1024  # entries embedded at once
+_DECIMALS = 9  # scores that differ less are tied
 
 
 class TwoLayerRetriever:
@@ -53,11 +55,8 @@ class TwoLayerRetriever:
             return []
         vector = None if self._dense is None else self._dense.embed([query])[0]
         lists = [name for name in names if name != ARCHIVE.name]
-        found = self._layer_two(query, vector, k, self._layer_one(query, vector, lists)) if lists else []
-        if ARCHIVE.name in names and self._memory.section_size(ARCHIVE.name):
-            lines = self._layer_two(query, vector, k, [ARCHIVE.name])
-            found = [pair for i in range(k) for pair in (*found[2 * i : 2 * i + 2], *lines[i : i + 1])]
-        return [Hit(self._entries[key], score) for key, score in found[:k]]
+        where = [*(self._layer_one(query, vector, lists) if lists else []), *(set(names) & {ARCHIVE.name})]
+        return [Hit(self._entries[key], score) for key, score in self._layer_two(query, vector, k, where)]
 
     def forget_texts(self) -> None:
         """Clear the embedder's cache, which holds texts."""
@@ -77,27 +76,32 @@ class TwoLayerRetriever:
             ranked = self._router(query, self._memory)
             self._check_sections(ranked, "sections ranked by the router")
         elif 0 < kept < len(names):
-            rankings = [self._dense.rank_sections(vector)] if self._dense is not None and vector is not None else []
-            rankings += [self._lexical.rank_groups(query)] if self._lexical is not None else []
-            ranked = [name for name, _ in fuse(rankings, lambda name: -self._sections.index(name), len(self._sections))]
+            cosines = self._dense.rank_sections(vector) if self._dense is not None and vector is not None else {}
+            scores = self._weighed(self._lexical.rank_groups(query) if self._lexical is not None else {}, cosines)
+            ranked = sorted(scores, key=lambda name: (-round(scores[name], _DECIMALS), self._sections.index(name)))
         else:
             return list(names)
         return [name for name in ranked if name in names][: kept or None]
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
     def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
-        depth = max(k, FUSION_DEPTH) if self._config.retrieval is RetrievalMode.HYBRID else k
-        rankings = []
-        if self._dense is not None and vector is not None:
-            found = self._dense.search(vector, depth, where)
-            rankings.append(sorted(found, key=lambda pair: (-pair[1], -self._created(pair[0])))[:depth])
+        words, cosines = dict[str, float](), dict[str, float]()
         if self._lexical is not None:
             everything = sum(map(self._memory.section_size, where)) == len(self._entries)
-            groups = None if everything else where
-            rankings.append(self._lexical.search(query, depth, groups))
-        if len(rankings) == 1:
-            return rankings[0]
-        return fuse([[key for key, _ in ranking] for ranking in rankings], self._created, k)
+            words = dict(self._lexical.search(query, max(k, WEIGHED), None if everything else where))
+        if self._dense is not None and vector is not None:
+            cosines = dict(self._dense.search(vector, max(k, WEIGHED), where))
+            cosines |= self._dense.cosines(vector, [self._entries[key] for key in words if key not in cosines])
+        scores = self._weighed(words, cosines)
+        scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in scores.items()}
+        return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._created(pair[0])))[:k]
+
+    def _weighed(self, words: Mapping[str, float], cosines: Mapping[str, float]) -> dict[str, float]:
+        """Scores of what was found, by id: shares of the cosine, and of BM25 relative to the best."""
+        share = 0.0 if self._dense is None else 1.0 if self._lexical is None else DENSE_SHARE
+        best = max(words.values(), default=1.0)
+        found = dict.fromkeys((*words, *cosines))
+        return {key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best for key in found}
 
     def _created(self, key: str) -> int:
         return self._entries[key].created
@@ -179,15 +183,6 @@ class TwoLayerRetriever:
     def _check_sections(self, names: Sequence[str], what: str) -> None:
         if unknown := [name for name in names if name not in self._sections]:
             raise InputError(f"{what}: {unknown}", expected=f"list sections of the schema: {', '.join(self._sections)}")
-
-
-def fuse(rankings: Iterable[Sequence[str]], created: Callable[[str], int], k: int) -> list[tuple[str, float]]:
-    """Return at most ``k`` ids by the sum of 1 / (60 + rank), rank from 1, over rankings; of a tie the last created first."""
-    scores: dict[str, float] = {}
-    for ranking in rankings:
-        for rank, key in enumerate(ranking, start=1):
-            scores[key] = scores.get(key, 0.0) + 1.0 / (RRF_CONSTANT + rank)
-    return sorted(scores.items(), key=lambda pair: (-pair[1], -created(pair[0])))[:k]
 
 
 def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from memalpha.agent.step import AgentStep
-from memalpha.data.packing import sentences
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.memory.memory import render_entry
 from memalpha.memory.schema import ARCHIVE
@@ -22,6 +21,7 @@ from memalpha.qa.metrics import contains
 from memalpha.qa.readers import UNKNOWN, within_budget
 from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.types import Instance, Question
+from memalpha.units import sentences
 
 ANSWERED = frozenset({"substring", "exact_match", "f1", "parts", "bound", "bound_all", "absent"})
 """Metrics whose accepted answers are what a reader should write."""

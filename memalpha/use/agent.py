@@ -21,7 +21,6 @@ from memalpha.agent.archive import outdates
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord, complete
 from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
-from memalpha.data.packing import split_text
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
@@ -38,6 +37,7 @@ from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.text import is_text, one_line
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
+from memalpha.units import split_text
 
 LOCAL = Namespace("local")  # of an agent without a store
 UNTRAINED = AgentConfig(reader_tokens=2048)  # of a chat model on a server

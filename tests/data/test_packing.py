@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.packing import Packed, Session, Turn, count_words_and_signs, dialogue_chunks, pack_texts, split_text
+from memalpha.data.packing import Packed, Session, Turn, count_words_and_signs, dialogue_chunks, pack_texts
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk
+from memalpha.units import split_text
 
 
 def test_texts_join_until_the_drawn_length():

@@ -15,7 +15,7 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.options import KINDS, draws, system_options
-from memalpha.evaluation.raw import Piece, pieces, units
+from memalpha.evaluation.raw import Piece, pieces
 from memalpha.evaluation.writers import parse_state
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
@@ -23,6 +23,7 @@ from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
 from memalpha.text import one_line
 from memalpha.types import Chunk, Instance, Question, Sampling
+from memalpha.units import units
 
 SHORT = Instance("short", "text", (Chunk("Ada: My cat is Tom."),), (Question("Cat of Ada?", ("Tom",)),))
 RIVER = Question("Which river flows through Rome?", ("Tiber",), evidence=(1,), id="a")

@@ -49,9 +49,7 @@ def cosines(vectors, query):
     return out
 
 
-def rrf(rankings, order, k):
-    scores = Counter()
-    for ranking in rankings:
-        for i, key in enumerate(ranking):
-            scores[key] += 1 / (61 + i)
-    return ranked(scores, order, k, decimals=12), dict(scores)
+def weighed(dense, lexical):
+    """{id: score} of a hybrid search, from cosines and BM25."""
+    best = max(lexical.values(), default=0) or 1
+    return {key: 0.8 * cosine + 0.2 * lexical[key] / best for key, cosine in dense.items()}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from brute_force import bm25, cosines, ranked, rrf
+from brute_force import bm25, cosines, ranked, weighed
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -52,7 +52,7 @@ EMBED = HashingEmbedder().embed
 QUERIES = ["Who likes tea?", "where does Ann live", "Oslo", "parrots and chess", "the quick brown fox", "tea tea Ann"]
 
 
-def expected(memory, mode, query, k, *, depth=100, sections=None, embed=EMBED):
+def expected(memory, mode, query, k, *, sections=None, embed=EMBED):
     """Ids and scores by brute force over the entries of the sections; BM25's statistics are those of all entries."""
     entries = memory.entries()
     order = [entry.id for entry in entries]
@@ -62,9 +62,10 @@ def expected(memory, mode, query, k, *, depth=100, sections=None, embed=EMBED):
     if mode == "dense":
         return ranked(dense, order, k, decimals=6), dense
     if mode == "lexical":
-        return ranked(lexical, order, k, decimals=9, positive=True), lexical
-    rankings = [ranked(dense, order, depth, decimals=6), ranked(lexical, order, depth, decimals=9, positive=True)]
-    return rrf(rankings, order, k)
+        best = max(lexical.values(), default=0) or 1
+        return ranked(lexical, order, k, decimals=9, positive=True), {key: score / best for key, score in lexical.items()}
+    scores = weighed(dense, lexical)
+    return ranked(scores, order, k, decimals=9), scores
 
 
 @pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
@@ -78,33 +79,53 @@ def test_open_sections_give_brute_force_over_their_entries(memory, mode, section
             assert [hit.score for hit in hits] == pytest.approx([scores[key] for key in keys], abs=2e-6)
 
 
-def test_hybrid_sees_past_k_in_both_rankings(monkeypatch):
+def test_a_text_that_one_ranking_leaves_out_has_its_score_in_the_other_all_the_same(monkeypatch):
     class Fan:
         dimension = 2
 
         def embed(self, wanted):  # entries in order of their number, farther and farther from the query
             return np.float32([[np.cos(int(text[-1]) / 9), np.sin(int(text[-1]) / 9)] for text in wanted])
 
-    memory = holding("tea 5", "plain 1", "plain 2", "plain 3", "plain 4")
-    made = retriever(memory, "hybrid", embedder=Fan())
-    assert made.search("tea 0", 1) == [(memory.entries()[0], 1 / 65 + 1 / 61)]  # fifth by vectors, first by words
-    monkeypatch.setattr(two_layer, "FUSION_DEPTH", 3)
-    shallow = retriever(memory, "hybrid", embedder=Fan())
-    assert shallow.search("tea 0", 1) == [(memory.entries()[1], 1 / 61)]  # both at 1 / 61: the newer
+    monkeypatch.setattr(two_layer, "WEIGHED", 1)
+    memory = holding("tea 8", "plain 1", "plain 2", "plain 3", "plain 4")
+    hits = retriever(memory, "hybrid", embedder=Fan()).search("tea 0", 1)  # "tea 8": .8 cos(8 / 9) + .2
+    assert texts(hits) == ["plain 1"] and hits[0].score == pytest.approx(0.8 * np.cos(1 / 9), abs=1e-6)
+    memory = holding("tea 3", "plain 1", "plain 2")
+    hits = retriever(memory, "hybrid", embedder=Fan()).search("tea 0", 1)
+    assert texts(hits) == ["tea 3"] and hits[0].score == pytest.approx(0.8 * np.cos(3 / 9) + 0.2, abs=1e-6)
 
 
-def test_reciprocal_ranks_worked_by_hand():
+def test_weights_worked_by_hand():
     class Table:
         dimension = 2
 
         def embed(self, wanted):
-            rows = {"tea here": [0, 1], "best": [1, 0], "both tea": [0.9, 0.1], "tea": [1, 0]}
+            rows = {"tea here": [0, 1], "best": [1, 0], "both tea tea": [0.6, 0.8], "tea": [1, 0]}
             return np.array([rows[text] for text in wanted], dtype=np.float32)
 
-    hits = retriever(holding("tea here", "best", "both tea"), "hybrid", embedder=Table()).search("tea", 3)
-    # dense: best, both tea, tea here. BM25: both tea and tea here tie, the newer first.
-    assert texts(hits) == ["both tea", "tea here", "best"]
-    assert [hit.score for hit in hits] == pytest.approx([1 / 62 + 1 / 61, 1 / 63 + 1 / 62, 1 / 61])
+    hits = retriever(holding("tea here", "best", "both tea tea"), "hybrid", embedder=Table()).search("tea", 3)
+    # BM25 of "tea here", 2 words of 2 on average, is idf / 2.5, of "both tea tea", 3 words, 2 idf / (2 + 1.5 * 1.375).
+    assert texts(hits) == ["best", "both tea tea", "tea here"]
+    assert [hit.score for hit in hits] == pytest.approx([0.8, 0.8 * 0.6 + 0.2, 0.2 * (1 / 2.5) / (2 / 4.0625)], abs=1e-6)
+
+
+def test_layer_one_weighs_a_sections_nearest_vector_and_its_best_text():
+    class Table:
+        dimension = 2
+
+        def __init__(self, b):
+            self.rows = {"tea": [1, 0], "a tea": [0.28, 0.96], "b": b}
+
+        def embed(self, wanted):
+            return np.array([self.rows.get(text, [0, 1]) for text in wanted], dtype=np.float32)
+
+    memory = Memory(MemorySchema("two", (Section("x", SectionKind.LIST), Section("y", SectionKind.LIST))))
+    insert(memory, "x", "a tea")  # .8 * .28 + .2
+    insert(memory, "y", "b")
+    near, far = Table([0.6, 0.8]), Table([0.5, np.sqrt(0.75)])  # .8 * .5
+    chosen = [retriever(memory, mode, embedder=near, sections_kept=1).route("tea") for mode in ("hybrid", "dense", "lexical")]
+    assert chosen == [["y"], ["y"], ["x"]]
+    assert retriever(memory, "hybrid", embedder=far, sections_kept=1).route("tea") == ["x"]
 
 
 def test_blocks_are_never_searched(memory):
