@@ -26,6 +26,7 @@ from memalpha.types import Entry
 if TYPE_CHECKING:
     from memalpha.policies import Policy
 
+SAME = 0.6  # cosine of texts that say nearly the same
 _DECIMALS = 6
 _CLOSE = 1e-3  # rounding differs between batch sizes
 _SEARCHED = 0.5  # least probability of a section that a router searches
@@ -144,6 +145,15 @@ class DenseSide:
         """Return the cosines of these entries with ``query``, shape (dimension,), by id."""
         unit = unit_vector(query, len(query))
         return {e.id: round(float(self._indexes[e.section].vectors([e.id])[0] @ unit), _DECIMALS) for e in entries}
+
+    def outdated(self, entries: Sequence[Entry]) -> set[str]:
+        """Return the ids of those that another of a later chunk says nearly the same as (cosine of at least ``SAME``)."""
+        if not entries:
+            return set()
+        vectors = np.concatenate([self._indexes[entry.section].vectors([entry.id]) for entry in entries])
+        chunks = np.array([-1 if entry.source_chunk is None else entry.source_chunk for entry in entries])
+        old = ((vectors @ vectors.T >= SAME) & (chunks[None] > chunks[:, None])).any(axis=1)
+        return {entry.id for entry, late in zip(entries, old.tolist(), strict=True) if late}
 
     def rank_sections(self, query: Vectors) -> dict[str, float]:
         """Return the cosine of each list section: of the nearer of two vectors, name and description, and mean of entries."""

@@ -1,8 +1,8 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
-archive are ranked with the entries, whatever layer 1 chooses. A search sees all applied changes; of equal scores the entry created
-last is first; results depend only on the memory's present state.
+archive are ranked with the entries, whatever layer 1 chooses; then, of what says nearly the same, the newest ranks highest. A search
+sees all applied changes; of equal scores the entry created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 Router = Callable[[str, Memory], list[str]]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
-BELOW = 0.07  # what a line of the archive loses
+BELOW = 0.07  # what a line of the archive loses (this and the next two: chosen on dialogues, SQuAD and written conversations)
+OUTDATED = 0.15  # what an entry or line loses if one of a later chunk says nearly the same
+COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
 
@@ -93,7 +95,14 @@ class TwoLayerRetriever:
             cosines = dict(self._dense.search(vector, max(k, WEIGHED), where))
             cosines |= self._dense.cosines(vector, [self._entries[key] for key in words if key not in cosines])
         scores = self._weighed(words, cosines)
+        if ARCHIVE.name not in where:
+            return self._best(scores, k)
         scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in scores.items()}
+        best = self._best(scores, max(k, COMPARED))
+        outdated = self._dense.outdated([self._entries[key] for key, _ in best]) if self._dense is not None else set()
+        return self._best({key: score - OUTDATED * (key in outdated) for key, score in best}, k)
+
+    def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
         return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._created(pair[0])))[:k]
 
     def _weighed(self, words: Mapping[str, float], cosines: Mapping[str, float]) -> dict[str, float]:
