@@ -1,8 +1,8 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
-archive are ranked with the entries, whatever layer 1 chooses; then, of what says nearly the same, the newest ranks highest. A search
-sees all applied changes; of equal scores the entry created last is first; results depend only on the memory's present state.
+archive are ranked with the entries, whatever layer 1 chooses; then, of what says nearly the same, the newest ranks highest. All
+applied changes are seen; of equal scores the entry created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
@@ -95,7 +95,7 @@ class TwoLayerRetriever:
             cosines = dict(self._dense.search(vector, max(k, WEIGHED), where))
             cosines |= self._dense.cosines(vector, [self._entries[key] for key in words if key not in cosines])
         scores = self._weighed(words, cosines)
-        if ARCHIVE.name not in where:
+        if not (ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name)):
             return self._best(scores, k)
         scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in scores.items()}
         best = self._best(scores, max(k, COMPARED))

@@ -1,5 +1,6 @@
 """The archive by hand: which lines leave it, what is found, and that the policy neither sees nor writes it."""
 
+import numpy as np
 import pytest
 
 from memalpha.agent.config import AgentConfig
@@ -7,6 +8,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
+from memalpha.retrieval import RetrievalConfig, two_layer
+from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Chunk, Operation, OperationKind
 
 TEXTS = [
@@ -48,7 +51,8 @@ def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_s
 
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
-def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval):
+def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
+    monkeypatch.setattr(two_layer, "OUTDATED", 0.0)
     step = make(retrieval=retrieval)
     memory, retriever, _ = told(step)
     flat = step.new_memory()
@@ -64,6 +68,34 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
     assert retriever.faults() == []
     assert {hit.entry.section for hit in retriever.search("Rome", 5, ["facts"])} == {"facts"}
     assert {hit.entry.section for hit in retriever.search("Rome", 5)} == {"facts", "_archive"}
+
+
+def test_of_what_says_nearly_the_same_that_of_a_later_chunk_ranks_higher():
+    rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, -0.6], "same day": [0.6, -0.8], "other": [0.28, -0.96]}
+
+    class Table:
+        dimension = 2
+
+        def embed(self, wanted):
+            return np.array([rows[text] for text in wanted], dtype=np.float32)
+
+    def found(*lines, fact=None):
+        memory = make().new_memory()
+        if fact is not None:
+            memory.apply(Operation(OperationKind.INSERT, "facts", fact[0]), chunk=fact[1])
+        for text, chunk in lines:
+            memory.apply(Operation(OperationKind.INSERT, "_archive", text), chunk=chunk)
+        made = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
+        return {hit.entry.content: round(hit.score, 3) for hit in made.search("city?", 9)}
+
+    # old x new = .6, new x same day = .96, old x same day = .352, new x other = .8
+    assert found(("old", 0), ("new", 1), ("same day", 1)) == {"new": 0.73, "old": 0.74, "same day": 0.53}
+    rows["new"] = [0.8, 0.6]  # old x new = .936
+    assert found(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
+    assert list(found(("old", 0), ("new", 1), ("same day", 1))) == ["old", "new", "same day"]
+    assert found(("new", 1), ("other", 2), fact=("old", 0)) == {"old": 0.81, "new": 0.73, "other": 0.21}  # entries, too
+    assert found(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
+    assert found(fact=("old", 0)) == {"old": 0.96}  # nothing is archived
 
 
 def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
