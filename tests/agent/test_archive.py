@@ -79,12 +79,11 @@ def test_of_what_says_nearly_the_same_that_of_a_later_chunk_ranks_higher():
         def embed(self, wanted):
             return np.array([rows[text] for text in wanted], dtype=np.float32)
 
-    def found(*lines, fact=None):
+    def found(*lines, facts=()):
         memory = make().new_memory()
-        if fact is not None:
-            memory.apply(Operation(OperationKind.INSERT, "facts", fact[0]), chunk=fact[1])
-        for text, chunk in lines:
-            memory.apply(Operation(OperationKind.INSERT, "_archive", text), chunk=chunk)
+        for section, said in (("facts", facts), ("_archive", lines)):
+            for text, chunk in said:
+                memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk)
         made = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
         return {hit.entry.content: round(hit.score, 3) for hit in made.search("city?", 9)}
 
@@ -93,9 +92,9 @@ def test_of_what_says_nearly_the_same_that_of_a_later_chunk_ranks_higher():
     rows["new"] = [0.8, 0.6]  # old x new = .936
     assert found(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
     assert list(found(("old", 0), ("new", 1), ("same day", 1))) == ["old", "new", "same day"]
-    assert found(("new", 1), ("other", 2), fact=("old", 0)) == {"old": 0.81, "new": 0.73, "other": 0.21}  # entries, too
+    assert found(("new", 1), ("other", 2), facts=[("old", 0)]) == {"old": 0.81, "new": 0.73, "other": 0.21}  # entries, too
     assert found(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
-    assert found(fact=("old", 0)) == {"old": 0.96}  # nothing is archived
+    assert found(facts=[("old", 0), ("new", 1)]) == {"old": 0.96, "new": 0.8}  # nothing is archived
 
 
 def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
