@@ -44,7 +44,7 @@ class Retriever(Protocol):
     """Finds entries of one memory. It sees every change of that memory at once."""
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries of list sections, best first; ``sections`` restricts layer 1."""
+        """Return at most ``k`` entries of list sections and ``k`` lines of the archive, best first; ``sections`` restricts both."""
 
 
 RetrieverFactory = Callable[["Memory"], Retriever]

@@ -32,7 +32,7 @@ class AgentConfig(RetrievalConfig):
         view_recent: How many of the newest entries the view prefers when not all fit.
         view_related: Whether the view also shows entries related to the chunk; if not, only the ``view_recent`` newest (published).
         show_times: Whether the view shows the entries' and the chunk's times.
-        retrieve_k: How many entries are retrieved for a question.
+        retrieve_k: How many entries are retrieved for a question, and how many lines of the archive.
         reader_tokens: Budget of what the reader sees of them, in tokens.
         archive: Whether what was read is kept, line by line, and searched beside the entries; outdated lines leave it.
         searches: How many searches of the memory a step may make before it writes; its turns share ``max_completion_length``.

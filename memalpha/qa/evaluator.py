@@ -37,7 +37,7 @@ def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | Ser
 
 
 def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Found:
-    """Return the written blocks of a memory, then at most ``k`` entries, best first."""
+    """Return the written blocks of a memory, then what is found with ``k``, best first."""
     blocks = [block for section in memory.schema.blocks if (block := memory.get(section.name))]
     hits = tuple(retriever.search(question, k))
     passages = (*(block.content for block in blocks), *(render_entry(hit.entry) for hit in hits))

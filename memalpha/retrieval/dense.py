@@ -103,7 +103,7 @@ class DenseSide:
     """The dense part of the two-layer retriever: an index per list section, and the sums that rank sections."""
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
-        self.embed = embedder.embed
+        self.embed, self._dimension = embedder.embed, embedder.dimension
         self._indexes = {section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)}
         self._sums = {name: np.zeros(embedder.dimension) for name in self._indexes}
         self._schema = schema
@@ -137,32 +137,43 @@ class DenseSide:
                     found.append(f"{section}: vectors of {far} are of other texts")
         return found
 
-    def search(self, query: Vectors, k: int, sections: Sequence[str]) -> list[tuple[str, float]]:
-        """Return at most ``k`` entry ids of each section by cosine with ``query``, shape (dimension,)."""
-        return [pair for section in sections for pair in self._indexes[section].search(query, k)]
-
-    def cosines(self, query: Vectors, entries: Sequence[Entry]) -> dict[str, float]:
-        """Return the cosines of these entries with ``query``, shape (dimension,), by id."""
-        unit = unit_vector(query, len(query))
-        return {e.id: round(float(self._indexes[e.section].vectors([e.id])[0] @ unit), _DECIMALS) for e in entries}
+    def search(self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()) -> dict[str, float]:
+        """Return the cosine with ``query`` of the nearest ``k`` entries of each section and of the entries ``also``, by id."""
+        vector = self._embedded(query)
+        found = dict(pair for section in sections for pair in self._indexes[section].search(vector, k))
+        left = [entry for entry in also if entry.id not in found]
+        cosines = np.round(self._vectors(left) @ vector, _DECIMALS).tolist()
+        return found | dict(zip([entry.id for entry in left], cosines, strict=True))
 
     def outdated(self, entries: Sequence[Entry]) -> set[str]:
-        """Return the ids of those that another of a later chunk says nearly the same as (cosine of at least ``SAME``)."""
-        if not entries:
-            return set()
-        vectors = np.concatenate([self._indexes[entry.section].vectors([entry.id]) for entry in entries])
+        """Return the ids of those that another of a later chunk and another time says nearly the same as (cosine >= ``SAME``).
+
+        The chunks of one text have one time or none: what stands further down in it is no newer version.
+        """
+        vectors = self._vectors(entries)
         chunks = np.array([-1 if entry.source_chunk is None else entry.source_chunk for entry in entries])
-        old = ((vectors @ vectors.T >= SAME) & (chunks[None] > chunks[:, None])).any(axis=1)
+        times = np.array([entry.timestamp or "" for entry in entries])
+        newer = (chunks[None] > chunks[:, None]) & (times[None] != times[:, None])
+        old = (newer & (vectors @ vectors.T >= SAME)).any(axis=1)
         return {entry.id for entry, late in zip(entries, old.tolist(), strict=True) if late}
 
-    def rank_sections(self, query: Vectors) -> dict[str, float]:
+    def rank_sections(self, query: str) -> dict[str, float]:
         """Return the cosine of each list section: of the nearer of two vectors, name and description, and mean of entries."""
-        best = {}
+        best, vector = {}, self._embedded(query)
         for name, described in self._descriptions.items():
             anchors: list[ArrayLike] = [described, self._sums[name]] if len(self._indexes[name]) else [described]
-            cosines = np.stack([unit_vector(anchor, len(query)) for anchor in anchors]) @ unit_vector(query, len(query))
+            cosines = np.stack([unit_vector(anchor, len(vector)) for anchor in anchors]) @ vector
             best[name] = round(float(cosines.max()), _DECIMALS)
         return best
+
+    def _embedded(self, query: str) -> Vectors:
+        vector = self.embed([query])[0]
+        return unit_vector(vector, len(vector))
+
+    def _vectors(self, entries: Sequence[Entry]) -> Vectors:
+        """Unit vectors of these entries, shape (len(entries), dimension)."""
+        rows = [self._indexes[entry.section].vectors([entry.id]) for entry in entries]
+        return np.concatenate(rows) if rows else np.zeros((0, self._dimension), dtype=np.float32)
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:

@@ -1,8 +1,9 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
-archive are ranked with the entries, whatever layer 1 chooses; then, of what says nearly the same, the newest ranks highest. All
-applied changes are seen; of equal scores the entry created last is first; results depend only on the memory's present state.
+archive are ranked with the entries, whatever layer 1 chooses; of what says nearly the same, the newest ranks highest. ``k`` limits
+the entries and the lines, each: an entry is short and should not take a line's place. All applied changes are seen; of equal scores
+the entry created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
@@ -17,7 +18,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.embedders import CachedEmbedder, Vectors, make_embedder
+from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, tokenize
 from memalpha.types import Entry
 
@@ -28,7 +29,7 @@ Router = Callable[[str, Memory], list[str]]  # the list sections to search for a
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
 BELOW = 0.07  # what a line of the archive loses (this and the next two: chosen on dialogues, SQuAD and written conversations)
-OUTDATED = 0.15  # what an entry or line loses if one of a later chunk says nearly the same
+OUTDATED = 0.15  # what an entry or line loses if one of a later chunk and another time says nearly the same
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
@@ -47,7 +48,10 @@ class TwoLayerRetriever:
         self._reset()
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries of ``sections`` (None: all), best first; InputError if a section is no list."""
+        """Return at most ``k`` entries and ``k`` lines of the archive from ``sections`` (None: all), best first, in one ranking.
+
+        InputError if a section is no list.
+        """
         if k < 0:
             raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
         names = self._sections if sections is None else tuple(sections)
@@ -55,10 +59,9 @@ class TwoLayerRetriever:
         self._follow()
         if not query.strip():
             return []
-        vector = None if self._dense is None else self._dense.embed([query])[0]
         lists = [name for name in names if name != ARCHIVE.name]
-        where = [*(self._layer_one(query, vector, lists) if lists else []), *(set(names) & {ARCHIVE.name})]
-        return [Hit(self._entries[key], score) for key, score in self._layer_two(query, vector, k, where)]
+        where = [*(self._layer_one(query, lists) if lists else []), *(set(names) & {ARCHIVE.name})]
+        return [Hit(self._entries[key], score) for key, score in self._layer_two(query, k, where)]
 
     def forget_texts(self) -> None:
         """Clear the embedder's cache, which holds texts."""
@@ -69,38 +72,39 @@ class TwoLayerRetriever:
     def route(self, query: str) -> list[str]:
         """Return the sections that layer 1 chooses, best first; all in schema order if it is not in use."""
         self._follow()
-        vector = None if self._dense is None else self._dense.embed([query])[0]
-        return self._layer_one(query, vector, self._lists)
+        return self._layer_one(query, self._lists)
 
-    def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> list[str]:
+    def _layer_one(self, query: str, names: Sequence[str]) -> list[str]:
         kept = self._config.sections_kept
         if self._router is not None:
             ranked = self._router(query, self._memory)
             self._check_sections(ranked, "sections ranked by the router")
         elif 0 < kept < len(names):
-            cosines = self._dense.rank_sections(vector) if self._dense is not None and vector is not None else {}
-            scores = self._weighed(self._lexical.rank_groups(query) if self._lexical is not None else {}, cosines)
+            words = self._lexical.rank_groups(query) if self._lexical is not None else {}
+            scores = self._weighed(words, self._dense.rank_sections(query) if self._dense is not None else {})
             ranked = sorted(scores, key=lambda name: (-round(scores[name], _DECIMALS), self._sections.index(name)))
         else:
             return list(names)
         return [name for name in ranked if name in names][: kept or None]
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
-    def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
+    def _layer_two(self, query: str, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
         words, cosines = dict[str, float](), dict[str, float]()
         if self._lexical is not None:
             everything = sum(map(self._memory.section_size, where)) == len(self._entries)
             words = dict(self._lexical.search(query, max(k, WEIGHED), None if everything else where))
-        if self._dense is not None and vector is not None:
-            cosines = dict(self._dense.search(vector, max(k, WEIGHED), where))
-            cosines |= self._dense.cosines(vector, [self._entries[key] for key in words if key not in cosines])
+        if self._dense is not None:
+            cosines = self._dense.search(query, max(k, WEIGHED), where, [self._entries[key] for key in words])
         scores = self._weighed(words, cosines)
         if not (ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name)):
             return self._best(scores, k)
         scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in scores.items()}
-        best = self._best(scores, max(k, COMPARED))
+        best = self._best(scores, max(2 * k, COMPARED))
         outdated = self._dense.outdated([self._entries[key] for key, _ in best]) if self._dense is not None else set()
-        return self._best({key: score - OUTDATED * (key in outdated) for key, score in best}, k)
+        ranked = self._best({key: score - OUTDATED * (key in outdated) for key, score in best}, len(best))
+        lines = [pair for pair in ranked if self._entries[pair[0]].section == ARCHIVE.name]
+        others = [pair for pair in ranked if self._entries[pair[0]].section != ARCHIVE.name]
+        return self._best(dict(lines[:k] + others[:k]), 2 * k)
 
     def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
         return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._created(pair[0])))[:k]

@@ -58,9 +58,9 @@ class IndexedStore:
             yield memory, retriever
 
     def search(self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries of a namespace, best first."""
+        """Return at most ``k`` entries and lines of a namespace, best first."""
         with self.reading(namespace) as (_, retriever):
-            return retriever.search(query, k, sections)
+            return retriever.search(query, k, sections)[:k]
 
     @contextmanager
     def writing(self, namespace: Namespace, origin: Origin) -> Iterator[JournalMemory]:

@@ -255,7 +255,7 @@ class MemoryAgent:
         return Reply(said.text, found.hits, tuple(entry for entry, passage in seen_in if passage in seen))
 
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
-        """Return at most ``k`` entries for a query, best first."""
+        """Return at most ``k`` entries and lines for a query, best first."""
         _need_text("query", query)
         return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
 

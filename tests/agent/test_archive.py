@@ -70,7 +70,7 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
     assert {hit.entry.section for hit in retriever.search("Rome", 5)} == {"facts", "_archive"}
 
 
-def test_of_what_says_nearly_the_same_that_of_a_later_chunk_ranks_higher():
+def test_of_what_says_nearly_the_same_that_of_a_later_chunk_at_another_time_ranks_higher():
     rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, -0.6], "same day": [0.6, -0.8], "other": [0.28, -0.96]}
 
     class Table:
@@ -79,11 +79,11 @@ def test_of_what_says_nearly_the_same_that_of_a_later_chunk_ranks_higher():
         def embed(self, wanted):
             return np.array([rows[text] for text in wanted], dtype=np.float32)
 
-    def found(*lines, facts=()):
+    def found(*lines, facts=(), times=("2024-01-01", "2024-01-02", "2024-01-03")):
         memory = make().new_memory()
         for section, said in (("facts", facts), ("_archive", lines)):
             for text, chunk in said:
-                memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk)
+                memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk, time=times[chunk])
         made = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
         return {hit.entry.content: round(hit.score, 3) for hit in made.search("city?", 9)}
 
@@ -94,7 +94,22 @@ def test_of_what_says_nearly_the_same_that_of_a_later_chunk_ranks_higher():
     assert list(found(("old", 0), ("new", 1), ("same day", 1))) == ["old", "new", "same day"]
     assert found(("new", 1), ("other", 2), facts=[("old", 0)]) == {"old": 0.81, "new": 0.73, "other": 0.21}  # entries, too
     assert found(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
+    for times in ([None, None], ["2024", "2024"]):  # of one text
+        assert found(("old", 0), ("new", 1), times=times) == {"old": 0.89, "new": 0.73}
+    assert found(("old", 0), ("new", 1), times=["2024", None]) == {"new": 0.73, "old": 0.74}
     assert found(facts=[("old", 0), ("new", 1)]) == {"old": 0.96, "new": 0.8}  # nothing is archived
+
+
+def test_k_is_of_entries_and_of_lines():
+    memory, retriever, _ = told(make(retrieval="hybrid"))
+    sections = {"facts": len(memory.entries("facts")), "_archive": len(memory.entries("_archive"))}
+    for k in (1, 2, 9):
+        found = retriever.search("Rome city of Marta", k)
+        assert [hit.score for hit in found] == sorted([hit.score for hit in found], reverse=True)
+        for section, held in sections.items():
+            alone = [hit.entry for hit in found if hit.entry.section == section]
+            assert alone == [hit.entry for hit in retriever.search("Rome city of Marta", 9) if hit.entry.section == section][:k]
+            assert len(alone) == min(k, held)
 
 
 def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
