@@ -13,30 +13,21 @@ _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 _LABEL = "Label: "
-_HEADING = re.compile(r"[^:\n]*[^.!?:,;\n]")  # one line that is no sentence and nobody's words
-_HEADING_SHARE = 4  # a heading has at most this part of a unit's tokens
 
 
 def units(text: str, limit: int, count: TokenCounter) -> list[str]:
     """Return the units of a text, in order, each of at most ``limit`` tokens.
 
     A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line ``Label: ...`` stays with the line
-    that it labels. Each part of a line that is too long begins with the heading before it, where there is one and both fit.
+    that it labels.
     """
     blocks = [block.strip() for block in _BLANK_LINES.split(text) if block.strip()]
     found: list[str] = []
     for block in blocks:
         if len(blocks) > 1 and count(block) <= limit:
             found.append(block)
-            continue
-        for line in _lines(block):
-            parts = _split(line, limit, count)
-            if len(parts) > 1 and found and _HEADING.fullmatch(found[-1]) and _HEADING_SHARE * count(found[-1]) <= limit:
-                headed = [f"{found[-1]}: {part}" for part in parts]
-                fits = [count(part) <= limit for part in headed]
-                del found[len(found) - any(fits) :]
-                parts = [long if fit else part for long, part, fit in zip(headed, parts, fits, strict=True)]
-            found += parts
+        else:
+            found += [unit for line in _lines(block) for unit in _split(line, limit, count)]
     return found
 
 

@@ -237,7 +237,6 @@ TEXTS = st.text(alphabet=st.sampled_from("ab .!?\n\r\té漢:"), max_size=80)
 
 @given(TEXTS, st.integers(1, 6))
 def test_units_are_the_words_in_order_and_keep_to_the_limit(text, limit):
-    text = "".join(f"{line} .\n" for line in text.split("\n"))  # no headings
     found = units(text, limit, count_words)
     assert [word for unit in found for word in unit.split()] == text.split()
     assert all(1 <= count_words(unit) <= limit for unit in found)
@@ -260,18 +259,6 @@ def test_pieces_are_the_units_joined_and_stay_in_their_chunk(texts, pack, limit)
             if left:  # a piece is as long as the next unit lets it be
                 assert count_words(Piece(f"{piece.text}\n{left[0]}", piece.time, index).render()) > pack
         assert left == []
-
-
-def test_the_parts_of_a_long_line_begin_with_its_heading_where_both_fit():
-    text = "Norman conquest\nIt began in 1066. It had three causes. {}\nIt ended."
-    whole = ["Norman conquest: It began in 1066.", "Norman conquest: It had three causes."]
-    assert units(text.format("a b c d e f g h."), 8, count_words) == [*whole, "a b c d e f g h.", "It ended."]
-    assert units("Norman conquest\n\n" + text.format("No.")[16:], 8, count_words) == [*whole, "Norman conquest: No.", "It ended."]
-    alone = ["It began in 1066.", "It had three causes.", "No.", "It ended."]
-    for before in ("Norman conquest.", "Ann: good morning", "Of the Norman conquest"):  # a sentence, someone's words, too long
-        assert units(before + text.format("No.")[15:], 8, count_words) == [before, *alone]
-    assert units("Of conquests\na b c d e f g. a b c d e f h.", 8, count_words)[0] == "Of conquests"  # fits nowhere, and stays
-    assert units("Norman conquest\nIt began. It ended.", 8, count_words) == ["Norman conquest", "It began. It ended."]
 
 
 def test_a_block_that_fits_stays_whole_and_so_does_a_label_with_its_sentence():
