@@ -1,6 +1,6 @@
 """Scores a trained reader on questions about sentences: F1, exact match, and "unknown" with and without the answer.
 
-    python scripts/reader_bars.py ADAPTER DATA [--questions 400] > docs/results/reader.json
+    python scripts/reader_bars.py ADAPTER DATA [--questions 400] [--skip 200] > docs/results/reader.json
 
 Each question is shown the sentence with its answer and two others that BM25 finds; then the same without that sentence.
 """
@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("adapter", help="folder of the reader")
     parser.add_argument("data", help="prepared SQuAD that it was not trained on")
     parser.add_argument("--questions", type=int, default=400, help="how many, drawn with seed 0")
+    parser.add_argument("--skip", type=int, default=0, help="leave out as many of them first: those to choose by")
     parser.add_argument("--dtype", default="float32", help="of the base's weights")
     known = parser.parse_args()
     config = AgentConfig(schema="facts", codec="compact", retrieve_k=3, reader_tokens=256)
@@ -43,7 +44,7 @@ def main() -> int:
         some = [
             reading for reading in random.Random(0).sample(readings, len(readings)) if (reading.answer != UNKNOWN) is (not left_out)
         ]
-        some = some[: known.questions]
+        some = some[known.skip : known.skip + known.questions]
         said = answer([reader_messages(reading.question, reading.passages) for reading in some])
         rows = list(zip(some, said, strict=True))
         found[name] = {"questions": len(rows), "unknown": sum(contains(text, UNKNOWN) for _, text in rows) / len(rows)}

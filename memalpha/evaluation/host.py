@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.step import positions_of
-from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, weightless
+from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, unknown_bias, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Message, Prompt, Sampling
@@ -82,7 +82,8 @@ class PolicyHost:
 
                 self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
                 self._adapter = adapter
-        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix)
+        bias = unknown_bias(adapter, self.tokenizer) if adapter else None
+        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix, first_bias=bias)
 
 
 class _Hosted(NamedTuple):

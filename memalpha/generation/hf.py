@@ -7,7 +7,7 @@ fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -37,12 +37,13 @@ class HFGenerator:
 
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32); ``logprobs`` returns those of
     the whole distribution; ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change. Rows that ended
-    leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an accelerator.
+    leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an accelerator. ``first_bias`` is added to
+    the logits of a completion's first token, by id.
     """
 
     def __init__(
         self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool | None = None, logprobs: bool = False,
-        keep_prefix: bool = False, check_every: int | None = None,
+        keep_prefix: bool = False, check_every: int | None = None, first_bias: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
@@ -50,6 +51,7 @@ class HFGenerator:
         self.tokenizer, self.max_batch = tokenizer, max_batch
         self.merge_adapters = exact(model) if merge_adapters is None else merge_adapters
         self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
+        self.first_bias = first_bias or {}
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)
 
@@ -133,7 +135,9 @@ class HFGenerator:
 
     def _decode(self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cache, logits, positions, mask = rows
-        device = logits.device
+        device, logits = logits.device, logits.float()
+        for token, bias in self.first_bias.items():
+            logits[:, token] += bias
         ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
         uniforms = uniforms.to(device)
         tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=device)

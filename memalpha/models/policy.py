@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
 from memalpha.models.registry import model_record, resolve_model
+from memalpha.qa.readers import UNKNOWN
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +127,13 @@ def base_of(adapter: str | Path) -> str:
     if not base:
         raise InputError(f"adapter {folder} does not name its base", expected="a base", fix="name it: model=")
     return str(base)
+
+
+def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
+    """Return what a reader's record adds to the logit of ``unknown`` as an answer's first token, by id; {} if it says nothing."""
+    record = Path(adapter) / ADAPTER_RECORD
+    bias = _read_json(record).get("unknown_bias", 0.0) if record.is_file() else 0.0
+    return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
 
 
 def base_fingerprint(config: Any, vocabulary_size: int) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 from memalpha.generation.answering import Answering, answer_chats
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import exact
-from memalpha.models.policy import base_of, load_policy_model
+from memalpha.models.policy import base_of, load_policy_model, unknown_bias
 
 
 def trained_reader(adapter: str | Path, *, dtype: str = "float32", device: Any = "cpu", max_new_tokens: int = 32) -> Answering:
     """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``) on a base of its own."""
     policy = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
     model = policy.model.merge_and_unload() if exact(policy.model) else policy.model
-    generator = HFGenerator(model.to(device).eval(), policy.tokenizer, keep_prefix=True)
+    bias = unknown_bias(adapter, policy.tokenizer)
+    generator = HFGenerator(model.to(device).eval(), policy.tokenizer, keep_prefix=True, first_bias=bias)
     return lambda chats: answer_chats(generator, chats, max_new_tokens)

@@ -1,6 +1,7 @@
 """What a reader is taught, by hand; and a reader trained, loaded and asked, in small."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from memalpha.cli import run
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
+from memalpha.evaluation.host import PolicyHost
 from memalpha.generation.hf import HFGenerator
-from memalpha.models.policy import load_policy_model
+from memalpha.models.policy import load_policy_model, unknown_bias
 from memalpha.models.reader import trained_reader
 from memalpha.qa.readers import UNKNOWN, reader_messages
 from memalpha.text import chat_ids
@@ -102,6 +104,29 @@ def test_a_trained_reader_answers_in_training_and_evaluation_as_its_adapter_does
     }  # fmt: skip
     (tmp_path / "evaluate.yaml").write_text(json.dumps(config))
     assert run(["evaluate", "--config", str(tmp_path / "evaluate.yaml")]) == 0, capsys.readouterr().err
+
+
+def test_a_reader_s_bias_moves_what_it_says_first_to_unknown_or_away_from_it(reader, tmp_path):
+    chats = [reader_messages("was apple seen?", passages) for passages in (("apple", "boat"), ("door",), ())]
+    folder = shutil.copytree(reader, tmp_path / "reader")
+    record = json.loads((folder / "memalpha_adapter.json").read_text())
+    policy = load_policy_model("nano", adapter=folder)
+    unknown = policy.tokenizer.encode("unknown", add_special_tokens=False)[0]
+    alone = HFGenerator(policy.model, policy.tokenizer, merge_adapters=False)
+    plain = [alone.generate([Prompt((), chat_ids(policy.tokenizer, chat))], Sampling(32))[0] for chat in chats]
+    with torch.no_grad():
+        logits = [policy.model(torch.tensor([chat_ids(policy.tokenizer, chat)])).logits[0, -1] for chat in chats]
+    gaps = [float(row.max() - row[unknown]) for row in logits]  # 0 where it begins with unknown
+    middle = sorted(gaps)[1]
+    for bias, begins in ((middle + 0.01, [gap <= middle for gap in gaps]), (-99.0, [False] * 3)):
+        (folder / "memalpha_adapter.json").write_text(json.dumps(record | {"unknown_bias": bias}))
+        assert unknown_bias(folder, policy.tokenizer) == {unknown: bias}
+        in_training, host = trained_reader(folder)(chats), PolicyHost("nano")
+        assert in_training == host.answer(chats, 32, str(folder))
+        first = [policy.tokenizer.encode(text, add_special_tokens=False)[:1] == [unknown] for text in in_training]
+        assert first == begins
+        same = [i for i, gap in enumerate(gaps) if gap and not begins[i]]  # nothing else moves
+        assert [in_training[i] for i in same] == [plain[i].text for i in same]
 
 
 def test_a_reader_needs_its_adapter_and_no_other_takes_one():
