@@ -23,6 +23,7 @@ from memalpha.files import append_lines, drop_cut_line, finite, read_object, wri
 from memalpha.runs import RunFolder, environment, holds_something, masked
 
 RESULTS_FILE = "results.jsonl"
+COMPLETIONS_FILE = "completions.jsonl"  # greedy completions and answers; without it they are made again
 LISTS = ("sets", "systems", "readers")  # parts of the configuration that may grow
 
 MAY_CHANGE = frozenset({  # options that change no result

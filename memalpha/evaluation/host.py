@@ -1,7 +1,8 @@
-"""One base model for a whole evaluation: adapters are attached and detached; the bare base reads.
+"""One base model for a whole evaluation: adapters are attached and detached; the base reads, bare or with a reader's adapter.
 
-The base is loaded once, on first use, on the accelerator if there is one, with at most one adapter. Without an adapter, and while
-reading, results are those of the bare model. Fully fine-tuned models are another base and need their own evaluation.
+The base is loaded once, on first use, on the accelerator if there is one, with at most one adapter. Fully fine-tuned models are
+another base and need their own evaluation. Greedy completions and answers are made once, and kept in a file if there is one: agents
+that differ in what they search, a reader that is added later and a continued evaluation make nothing twice.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import time
 from array import array
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.step import positions_of
+from memalpha.errors import InputError
+from memalpha.files import append_lines, drop_cut_line, parse_line
 from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, unknown_bias, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
-from memalpha.types import Completion, Message, Prompt, Sampling
+from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -31,8 +35,9 @@ class PolicyHost:
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
         self._adapter = ""
-        self.drawn: dict[tuple[str, int, bytes], tuple[Completion, float]] = {}  # greedy completions and their seconds, by prompt
+        self.drawn: dict[str, tuple[Completion, float]] = {}  # greedy completions and their seconds, by adapter, limit and prompt
         self.saved = 0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
+        self._file: Path | None = None
 
     @cached_property
     def config(self) -> Any:
@@ -40,6 +45,27 @@ class PolicyHost:
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
+
+    def keep(self, path: Path) -> None:
+        """Read the greedy completions of a file, and append new ones to it; InputError if a line is damaged."""
+        drop_cut_line(path)
+        for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
+            row = parse_line(line, path, number)
+            try:
+                self.drawn[row["key"]] = Completion(tuple(row["ids"]), row["text"], StopReason(row["stop"])), row["seconds"]
+            except (KeyError, TypeError, ValueError) as error:
+                fix = "remove the file; what it kept is made again"
+                raise InputError(f"{path}, line {number} is damaged: {error!r}", fix=fix) from error
+        self._file = path
+
+    def add(self, drawn: dict[str, tuple[Completion, float]]) -> None:
+        """Keep greedy completions."""
+        self.drawn |= drawn
+        if self._file is not None:
+            append_lines(self._file, (
+                {"key": key, "seconds": round(seconds, 4), "ids": made.ids, "text": made.text, "stop": made.stop}
+                for key, (made, seconds) in drawn.items()
+            ))  # fmt: skip
 
     @property
     def positions(self) -> int:
@@ -51,13 +77,13 @@ class PolicyHost:
         if adapter:
             base_of(adapter)
             check_adapter(Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer)
-        return _Hosted(self, adapter)
+        return _Hosted(self, adapter, reads=False)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = "") -> list[str]:
         """Answer chats greedily with the base: bare, or with a reader's adapter."""
         from memalpha.generation.answering import answer_chats
 
-        return answer_chats(self.attached(adapter, keep_prefix=True), chats, max_new_tokens, self.batch_tokens)
+        return answer_chats(_Hosted(self, adapter, reads=True), self.tokenizer, chats, max_new_tokens, self.batch_tokens)
 
     def release(self) -> None:
         """Detach the adapter; the base stays loaded."""
@@ -65,8 +91,8 @@ class PolicyHost:
             self._policy = self._policy.unload()
             self._adapter = ""
 
-    def attached(self, adapter: str, *, keep_prefix: bool = False) -> HFGenerator:
-        """Return a generator of the base with an adapter, which is attached now; it holds until another is."""
+    def attached(self, adapter: str, *, reads: bool) -> HFGenerator:
+        """Return a generator of the base with an adapter, of a policy or a reader, attached now; it holds until another is."""
         from memalpha.generation.hf import HFGenerator
 
         if self._policy is None:
@@ -82,24 +108,30 @@ class PolicyHost:
 
                 self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
                 self._adapter = adapter
-        bias = unknown_bias(adapter, self.tokenizer) if adapter else None
-        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix, first_bias=bias)
+        bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
+        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=reads, first_bias=bias)
 
 
 class _Hosted(NamedTuple):
     host: PolicyHost
     adapter: str
+    reads: bool
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Complete prompts; a greedy completion is drawn once for all agents of this adapter, which may differ in reading only."""
+        """Complete prompts, greedily only what was not completed before."""
+        host = self.host
         if sampling.temperature:
-            return self.host.attached(self.adapter).generate(prompts, sampling)
-        drawn = self.host.drawn
-        keys = [(self.adapter, sampling.max_new_tokens, array("I", prompt.ids).tobytes()) for prompt in prompts]
-        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in drawn}
-        self.host.saved += sum(drawn[key][1] for key in keys if key in drawn)
-        clock = time.perf_counter()
-        made = self.host.attached(self.adapter).generate(list(new.values()), sampling) if new else []
-        seconds = (time.perf_counter() - clock) / max(1, len(new))
-        drawn.update((key, (completion, seconds)) for key, completion in zip(new, made, strict=True))
-        return [drawn[key][0] for key in keys]
+            return host.attached(self.adapter, reads=self.reads).generate(prompts, sampling)
+        keys = [self._key(prompt, sampling) for prompt in prompts]
+        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in host.drawn}
+        host.saved += sum(host.drawn[key][1] for key in keys if key in host.drawn)
+        if new:
+            clock = time.perf_counter()
+            made = host.attached(self.adapter, reads=self.reads).generate(list(new.values()), sampling)
+            seconds = (time.perf_counter() - clock) / len(new)
+            host.add({key: (completion, seconds) for key, completion in zip(new, made, strict=True)})
+        return [host.drawn[key][0] for key in keys]
+
+    def _key(self, prompt: Prompt, sampling: Sampling) -> str:
+        who = f"{self.adapter} {self.reads} {sampling.max_new_tokens} ".encode()
+        return sha256(who + array("I", prompt.ids).tobytes()).hexdigest()

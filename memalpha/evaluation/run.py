@@ -20,7 +20,16 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, ServiceError
-from memalpha.evaluation.folder import MODEL_FILES, EvaluationFolder, QuestionResult, ResultKey, SystemResult, check_place, digest
+from memalpha.evaluation.folder import (
+    COMPLETIONS_FILE,
+    MODEL_FILES,
+    EvaluationFolder,
+    QuestionResult,
+    ResultKey,
+    SystemResult,
+    check_place,
+    digest,
+)
 from memalpha.evaluation.host import PolicyHost
 from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, draws, system_options
 from memalpha.evaluation.systems import Kept, Setting, System
@@ -87,6 +96,7 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     jobs = make_jobs(evaluation, sets, host, judge)
     inputs = _digests(evaluation, sets, host)
     folder = EvaluationFolder(options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite)
+    host.keep(folder.path / COMPLETIONS_FILE)
     results, failed = _run(jobs, options.batch_size, folder, judge, report)
     host.release()
     write_tables(folder.path)
@@ -209,15 +219,15 @@ def ask(
     job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
 ) -> list[SystemResult]:
     """Return one result for each instance, in order; all questions go to the reader ``name`` as one batch."""
-    reader, count = job.readers[name], job.on.setting.count
-    clock = time.perf_counter()
+    reader, count, host = job.readers[name], job.on.setting.count, job.on.setting.host
+    clock, saved = time.perf_counter(), host.saved
     requests = [
         ReadRequest(question, passages)
         for instance, memory in zip(batch, kept, strict=True)
         for question, passages in zip(instance.questions, memory.find(instance.questions, reader.budget_tokens), strict=True)
     ]
     records = QAEvaluator(reader, 1, judge).ask(requests)
-    seconds = (time.perf_counter() - clock) / max(1, len(requests))
+    seconds = (time.perf_counter() - clock + host.saved - saved) / max(1, len(requests))
     asked = iter(zip(requests, records, strict=True))
     results = []
     for key, instance, memory in zip(job.keys(name, seed, batch), batch, kept, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import same_trainable
+from memalpha.protocols import Generator
 from memalpha.text import chat_ids
 from memalpha.types import Message, Prompt, Sampling
 
@@ -16,10 +17,10 @@ BATCH_TOKENS = 16_384
 
 
 def answer_chats(
-    generator: HFGenerator, chats: Sequence[list[Message]], max_new_tokens: int, batch_tokens: int = BATCH_TOKENS
+    generator: Generator, tokenizer: Any, chats: Sequence[list[Message]], max_new_tokens: int, batch_tokens: int = BATCH_TOKENS
 ) -> list[str]:
     """Answer chats; equal chats and shared prefixes are computed once, and ``batch_tokens`` bounds what is read at once."""
-    prompts = [Prompt(tuple(chat), chat_ids(generator.tokenizer, chat)) for chat in chats]
+    prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
     different = list({prompt.ids: prompt for prompt in prompts}.values())
     batches = within_tokens(sharing(different), batch_tokens, max_new_tokens)
     said = (made.text for batch in batches for made in generator.generate(batch, Sampling(max_new_tokens)))
@@ -35,7 +36,7 @@ def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answeri
 
     def answer(chats: list[list[Message]]) -> list[str]:
         with same_trainable(model), model.disable_adapter():
-            return answer_chats(generator, chats, max_new_tokens)
+            return answer_chats(generator, tokenizer, chats, max_new_tokens)
 
     return answer
 

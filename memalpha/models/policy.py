@@ -130,9 +130,14 @@ def base_of(adapter: str | Path) -> str:
 
 
 def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
-    """Return what a reader's record adds to the logit of ``unknown`` as an answer's first token, by id; {} if it says nothing."""
+    """Return what a reader's record adds to the logit of ``unknown`` as an answer's first token, by id; {} if it says nothing.
+
+    InputError if it is no number.
+    """
     record = Path(adapter) / ADAPTER_RECORD
     bias = _read_json(record).get("unknown_bias", 0.0) if record.is_file() else 0.0
+    if not isinstance(bias, int | float):
+        raise InputError(f"unknown_bias of {record} is {bias!r}", expected="a number, such as -0.5")
     return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
 
 

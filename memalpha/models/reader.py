@@ -17,4 +17,4 @@ def trained_reader(adapter: str | Path, *, dtype: str = "float32", device: Any =
     model = policy.model.merge_and_unload() if exact(policy.model) else policy.model
     bias = unknown_bias(adapter, policy.tokenizer)
     generator = HFGenerator(model.to(device).eval(), policy.tokenizer, keep_prefix=True, first_bias=bias)
-    return lambda chats: answer_chats(generator, chats, max_new_tokens)
+    return lambda chats: answer_chats(generator, policy.tokenizer, chats, max_new_tokens)

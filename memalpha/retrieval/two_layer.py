@@ -102,9 +102,9 @@ class TwoLayerRetriever:
         best = self._best(scores, max(2 * k, COMPARED))
         outdated = self._dense.outdated([self._entries[key] for key, _ in best]) if self._dense is not None else set()
         ranked = self._best({key: score - OUTDATED * (key in outdated) for key, score in best}, len(best))
-        lines = [pair for pair in ranked if self._entries[pair[0]].section == ARCHIVE.name]
-        others = [pair for pair in ranked if self._entries[pair[0]].section != ARCHIVE.name]
-        return self._best(dict(lines[:k] + others[:k]), 2 * k)
+        lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
+        others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
+        return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]
 
     def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
         return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._created(pair[0])))[:k]

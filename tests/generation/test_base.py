@@ -47,5 +47,7 @@ class Echo:
 
 def test_equal_chats_are_answered_once_and_every_one_gets_its_answer():
     echo = Echo()
-    assert answer_chats(echo, [CHATS[1], CHATS[0], CHATS[1]], 8) == [chat[0]["content"] for chat in (CHATS[1], CHATS[0], CHATS[1])]
+    assert answer_chats(echo, echo.tokenizer, [CHATS[1], CHATS[0], CHATS[1]], 8) == [
+        chat[0]["content"] for chat in (CHATS[1], CHATS[0], CHATS[1])
+    ]
     assert len(echo.drawn) == 2
