@@ -1,11 +1,12 @@
 """Says which of the bars set for the result are met: docs/results/bars.json, which scripts/tables.py shows in docs/bars.md.
 
-    python scripts/bars.py [runs/main runs/behaviour]
+    python scripts/bars.py [--main runs/main] [--rollouts runs/behaviour] [--archive runs/archive]
 
-Needs docs/results/comparison.json; the folder of the dialogues' evaluation; a folder with one folder of ``memalpha rollout`` on
-them for each agent. What is made from the two folders stays as it was where they are not given. A bar about a difference is met
-where its whole 95% interval (paired bootstrap over instances) is on the right side, if nothing else is said; one about longer
-inputs by the means alone; one about behaviour where every training seed meets it. What was not evaluated is neither met nor missed.
+Needs docs/results/comparison.json and archive.json; the folders of their evaluations; a folder with one folder of
+``memalpha rollout`` on the dialogues for each agent. What is made from a folder stays as it was where that is not given. A bar
+about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side ("not below": where it
+reaches 0), if nothing else is said; one about longer inputs by the means alone; one about behaviour where every training seed meets
+it. What was not evaluated is neither met nor missed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ WARM, TRAINED, CONTROL, READER = "warm", "grpo", "control", "recall"
 HOME, LONGER, TRAINED_ON = "dialogues", ("dialogues 10x", "dialogues 100x"), ("dependent", "squad")
 RAW = ("verbatim", "rag_bm25", "rag_dense", "rag_two_layer")
 CHANGED = ("latest", "removed")
+SEARCH = ("rag_bm25", "rag_dense", "rag_two_layer")
+ALONE, OVER = ("memory alone", "warm"), ("memory over archive", "warm over archive")  # trained, and its warm start
 QUANTILE = statistics.NormalDist().inv_cdf(0.975)
 Json = dict[str, Any]
 Members = Mapping[str, Mapping[str, SystemResult]]  # results of the dialogues by member, then by instance
@@ -126,19 +129,23 @@ def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
         yield of_seeds(text, rate, lambda value, warm: value > warm, more)
 
 
-def home_rows(folder: Path) -> Members:
-    """Results of the dialogues, of the instances that all members have a score for."""
+def rows_of(folder: Path, name: str = HOME, reader: str = READER) -> Members:
+    """Results of one set and reader, of the instances that all members have a score for."""
     found: dict[str, dict[str, SystemResult]] = {}
     for row in read_results(folder):
-        if (row.set, row.reader) == (HOME, READER):
+        if (row.set, row.reader) == (name, reader):
             found.setdefault(f"{row.system} seed {row.seed}", {})[row.instance] = row
     if not found:
-        raise InputError(f"{folder} has no set {HOME!r} with reader {READER!r}", expected="what configs/evaluate/main.yaml makes")
+        raise InputError(f"{folder} has no set {name!r} with reader {reader!r}", expected="what configs/evaluate makes")
     common = sorted(set.intersection(*({key for key, row in rows.items() if row.scored} for rows in found.values())))
     return {member: {key: rows[key] for key in common} for member, rows in found.items()}
 
 
-def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
+def where_changed(rows: Members, cells: Mapping[str, Cell], first: str, second: str) -> Estimate | None:
+    """Second minus first over the questions about changed and removed facts; None if one was not evaluated."""
+    if not all(group in cells and rows.keys() >= set(cells[group].members.values()) for group in (first, second)):
+        return None
+
     def scores(member: str) -> dict[str, list[float]]:
         asked = {key: [q.score for q in row.questions if q.kind in CHANGED] for key, row in rows[member].items()}
         return {key: known for key, known in asked.items() if known}
@@ -147,12 +154,45 @@ def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
         of = {seed: scores(member) for seed, member in cells[group].members.items()}
         return {seed: {key: sum(known) / len(known) for key, known in its.items()} for seed, its in of.items()}
 
+    counts = {key: float(len(known)) for key, known in scores(next(iter(cells[first].members.values()))).items()}
+    return estimate(paired_scores(means(first), means(second)), weights=counts)
+
+
+def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
     for rival in RAW:
-        found = None
-        if all(group in cells and rows.keys() >= set(cells[group].members.values()) for group in (TRAINED, rival)):
-            counts = {key: float(len(known)) for key, known in scores(next(iter(cells[rival].members.values()))).items()}
-            found = estimate(paired_scores(means(rival), means(TRAINED)), weights=counts)
-        yield about(f"{HOME}, questions about changed and removed facts: above `{rival}`", found, lambda d: d.low > 0)
+        asked = f"{HOME}, questions about changed and removed facts: above `{rival}`"
+        yield about(asked, where_changed(rows, cells, rival, TRAINED), lambda d: d.low > 0)
+
+
+def on_archive(summary: Summary, folder: Path | None) -> Iterator[Json]:
+    """``memory over archive`` and ``memory alone`` beside search in the text, with each reader."""
+    items = {(item.set, item.reader): item for item in summary.sets}
+    for name, least in ((HOME, 0.85), (LONGER[0], 0.55)):
+        cell = items[name, READER].cells.get(OVER[0]) if (name, READER) in items else None
+        asked = f"{name}, reader `{READER}`: memory over archive at least {least:.2f}"
+        yield bar(asked, f"{cell.accuracy.mean:.3f}", cell.accuracy.mean >= least, cell.accuracy.mean) if cell else bar(asked)
+    for (name, reader), item in items.items():
+        where = f"{name}, reader `{reader}`"
+        best = max((group for group in SEARCH if group in item.cells), key=lambda group: item.cells[group].accuracy.mean)
+        for rival in (best, ALONE[0]):
+            apart = difference_from(item.differences, rival, OVER[0])
+            yield about(f"{where}: memory over archive not below `{rival}`", apart, lambda d: d.high >= 0)
+        if name != HOME:
+            continue
+        rows = rows_of(folder, name, reader) if folder else {}
+        for trained, warm in (ALONE, OVER):
+            yield about(
+                f"{where}: {trained} above its warm start", difference_from(item.differences, warm, trained), lambda d: d.low > 0
+            )
+            if trained == ALONE[0]:
+                apart = difference_from(item.differences, best, trained)
+                yield about(f"{where}: {trained} not below `{best}`", apart, lambda d: d.high >= 0)
+            changed = where_changed(rows, item.cells, best, trained)
+            asked = f"{where}, questions about changed and removed facts: {trained} above `{best}` by .2"
+            yield about(asked, changed, lambda d: d.low > 0 and d.mean >= 0.2)
+        changed = where_changed(rows, item.cells, ALONE[0], OVER[0])
+        asked = f"{where}, questions about changed and removed facts: {OVER[0]} above {ALONE[0]}"
+        yield about(asked, changed, lambda d: d.low > 0)
 
 
 def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Json:
@@ -179,11 +219,18 @@ def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Jso
     return bar(asked, found, max(*contents, *dated) <= 0.5, {"contents": contents, "with_times": dated})
 
 
-def make(comparison: Json, before: Json, evaluation: Path | None, rollouts: Path | None) -> Json:
-    """The new record from the comparison, the folders that are given, and the record of before."""
+def make(
+    comparison: Json,
+    over: Json,
+    before: Json,
+    evaluation: Path | None = None,
+    rollouts: Path | None = None,
+    archive: Path | None = None,
+) -> Json:
+    """The new record from the comparison, that over the archive, the folders that are given, and the record of before."""
     sets = {item.set: item for item in Summary.from_json(comparison["summary"]).sets if item.reader == READER}
     cells = sets[HOME].cells if HOME in sets else {}
-    rows = home_rows(evaluation) if evaluation else {}
+    rows = rows_of(evaluation) if evaluation else {}
     earlier = {row["asked"]: row for row in before.get("bars", [])}
     paths = sorted(rollouts.glob("*/summary.json")) if rollouts else []
     read = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
@@ -196,19 +243,19 @@ def make(comparison: Json, before: Json, evaluation: Path | None, rollouts: Path
         return [row if row["met"] is not None else earlier.get(row["asked"], row) for row in rows]
 
     facts, memory = or_before(on_facts(rows, cells)), or_before([on_memory(evaluation, rows, members)])
-    found = [*on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]
-    given = [path.name if path.is_absolute() else str(path) for path in (evaluation, rollouts) if path]
-    command = " ".join(["python scripts/bars.py", *given]) if given else before.get("command", "python scripts/bars.py")
-    return {"command": command, "bars": found, "rollouts": summaries}
+    archived = or_before(on_archive(Summary.from_json(over["summary"]), archive)) if over else []
+    found = [*archived, *on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]
+    return {"bars": found, "rollouts": summaries}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("evaluation", type=Path, nargs="?")
-    parser.add_argument("rollouts", type=Path, nargs="?")
+    for name in ("main", "rollouts", "archive"):
+        parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args(arguments)
     try:
-        found = make(tables.read("comparison"), tables.read("bars"), given.evaluation, given.rollouts)
+        records = (tables.read(name) for name in ("comparison", "archive", "bars"))
+        found = make(*records, given.main, given.rollouts, given.archive)
     except (MemAlphaError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

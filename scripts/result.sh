@@ -41,6 +41,7 @@ python scripts/ablations.py runs/ablations --max_steps 16
 
 echo "[result] 6/7 evaluation, and what the policies do"
 memalpha evaluate --config configs/evaluate/main.yaml
+memalpha evaluate --config configs/evaluate/archive.yaml
 rollouts() { # name, adapter
     [ -f "runs/behaviour/$1/summary.json" ] || memalpha rollout --config configs/train/mixed.yaml --adapter "$2" \
         --eval_data runs/data/test-dialogues --output_dir "runs/behaviour/$1"
@@ -54,5 +55,6 @@ echo "[result] 7/7 numbers and pages of docs/"
 for run in mixed-1 mixed-2 mixed-3 control; do python scripts/record.py run "runs/$run" "$run"; done
 python scripts/record.py ablations runs/ablations
 python scripts/record.py comparison runs/main
-python scripts/bars.py runs/main runs/behaviour
+python scripts/record.py comparison runs/archive archive
+python scripts/bars.py --main runs/main --rollouts runs/behaviour --archive runs/archive
 python scripts/tables.py

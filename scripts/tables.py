@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,7 +29,7 @@ from memalpha.evaluation.tables import UNKNOWN, interval, number, overall, table
 from memalpha.training.config import TRAIN_GROUPS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-REFERENCE = "grpo"  # what the comparison's differences are taken from
+REFERENCE = {"comparison": "grpo", "archive": "memory over archive"}  # what the differences are taken from
 RECIPE = "mixed-1"  # what the options of other training runs are compared with
 Row = Mapping[str, Any]
 
@@ -65,12 +65,12 @@ def as_csv(head: str, rows: Iterable[Sequence[Any]]) -> str:
 
 
 @cache
-def comparison() -> Summary:
-    return Summary.from_json(read("comparison")["summary"])
+def comparison(name: str = "comparison") -> Summary:
+    return Summary.from_json(read(name)["summary"])
 
 
-def comparison_made() -> str:
-    parts = [part["environment"] for part in read("comparison")["parts"]]
+def comparison_made(name: str = "comparison") -> str:
+    parts = [part["environment"] for part in read(name)["parts"]]
     runs = [run for part in parts for run in (part, *part.get("continued", []))]
     days = sorted({run["started"][:10] for run in runs})
     packages = ", ".join(f"{name} {parts[-1]['packages'][name]}" for name in ("memalpha", "torch", "transformers", "peft"))
@@ -79,12 +79,12 @@ def comparison_made() -> str:
     return f"Evaluated from {days[0]} to {days[-1]} on {machine}; {packages}; code {code}."
 
 
-def comparison_overall(reader: str) -> str:
-    return overall(comparison(), reader, REFERENCE, lambda found: number(found.mean) if found else UNKNOWN)
+def comparison_overall(reader: str, name: str = "comparison") -> str:
+    return overall(comparison(name), reader, REFERENCE[name], lambda found: number(found.mean) if found else UNKNOWN)
 
 
-def comparison_home() -> str:
-    item = next(item for item in comparison().sets if item.reader == "recall")
+def comparison_home(name: str = "comparison", reader: str = "recall") -> str:
+    item = next(item for item in comparison(name).sets if item.reader == reader)
     rows = []
     for group, cell in item.cells.items():
         kinds, costs, stale = cell.kinds, cell.costs, cell.scorecard["stale answers"]
@@ -97,7 +97,19 @@ def comparison_home() -> str:
     return table(head.split("|"), rows)
 
 
-def comparison_csv() -> str:
+def archive_differences() -> str:
+    """The reference minus every other system, on each set with ``recall``."""
+    summary, reference = comparison("archive"), REFERENCE["archive"]
+    items = [item for item in summary.sets if item.reader == "recall"]
+    others = [group for group in summary.kinds_of if group != reference]
+    rows = [
+        [f"minus `{group}`", *(interval(difference_from(item.differences, group, reference), signed=True) for item in items)]
+        for group in others
+    ]
+    return table(["", *(f"{item.set} ({item.instances})" for item in items)], rows)
+
+
+def comparison_csv(name: str = "comparison") -> str:
     """One row a number: of each set, reader and system, and of the means over sets."""
     rows: list[list[Any]] = []
 
@@ -107,7 +119,7 @@ def comparison_csv() -> str:
         else:
             rows.append([*place, quantity, "" if found is None else found, *[""] * 5])
 
-    summary = comparison()
+    summary, reference = comparison(name), REFERENCE[name]
     for item in summary.sets:
         for group, cell in item.cells.items():
             place = [item.set, item.reader, group]
@@ -115,8 +127,8 @@ def comparison_csv() -> str:
             if len(cell.members) > 1:
                 for seed, value in cell.accuracy.per_seed.items():
                     add(place, f"accuracy of {cell.members[seed]}", value)
-            if apart := difference_from(item.differences, REFERENCE, group):
-                add(place, f"accuracy minus {REFERENCE}", apart)
+            if apart := difference_from(item.differences, reference, group):
+                add(place, f"accuracy minus {reference}", apart)
             for kind, score in cell.kinds.items():
                 add(place, f"accuracy, kind {kind}", score.accuracy, score.questions)
             for name, value in {**cell.costs, **cell.operations, **cell.scorecard}.items():
@@ -124,8 +136,8 @@ def comparison_csv() -> str:
     for reader, means in summary.over_sets.items():
         for group, mean in means.items():
             add(["mean over sets", reader, group], "accuracy", mean)
-            if apart := difference_from(summary.differences[reader], REFERENCE, group):
-                add(["mean over sets", reader, group], f"accuracy minus {REFERENCE}", apart)
+            if apart := difference_from(summary.differences[reader], reference, group):
+                add(["mean over sets", reader, group], f"accuracy minus {reference}", apart)
     return as_csv("set,reader,system,quantity,value,low,high,stderr,instances,questions", rows)
 
 
@@ -322,7 +334,9 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "ablations": {"ablations": ablations},
     "bars": {"bars": bars},
     "comparison": {
-        "made": comparison_made, "home": comparison_home,
+        "archive home": partial(comparison_home, "archive"), "archive trained": partial(comparison_home, "archive", "trained"),
+        "archive sets": partial(comparison_overall, "recall", "archive"), "archive minus": archive_differences,
+        "archive made": partial(comparison_made, "archive"), "made": comparison_made, "home": comparison_home,
         "recall": lambda: comparison_overall("recall"), "base": lambda: comparison_overall("base"),
     },
     "recipe": {"sampled": recipe_sampled},
@@ -333,7 +347,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "scale": cost_model.TABLES,
 }  # fmt: skip
-CSV_FILES: dict[str, Callable[[], str]] = {"comparison": comparison_csv, "results": results_csv}
+CSV_FILES: dict[str, dict[str, Callable[[], str]]] = {
+    "comparison": {"comparison": comparison_csv, "archive": partial(comparison_csv, "archive")},
+    "results": {"results": results_csv},
+}
 
 
 def filled(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
@@ -351,8 +368,7 @@ def outputs(pages: Iterable[str]) -> dict[Path, str]:
     for page in pages:
         path = DOCS / f"{page}.md"
         found[path] = filled(path.read_text(encoding="utf-8"), PAGES[page])
-        if page in CSV_FILES:
-            found[DOCS / "results" / f"{page}.csv"] = CSV_FILES[page]()
+        found |= {DOCS / "results" / f"{name}.csv": make() for name, make in CSV_FILES.get(page, {}).items()}
     return found
 
 

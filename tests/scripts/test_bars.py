@@ -66,9 +66,8 @@ def summaries_of(comparison):
 
 
 def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comparison, tmp_path):
-    found = bars.make(comparison, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
+    found = bars.make(comparison, {}, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
     assert [row["asked"] for row in found["bars"] if not row["met"]] == []
-    assert found["command"] == "python scripts/bars.py main behaviour"
     home, gain = sets_of(comparison)["dialogues"], found["bars"][0]["numbers"]
     means = {name: cell["accuracy"]["mean"] for name, cell in home["cells"].items()}
     assert gain["mean"] == pytest.approx(means["grpo"] - means["warm"]) and gain["n"] == 12 and len(gain["seeds"]) == 2
@@ -81,13 +80,13 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comp
     costs = home["cells"]["grpo"]["costs"]
     assert memory["numbers"]["contents"][0] == pytest.approx(costs["memory_tokens"] / costs["input_tokens"])
     assert memory["numbers"]["with_times"][0] > memory["numbers"]["contents"][0]
-    assert bars.make(comparison, found, None, None) == found  # what needs a folder stays as it was without it
-    page = bars.make(comparison, {}, evaluation[0].resolve(), None)
+    assert bars.make(comparison, {}, found) == found  # what needs a folder stays as it was without it
+    page = bars.make(comparison, {}, {}, evaluation[0].resolve())
     assert str(tmp_path) not in json.dumps(page) and sum(row["met"] is None for row in page["bars"]) == 5
 
 
 def test_a_trained_policy_that_got_worse_meets_none_about_gains(comparison, tmp_path):
-    found = bars.make(turned(comparison), {}, None, rollouts(tmp_path, trained=WORSE))["bars"]
+    found = bars.make(turned(comparison), {}, {}, None, rollouts(tmp_path, trained=WORSE))["bars"]
     met = [row["asked"] for row in found if row["met"]]
     assert [asked for asked in met if "control" not in asked and "falls" not in asked] == []
     assert sum(row["met"] is False for row in found) == 3 + 5  # three sets, five about behaviour
@@ -114,10 +113,10 @@ def test_a_folder_without_the_dialogues_is_one_message(text, said, tmp_path, mon
         (tmp_path / "nope").mkdir()
         for name in ("config.yaml", "results.jsonl"):
             (tmp_path / "nope" / name).write_text(text)
-    assert bars.main(["nope"]) == 1 and said in capsys.readouterr().err
+    assert bars.main(["--main", "nope"]) == 1 and said in capsys.readouterr().err
 
 
 def test_the_published_bars_follow_from_the_published_comparison():
     before = tables.read("bars")
-    for row, was in zip(bars.make(tables.read("comparison"), before, None, None)["bars"], before["bars"], strict=True):
+    for row, was in zip(bars.make(tables.read("comparison"), tables.read("archive"), before)["bars"], before["bars"], strict=True):
         assert (row["asked"], row["found"], row["met"]) == (was["asked"], was["found"], was["met"])
