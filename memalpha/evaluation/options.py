@@ -31,6 +31,7 @@ _CONSTANT_STATE = partial(writers.Rewriting, instructions=writers.CONSTANT_STATE
 
 KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
     "agent": (writers.Agent, writers.AgentOptions),
+    "archive": (raw.Archive, raw.ArchiveOptions),
     "constant_state": (_CONSTANT_STATE, writers.RewritingOptions),
     "full_context": (raw.FullContext, raw.FullContextOptions),
     "gold": (raw.Gold, NoOptions),

@@ -1,4 +1,4 @@
-"""Systems without a writing model: full context, retrieval over chunks, verbatim, gold, and the rule-based teacher.
+"""Systems without a writing model: full context, retrieval over chunks, archive, verbatim, gold, and the rule-based teacher.
 
 All but the teacher use ``pieces``, which never span two chunks. Departures from the baselines of Mem-alpha (arXiv
 2509.25911): BM25 returns pieces, not two whole chunks; full context takes what the reader can take, not the last 30k tokens.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt
 
+from memalpha.agent import archive
+from memalpha.agent.step import AgentStep
 from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
@@ -150,6 +152,28 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
     for section, piece in rows:
         memory.apply(Operation(OperationKind.INSERT, section, piece.text, timestamp=piece.time), chunk=piece.chunk)
     return memory
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions(Options):
+    """How the archive is searched."""
+
+    retrieval: RetrievalMode = RetrievalMode.HYBRID
+
+
+class Archive(System):
+    """What an agent with ``archive: true`` searches if it writes nothing: every line, in the same ranking."""
+
+    def __init__(self, setting: Setting, options: ArchiveOptions) -> None:
+        config = replace(setting.step.config, archive=True, retrieval=options.retrieval)
+        self.setting, self.step = setting, AgentStep(config, setting.host.tokenizer)
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Archive the input."""
+        memory = self.step.new_memory()
+        for index, chunk in enumerate(instance.chunks):
+            archive.keep(memory, index, chunk, ())
+        return kept_memory(memory, self.step.new_retriever(memory), self.setting.retrieve_k, [])
 
 
 @dataclass(frozen=True, slots=True)

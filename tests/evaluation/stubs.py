@@ -39,7 +39,7 @@ class StubHost:
 def setting(instances, script=(), *, schema="facts", reader_tokens=64, retrieve_k=3, temperature=0.0, max_new_tokens=40) -> Setting:
     """A setting whose tokenizer has each word of the instances as one token."""
     host = StubHost([chunk.text for instance in instances for chunk in instance.chunks], script)
-    config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_completion_length=max_new_tokens)
+    config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_completion_length=max_new_tokens, embedder="hashing")
     return Setting(AgentStep(config, host.tokenizer), host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]
 
 

@@ -337,7 +337,9 @@ NONE = Instance("none", "text", MARTA.chunks, ())
 
 def asked(instances, kept, reader) -> list:
     """The results of a reader with a budget of 5 words on what a system kept."""
-    where = LoadedSet(SimpleNamespace(name="set"), tuple(instances), SimpleNamespace(count=count_words, host=SimpleNamespace(saved=0.0)))
+    where = LoadedSet(
+        SimpleNamespace(name="set"), tuple(instances), SimpleNamespace(count=count_words, host=SimpleNamespace(saved=0.0))
+    )
     job = Job("system", None, where, {"r": reader}, (0,))
     return ask(job, "r", 0, instances, kept, 0.0, None)
 

@@ -93,6 +93,16 @@ def test_dense_rag_finds_what_shares_parts_of_words(kind):
     assert found[1] == ()
 
 
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_the_archive_finds_what_an_agent_finds_that_writes_nothing(mode):
+    where = setting([MARTA], ["nothing"] * len(MARTA.chunks))
+    silent = kept("agent", protocol=where, archive=True, retrieval=mode)
+    alone = kept("archive", protocol=where, retrieval=mode)
+    found = alone.find(MARTA.questions, EVERYTHING)
+    assert found == silent.find(MARTA.questions, EVERYTHING) and {line for lines in found for line in lines} <= set(LINES)
+    assert alone.entries == () and alone.memory_tokens == alone.write_calls == 0
+
+
 def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     where = setting([MARTA])
     free = kept("verbatim", protocol=where)
