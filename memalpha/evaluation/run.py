@@ -34,6 +34,7 @@ from memalpha.evaluation.host import PolicyHost
 from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, draws, system_options
 from memalpha.evaluation.systems import Kept, Setting, System
 from memalpha.evaluation.tables import write_tables
+from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge, ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
@@ -107,6 +108,7 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
 def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
     adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
     own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
+    readers = sorted({spec.adapter for spec in evaluation.readers if spec.adapter})
     model = resolve_model(host.model)
     known = digest(model, MODEL_FILES) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
     return {
@@ -114,6 +116,7 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
         "agents": {adapter: digest(adapter, (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE)) for adapter in own},
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
         "adapters": {adapter: digest(adapter, ("adapter_*",)) for adapter in adapters},
+        "readers": {adapter: digest(adapter, ("adapter_*", ADAPTER_RECORD)) for adapter in readers},
     }
 
 
