@@ -1,9 +1,9 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
-archive are ranked with the entries, whatever layer 1 chooses; of what says nearly the same, the newest ranks highest. ``k`` limits
-the entries and the lines, each: an entry is short and should not take a line's place. All applied changes are seen; of equal scores
-the entry created last is first; results depend only on the memory's present state.
+archive are ranked with the entries, whatever layer 1 chooses; of what says nearly the same, the newest ranks highest or stands for
+the others. ``k`` limits the entries and the lines, each: an entry is short and should not take a line's place. All applied changes
+are seen; of equal scores the entry created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
@@ -29,7 +29,7 @@ Router = Callable[[str, Memory], list[str]]  # the list sections to search for a
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
 BELOW = 0.07  # what a line of the archive loses (this and the next two: chosen on dialogues, SQuAD and written conversations)
-OUTDATED = 0.15  # what an entry or line loses if one of a later chunk and another time says nearly the same
+OUTDATED = 0.15  # what an entry or line loses if one of a later chunk and another time says nearly the same, and it is not left out
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
@@ -95,13 +95,15 @@ class TwoLayerRetriever:
             words = dict(self._lexical.search(query, max(k, WEIGHED), None if everything else where))
         if self._dense is not None:
             cosines = self._dense.search(query, max(k, WEIGHED), where, [self._entries[key] for key in words])
-        scores = self._weighed(words, cosines)
+        weighed = self._weighed(words, cosines)
         if not (ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name)):
-            return self._best(scores, k)
-        scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in scores.items()}
+            return self._best(weighed, k)
+        scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in weighed.items()}
         best = self._best(scores, max(2 * k, COMPARED))
-        outdated = self._dense.outdated([self._entries[key] for key, _ in best]) if self._dense is not None else set()
-        ranked = self._best({key: score - OUTDATED * (key in outdated) for key, score in best}, len(best))
+        old, out = set[str](), set[str]()
+        if self._dense is not None:
+            old, out = self._dense.outdated([(self._entries[key], weighed[key]) for key, _ in best])
+        ranked = self._best({key: score - OUTDATED * (key in old) for key, score in best if key not in out}, len(best))
         lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
         others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
         return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]

@@ -8,7 +8,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
-from memalpha.retrieval import RetrievalConfig, two_layer
+from memalpha.retrieval import RetrievalConfig, dense
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Chunk, Operation, OperationKind
 
@@ -52,7 +52,7 @@ def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_s
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
 def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
-    monkeypatch.setattr(two_layer, "OUTDATED", 0.0)
+    monkeypatch.setattr(dense, "SAME", 2.0)  # nothing is outdated
     step = make(retrieval=retrieval)
     memory, retriever, _ = told(step)
     flat = step.new_memory()
@@ -70,8 +70,16 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
     assert {hit.entry.section for hit in retriever.search("Rome", 5)} == {"facts", "_archive"}
 
 
-def test_of_what_says_nearly_the_same_that_of_a_later_chunk_at_another_time_ranks_higher():
-    rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, -0.6], "same day": [0.6, -0.8], "other": [0.28, -0.96]}
+def test_of_what_says_nearly_the_same_the_newest_ranks_highest_or_stands_alone():
+    rows = {
+        "city?": [1, 0],
+        "old": [0.96, 0.28],
+        "near": [0.87, 0.493],
+        "far": [0.85, 0.527],
+        "new": [0.8, -0.6],
+        "same day": [0.6, -0.8],
+        "other": [0.28, -0.96],
+    }
 
     class Table:
         dimension = 2
@@ -98,6 +106,13 @@ def test_of_what_says_nearly_the_same_that_of_a_later_chunk_at_another_time_rank
         assert found(("old", 0), ("new", 1), times=times) == {"old": 0.89, "new": 0.73}
     assert found(("old", 0), ("new", 1), times=["2024", None]) == {"new": 0.73, "old": 0.74}
     assert found(facts=[("old", 0), ("new", 1)]) == {"old": 0.96, "new": 0.8}  # nothing is archived
+
+    # a newer one that scores at most .1 less (old .96, near .87, far .85; all three nearly the same) stands for a line or by a line
+    assert found(("old", 0), ("near", 1)) == found(("near", 1), facts=[("old", 0)]) == {"near": 0.8}
+    assert found(("old", 0), ("far", 1)) == {"old": 0.74, "far": 0.78}
+    assert found(("old", 0), facts=[("near", 1)]) == {"near": 0.87}
+    assert found(("other", 0), facts=[("old", 0), ("near", 1)]) == {"old": 0.81, "near": 0.87, "other": 0.21}  # two entries
+    assert found(("old", 0), ("near", 1), times=["2024", "2024"]) == {"old": 0.89, "near": 0.8}
 
 
 def test_k_is_of_entries_and_of_lines():
