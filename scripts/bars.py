@@ -188,10 +188,10 @@ def on_archive(summary: Summary, folder: Path | None) -> Iterator[Json]:
                 apart = difference_from(item.differences, best, trained)
                 yield about(f"{where}: {trained} not below `{best}`", apart, lambda d: d.high >= 0)
             changed = where_changed(rows, item.cells, best, trained)
-            asked = f"{where}, questions about changed and removed facts: {trained} above `{best}` by .2"
+            asked = f"{where}: {trained} above `{best}` by .2 where facts changed or were removed"
             yield about(asked, changed, lambda d: d.low > 0 and d.mean >= 0.2)
         changed = where_changed(rows, item.cells, ALONE[0], OVER[0])
-        asked = f"{where}, questions about changed and removed facts: {OVER[0]} above {ALONE[0]}"
+        asked = f"{where}: {OVER[0]} above {ALONE[0]} where facts changed or were removed"
         yield about(asked, changed, lambda d: d.low > 0)
 
 

@@ -92,6 +92,32 @@ def test_a_trained_policy_that_got_worse_meets_none_about_gains(comparison, tmp_
     assert sum(row["met"] is False for row in found) == 3 + 5  # three sets, five about behaviour
 
 
+def test_bars_of_the_archive_are_about_the_better_of_its_parts(evaluation, comparison):
+    text = json.dumps(comparison["summary"]["sets"][0])
+    for old, new in (('"grpo"', '"memory over archive"'), ('"control"', '"memory alone"')):
+        text = text.replace(old, new)
+    home = json.loads(text)
+    over = {"summary": {**comparison["summary"], "sets": [home]}}
+    found = {row["asked"]: row for row in bars.make(comparison, over, {}, archive=evaluation[0])["bars"]}
+    found = {asked: row for asked, row in found.items() if "memory over archive" in asked or "memory alone" in asked}
+    assert {asked.partition("`: ")[2]: row["met"] for asked, row in found.items()} == {
+        "memory over archive at least 0.85": True,
+        "memory over archive at least 0.55": None,  # not evaluated
+        "memory over archive not below `rag_bm25`": True,
+        "memory over archive not below `memory alone`": True,
+        "memory alone above its warm start": False,  # the same
+        "memory alone not below `rag_bm25`": False,
+        "memory alone above `rag_bm25` by .2 where facts changed or were removed": False,
+        "memory over archive above its warm start": None,
+        "memory over archive above `rag_bm25` by .2 where facts changed or were removed": True,
+        "memory over archive above memory alone where facts changed or were removed": True,
+    }
+    cells = {name: home["cells"][name]["accuracy"]["mean"] for name in ("memory over archive", "rag_bm25")}
+    gap = found["dialogues, reader `recall`: memory over archive not below `rag_bm25`"]["numbers"]["mean"]
+    assert gap == pytest.approx(cells["memory over archive"] - cells["rag_bm25"])
+    assert max(bars.SEARCH, key=lambda name: home["cells"][name]["accuracy"]["mean"]) == "rag_bm25"
+
+
 def test_how_much_less_accuracy_falls_has_the_interval_of_two_independent_differences(comparison):
     apart = {name: item["differences"]["grpo"]["rag_bm25"] for name, item in sets_of(comparison).items()}
     apart["dialogues"].update(mean=-0.2, stderr=0.03)
