@@ -9,14 +9,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt
 
 from memalpha.agent import archive
-from memalpha.agent.step import AgentStep
 from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
@@ -165,15 +164,15 @@ class Archive(System):
     """What an agent with ``archive: true`` searches if it writes nothing: every line, in the same ranking."""
 
     def __init__(self, setting: Setting, options: ArchiveOptions) -> None:
-        config = replace(setting.step.config, archive=True, retrieval=options.retrieval)
-        self.setting, self.step = setting, AgentStep(config, setting.host.tokenizer)
+        self.setting = setting
+        self._make_retriever = _factory(RetrievalConfig(retrieval=options.retrieval, embedder=setting.step.config.embedder))
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Archive the input."""
-        memory = self.step.new_memory()
+        memory = self.setting.step.new_memory()
         for index, chunk in enumerate(instance.chunks):
             archive.keep(memory, index, chunk, ())
-        return kept_memory(memory, self.step.new_retriever(memory), self.setting.retrieve_k, [])
+        return Kept(searched(memory, self._make_retriever(memory), self.setting.retrieve_k), memory_tokens=memory.tokens)
 
 
 @dataclass(frozen=True, slots=True)
