@@ -109,7 +109,7 @@ def archive_differences() -> str:
     return table(["", *(f"{item.set} ({item.instances})" for item in items)], rows)
 
 
-def comparison_csv(name: str = "comparison") -> str:
+def comparison_csv() -> str:
     """One row a number: of each set, reader and system, and of the means over sets."""
     rows: list[list[Any]] = []
 
@@ -119,7 +119,7 @@ def comparison_csv(name: str = "comparison") -> str:
         else:
             rows.append([*place, quantity, "" if found is None else found, *[""] * 5])
 
-    summary, reference = comparison(name), REFERENCE[name]
+    summary, reference = comparison(), REFERENCE["comparison"]
     for item in summary.sets:
         for group, cell in item.cells.items():
             place = [item.set, item.reader, group]
@@ -347,10 +347,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "scale": cost_model.TABLES,
 }  # fmt: skip
-CSV_FILES: dict[str, dict[str, Callable[[], str]]] = {
-    "comparison": {"comparison": comparison_csv, "archive": partial(comparison_csv, "archive")},
-    "results": {"results": results_csv},
-}
+CSV_FILES: dict[str, Callable[[], str]] = {"comparison": comparison_csv, "results": results_csv}
 
 
 def filled(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
@@ -368,7 +365,8 @@ def outputs(pages: Iterable[str]) -> dict[Path, str]:
     for page in pages:
         path = DOCS / f"{page}.md"
         found[path] = filled(path.read_text(encoding="utf-8"), PAGES[page])
-        found |= {DOCS / "results" / f"{name}.csv": make() for name, make in CSV_FILES.get(page, {}).items()}
+        if page in CSV_FILES:
+            found[DOCS / "results" / f"{page}.csv"] = CSV_FILES[page]()
     return found
 
 
