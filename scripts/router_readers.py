@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections import defaultdict
-from functools import cache
 from pathlib import Path
 from zlib import crc32
 
@@ -32,7 +31,6 @@ from memalpha.runs import environment
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_readers.json"
 PRICES = (0.0, 0.05, 0.2)  # reward lost for a hundred tokens
 SETTINGS = {**COMMON, "steps": 38_400, "hidden": [64], "epochs": 2, "entropy": 0.003}
-embedder = cache(make_embedder)
 
 
 def log(folder, output, *workers):
@@ -60,7 +58,7 @@ def load(folder, price):
     """Return the task of the log's rows to train on, and that of the held-out ones."""
     logs = [read_log(LogOptions(str(Path(folder) / f"{part}.jsonl"), cost=price)) for part in ("train", "test")]
     names = list(dict.fromkeys(route for (route,) in logs[0].routes))
-    return [LogTask(one, [names], embedder("minilm"), "minilm") for one in logs]
+    return [LogTask(one, [names], make_embedder("minilm"), "minilm") for one in logs]
 
 
 def choices(learn, held, many, seed):

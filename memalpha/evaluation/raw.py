@@ -10,7 +10,6 @@ import random
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt
@@ -32,7 +31,6 @@ from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, Op
 from memalpha.units import UNIT_TOKENS, units
 
 _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))
-_factory = lru_cache(maxsize=8)(retriever_factory)  # one embedder for all sets and systems that use it in the same way
 
 
 class Piece(NamedTuple):
@@ -130,7 +128,7 @@ class Rag(System):
         self.setting, self.by_chunk = setting, mode is RetrievalMode.HYBRID
         self.pack = options.piece_tokens or max(1, setting.reader_tokens // setting.retrieve_k)
         kept = options.chunks_kept if self.by_chunk else 0
-        self._make_retriever = _factory(RetrievalConfig(retrieval=mode, embedder=options.embedder, sections_kept=kept))
+        self._make_retriever = retriever_factory(RetrievalConfig(retrieval=mode, embedder=options.embedder, sections_kept=kept))
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Index the input."""
@@ -165,7 +163,9 @@ class Archive(System):
 
     def __init__(self, setting: Setting, options: ArchiveOptions) -> None:
         self.setting = setting
-        self._make_retriever = _factory(RetrievalConfig(retrieval=options.retrieval, embedder=setting.step.config.embedder))
+        self._make_retriever = retriever_factory(
+            RetrievalConfig(retrieval=options.retrieval, embedder=setting.step.config.embedder)
+        )
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Archive the input."""

@@ -202,8 +202,8 @@ class LearnedSectionRouter:
             raise InputError(f"a router for embeddings of {size}", expected=f"the embedder's dimension, {embedder.dimension}")
 
     @classmethod
-    def load(cls, path: str | Path, embedder: Embedder | None = None, embedder_name: str = "") -> LearnedSectionRouter:
-        """Load a checkpoint or its run folder, sharing ``embedder`` if it is that of training; InputError without routes."""
+    def load(cls, path: str | Path) -> LearnedSectionRouter:
+        """Load a checkpoint or its run folder; InputError without routes."""
         from memalpha.policies import Checkpoint  # imports torch
 
         checkpoint = Checkpoint.load(path)
@@ -211,9 +211,7 @@ class LearnedSectionRouter:
         if not checkpoint.routes.get("sections") or not policies:
             expected = "a checkpoint of mappo, grpo or ppo on task: sections"
             raise InputError(f"{path} holds no policy that ranks sections (learner {checkpoint.learner!r})", expected=expected)
-        name = str(checkpoint.routes["embedder"])
-        shared = embedder if embedder is not None and embedder_name == name else make_embedder(name)
-        return cls(policies, dict(checkpoint.routes), shared)
+        return cls(policies, dict(checkpoint.routes), make_embedder(str(checkpoint.routes["embedder"])))
 
     def rank(self, query: str, memory: Memory) -> list[str]:
         """Return the sections to search, likeliest first; InputError if the memory's list sections are not those of training."""

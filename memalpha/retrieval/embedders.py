@@ -11,6 +11,7 @@ import unicodedata
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -112,8 +113,9 @@ class CachedEmbedder:
 EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "minilm": MiniLMEmbedder}
 
 
+@cache
 def make_embedder(name: str) -> Embedder:
-    """Return the embedder of that name, with a cache; InputError if unknown, MissingExtraError if not installed."""
+    """Return this process's embedder of that name, which caches; InputError if unknown, MissingExtraError if not installed."""
     if name not in EMBEDDERS:
         raise InputError(f"no embedder {name!r}", expected=f"one of {', '.join(sorted(EMBEDDERS))}")
     return CachedEmbedder(EMBEDDERS[name]())

