@@ -14,8 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, Range, parse
-from memalpha.data.source import in_order
+from memalpha.config import Options, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import Reward, RewardConfig
@@ -95,7 +94,6 @@ CISPO: Allowed = {
 
 NOT_INIT = {"dtype", "torch_dtype", "quantization_config", "load_in_4bit", "load_in_8bit", "trust_remote_code", "device_map"}
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
-Sessions = Annotated[Range, in_order(0)]
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
     Attributes:
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
-        begin_sessions: Chunks of a training instance (fewest, most) that a teacher reads first: the policy begins with its memory.
+        rollout_chunks: Most chunks of a training instance with annotated facts that a rollout reads, its last ones (0 = all): a
+            teacher reads those before, and the rollout begins with its memory.
         eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).
@@ -180,7 +179,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
 
     train_data: str = "synthetic"
     train_options: dict[str, Any] = field(default_factory=dict)
-    begin_sessions: Sessions = (0, 0)
+    rollout_chunks: NonNegativeInt = 0
     eval_data: str = ""
     eval_options: dict[str, Any] = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0

@@ -12,18 +12,18 @@ from memalpha.errors import InputError
 from memalpha.types import Instance
 
 
-def begun(instances: Sequence[Instance], agent: AgentStep, sessions: tuple[int, int], seed: int) -> list[Instance]:
-    """Return the instances, those with annotated facts begun: the teacher, which leaves nothing out, has read their first chunks.
+def begun(instances: Sequence[Instance], agent: AgentStep, chunks: int, seed: int) -> list[Instance]:
+    """Return the instances, those with annotated facts begun: the teacher, which leaves nothing out, has read all but ``chunks``.
 
-    How many is drawn from ``sessions`` (fewest, most) by seed and id; one chunk is left at least. InputError if none has facts.
+    0 begins none. InputError if none has facts.
     """
-    if sessions[1] and not any(instance.facts for instance in instances):
+    if chunks and not any(instance.facts for instance in instances):
         expected = "data with annotated facts, such as synthetic"
-        raise InputError(f"begin_sessions is {sessions}, and no instance has annotated facts", expected=expected)
+        raise InputError(f"rollout_chunks is {chunks}, and no instance has annotated facts", expected=expected)
     found, teacher = [], TeacherConfig(dates=agent.config.show_times)
     for instance in instances:
         rng = random.Random(f"begin/{seed}/{instance.id}")
-        count = min(rng.randint(*sessions), len(instance.chunks) - 1) if instance.facts else 0
+        count = max(0, len(instance.chunks) - chunks) if chunks and instance.facts else 0
         teach(memory := agent.new_memory(), instance, rng, teacher, count, agent.config.archive)
         found.append(replace(instance, begin=count, held=memory.snapshot().entries))
     return found

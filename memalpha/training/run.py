@@ -128,7 +128,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             output_dir=str(unfinished), max_steps=run.warm_start_steps, learning_rate=run.warm_start_learning_rate,
             seed=arguments.grpo.seed, use_cpu=arguments.grpo.use_cpu, bf16=arguments.grpo.bf16,  # one precision per process
         )  # fmt: skip
-        options = WarmupOptions(data=run.train_data, data_options=run.train_options, begin_sessions=run.begin_sessions, **same)
+        options = WarmupOptions(data=run.train_data, data_options=run.train_options, rollout_chunks=run.rollout_chunks, **same)
         warm_up(WarmupRunOptions(options, arguments.agent, training), report)
         if state.is_main_process:
             unfinished.rename(target)

@@ -3,7 +3,8 @@
 A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed verdict its chunk step
 only, a function of ``rewards`` what it scores. Only ``check_masked_share`` stops a run, on all processes together. Questions may
 also be asked right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded
-operations, without its archive: there the chunk itself would answer. So a policy with an archive is trained with it and without.
+operations: where facts are annotated, which may change later, without its archive (there the chunk itself would answer, and what is
+not written cannot be updated); of other text with it, so that an entry is paid where it helps beside the lines it repeats.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from inspect import isawaitable
 
+from memalpha.agent import archive
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError, TrainingAborted
@@ -163,17 +165,20 @@ def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest
 
 
 def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator) -> list[list[list[QuestionRecord]]]:
-    """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the entries of then."""
+    """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
-        memory = agent.new_memory([entry for entry in rollout.instance.held if entry.section != ARCHIVE.name])
+        archived = agent.config.archive and not rollout.instance.facts
+        memory = agent.new_memory([entry for entry in rollout.instance.held if archived or entry.section != ARCHIVE.name])
         retriever = agent.new_retriever(memory)
         requests.append([])
         for step in rollout.steps:
-            chunk = rollout.instance.chunks[step.chunk_index]
+            chunk, before = rollout.instance.chunks[step.chunk_index], len(memory.changes)
             for result in step.outcome.results:
                 if result.operation is not None:
                     memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
+            if archived:
+                archive.keep(memory, step.chunk_index, chunk, tuple(memory.changes[before:]))
             due = [q for q in rollout.instance.questions if q.evidence and max(q.evidence) == step.chunk_index]
             requests[-1].append([ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages) for q in due])
     records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))

@@ -38,7 +38,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids
 from memalpha.training.build import load_policy
-from memalpha.training.config import TRAINER, PolicyOptions, Sessions, check_values
+from memalpha.training.config import TRAINER, PolicyOptions, check_values
 from memalpha.training.dtype import settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
@@ -60,7 +60,7 @@ class WarmupOptions(PolicyOptions):
         teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers questions from passages).
         data: As ``train_data`` of a training run; demonstrations come from annotated facts, else from excerpts of the text.
         data_options: Options of a generated source.
-        begin_sessions: As in a training run; the chunks that the teacher has read before become no demonstrations.
+        rollout_chunks: As in a training run: the chunks before become no demonstrations.
         coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
@@ -73,7 +73,7 @@ class WarmupOptions(PolicyOptions):
     teaches: Literal["policy", "reader"] = "policy"
     data: str = "synthetic"
     data_options: dict[str, Any] = field(default_factory=dict)
-    begin_sessions: Sessions = (0, 0)
+    rollout_chunks: NonNegativeInt = 0
     coverage_low: Share = 1.0
     coverage_high: Share = 1.0
     p_correct: Share = 1.0
@@ -194,7 +194,7 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
         readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
-    started = begun(instances, agent, warmup.begin_sessions, seed)
+    started = begun(instances, agent, warmup.rollout_chunks, seed)
     pairs = list(demonstrate(started, agent, _demonstrator(teacher), end, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
