@@ -49,7 +49,7 @@ def options(tmp_path_factory):
     tokenizer = AutoTokenizer.from_pretrained(folder / "nano")
     tokenizer.chat_template = qwen2_5_chat_template
     tokenizer.save_pretrained(folder / "nano")
-    data = {"train_data": str(folder / "rows.jsonl"), "begin_sessions": [1, 1], "max_masked_share": 1.0}
+    data = {"train_data": str(folder / "rows.jsonl"), "rollout_chunks": 1, "max_masked_share": 1.0}
     return {"model": str(folder / "nano"), "schema": "facts", "use_cpu": True, "max_chunk_tokens": 64, **data}
 
 

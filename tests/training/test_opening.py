@@ -35,7 +35,7 @@ SCRIPT = ["+ apple", "+ feather", "."], ["+ boat", "= 1 apple boat door", "- 2"]
 @pytest.fixture
 def rollouts():
     agent = make_agent()
-    plain, noted = begun([PLAIN, NOTED], agent, (2, 2), seed=0)
+    plain, noted = begun([PLAIN, NOTED], agent, 2, seed=0)
     return run_script(agent, [plain, noted, noted], *SCRIPT)
 
 
@@ -72,24 +72,23 @@ def test_rewards_count_what_the_policy_did(rollouts):
 def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
     """The teacher that begins is the one that demonstrates: the same prompts and completions from there on, long memories too."""
     agent = make_agent(archive=archive, max_completion_length=4096, max_chunk_tokens=8192, codec="compact")
-    config = SyntheticConfig(n_chunks=12, people=5, facts_per_chunk=(3, 4), p_change=0.0)
-    dialogues = [make_dialogue(seed, 0, config) for seed in range(3)]
+    config = SyntheticConfig(people=5, facts_per_chunk=(3, 4), p_change=0.0)
+    dialogues = [make_dialogue(n, 0, replace(config, n_chunks=n)) for n in (3, 4, 12)]
     whole = [list(demonstrate([one], agent, teacher_operations, 2, seed=0)) for one in dialogues]
-    rest = begun(dialogues, agent, (3, 20), seed=0)
-    assert rest == begun(dialogues, agent, (3, 20), seed=0) != begun(dialogues, agent, (3, 20), seed=1)
-    assert len({one.begin for one in rest}) > 1 and all(3 <= one.begin <= 11 for one in rest)
+    rest = begun(dialogues, agent, 3, seed=0)
+    assert [one.begin for one in rest] == [0, 1, 9] and rest[0] == dialogues[0]
     for one, shown in zip(rest, whole, strict=True):
         assert list(demonstrate([one], agent, teacher_operations, 2, seed=0)) == shown[one.begin :]
         lines = [line for line in one.held if line.section == "_archive"]
-        assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is archive
+        assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is (archive and one.begin > 0)
 
 
 def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
     with pytest.raises(InputError, match="no instance has annotated facts"):
-        begun([PLAIN], make_agent(), (1, 2), seed=0)
-    assert begun([PLAIN, NOTED], make_agent(), (0, 0), seed=0) == [PLAIN, NOTED]
+        begun([PLAIN], make_agent(), 2, seed=0)
+    assert begun([PLAIN, NOTED], make_agent(), 0, seed=0) == [PLAIN, NOTED]
     with pytest.raises(SchemaError, match="begin"):
-        write_instances(tmp_path / "x.jsonl", begun([NOTED], make_agent(), (1, 1), seed=0))
+        write_instances(tmp_path / "x.jsonl", begun([NOTED], make_agent(), 3, seed=0))
 
 
 def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):
@@ -99,7 +98,7 @@ def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):
         word = instance.questions[0].answers[0]
         made.append(replace(instance, facts=(Fact(0, FactAction.STATE, word, "seen", word, note=word),)))
     write_instances(tmp_path / "data.jsonl", made)
-    options = ["--train_data", str(tmp_path / "data.jsonl"), "--train_options", "{}", "--begin_sessions", "1-1"]
+    options = ["--train_data", str(tmp_path / "data.jsonl"), "--train_options", "{}", "--rollout_chunks", "1"]
     options += ["--warm_start_steps", "2", "--max_steps", "2"]
     assert train(tmp_path / "whole", *options) == 0
     words = {instance.id: instance.facts[0].value for instance in made}
@@ -113,4 +112,4 @@ def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):
     shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("checkpoint-2"))
     assert train(tmp_path / "again", *options, "--resume") == 0
     assert_same_end(tmp_path / "again", tmp_path / "whole", steps=2)
-    assert train(tmp_path / "again", *options, "--resume", "--begin_sessions", "0-1") == 1
+    assert train(tmp_path / "again", *options, "--resume", "--rollout_chunks", "2") == 1

@@ -18,7 +18,7 @@ from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.results import instance_result, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
-from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, Question, Sampling, ToolCall
+from memalpha.types import Answer, Chunk, Fact, FactAction, Instance, Operation, OperationKind, Question, Sampling, ToolCall
 
 NAN = math.nan
 
@@ -264,16 +264,28 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
     assert all(math.isnan(step["immediate"]) for step in unpaid)
 
 
-def test_right_after_a_chunk_the_archive_is_not_asked():
-    """A policy that writes nothing: the archive answers at the end, the empty memory does not answer at once."""
+def test_right_after_a_chunk_the_archive_is_asked_where_no_facts_are_annotated():
+    """A policy that writes nothing: the archive answers at the end; the memory of then is asked with its lines, or is empty."""
     agent = make_agent(archive=True)
     question = Question("what apple?", ("apple",), evidence=(0,), id="apple")
-    instance = Instance("i", "", (Chunk("the apple was seen"),), (question,))
-    (rollout,) = run_script(agent, [instance], ["."])
-    scorer = RolloutScorer(
-        QAEvaluator(RecallReader(64, agent.encoder.count), k=3), Judge(), RewardConfig(immediate_weight=1.0), agent=agent
-    )
-    assert [(step["accuracy"], step["immediate"]) for step in scorer.score([rollout])[0]] == [(1.0, 0.0)]
+    text = Instance("text", "", (Chunk("the apple was seen"),), (question,))
+    noted = replace(text, id="noted", facts=(Fact(0, FactAction.STATE, "apple", "seen", "apple"),))
+    rollouts = run_script(agent, [text, noted], [".", "."])
+    evaluator = QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
+    scorer = RolloutScorer(evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent)
+    found = [[(step["accuracy"], step["immediate"]) for step in steps] for steps in scorer.score(rollouts)]
+    assert found == [[(1.0, 1.0)], [(1.0, 0.0)]]
+
+
+def test_the_archive_right_after_a_chunk_is_that_of_then():
+    """The first chunk's line is there until an update outdates it; the second's comes with the second."""
+    agent = make_agent(archive=True)
+    asked = tuple(Question("what boat?", ("red",), evidence=(index,), id=str(index)) for index in (0, 1))
+    instance = Instance("i", "", (Chunk("the boat was red"), Chunk("the boat is blue")), asked)
+    (made,) = run_script(agent, [instance], ["+ boat red"], ["= 1 boat blue"])
+    ((early,), (late,)) = ask_after_chunks([made], agent, QAEvaluator(RecallReader(64, agent.encoder.count), k=3))[0]
+    assert early.answer and set(early.answer.passages or ()) == {"boat red", "the boat was red"}
+    assert late.answer and set(late.answer.passages or ()) == {"boat blue", "the boat is blue"}
 
 
 def test_the_published_settings_give_the_published_reward():
