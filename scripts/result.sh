@@ -34,7 +34,7 @@ for seed in 1 2 3; do train "runs/mixed-$seed" --seed "$seed"; done
 train runs/control --seed 1 --shuffle_advantages true
 
 echo "[result] 4/7 the shipped adapter: the best of the three on the dialogues watched; made anew where it is not there"
-[ -d "$released" ] || memalpha export runs/mixed-2 --output "$released" --dtype float16
+[ -d "$released" ] || memalpha export runs/mixed-2 --output "$released"
 
 echo "[result] 5/7 ablations"
 python scripts/ablations.py runs/ablations --max_steps 16
