@@ -37,7 +37,7 @@ def evaluated(folder, scores):
 def small(monkeypatch):
     words = SimpleNamespace(encode=lambda text, add_special_tokens: text.split())
     monkeypatch.setattr(router_readers, "load_tokenizer", lambda name: words)
-    monkeypatch.setattr(router_readers, "embedder", lambda name: HashingEmbedder(64))
+    monkeypatch.setattr(router_readers, "make_embedder", lambda name: HashingEmbedder(64))
     monkeypatch.setattr(router_readers, "SETTINGS", {**router_readers.SETTINGS, "steps": 3840, "hidden": [8], "lr_actor": 0.02})
 
 
