@@ -36,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], help="rollout: these variants beside lockstep")
     parser.add_argument("--vllm", default="", help="rollout: URL (with /v1) of a vLLM server of the base model, named base")
     parser.add_argument("--steps", type=int, default=4, help="overhead, overlap: steps, the first not counted (default 4)")
-    parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="overhead: last, more options of the run")
     parser.add_argument("--entries", type=int, nargs="+", help="retrieval: sizes (default 100 10000 1000000)")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"], help="retrieval")
     parser.add_argument("--queries", type=int, default=200, help="retrieval: queries that recall is measured on (default 200)")

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -276,7 +275,6 @@ class ToolSelector:
         return found
 
 
-@cache
 def _embedding(name: str) -> Features:
     embedder = make_embedder(name)
     return lambda query, context: np.concatenate(embedder.embed([query, context]))

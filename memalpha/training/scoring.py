@@ -168,17 +168,17 @@ def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: Q
     """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
-        archived = agent.config.archive and not rollout.instance.facts
-        memory = agent.new_memory([entry for entry in rollout.instance.held if archived or entry.section != ARCHIVE.name])
+        archived = agent.config.archive and not rollout.instance.facts  # without facts none begins with a memory
+        memory = agent.new_memory([entry for entry in rollout.instance.held if entry.section != ARCHIVE.name])
         retriever = agent.new_retriever(memory)
         requests.append([])
         for step in rollout.steps:
-            chunk, before = rollout.instance.chunks[step.chunk_index], len(memory.changes)
+            chunk = rollout.instance.chunks[step.chunk_index]
             for result in step.outcome.results:
                 if result.operation is not None:
                     memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
             if archived:
-                archive.keep(memory, step.chunk_index, chunk, tuple(memory.changes[before:]))
+                archive.keep(memory, step.chunk_index, chunk, step.outcome.changes)
             due = [q for q in rollout.instance.questions if q.evidence and max(q.evidence) == step.chunk_index]
             requests[-1].append([ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages) for q in due])
     records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))

@@ -95,7 +95,7 @@ def run(options: Any) -> dict[str, Any]:
         stack.enter_context(mock.patch.object(hf, "merged_lora", merging))
         stack.enter_context(mock.patch.object(CallbackHandler, "on_step_end", on_step_end))
         sizes = ("--per_device_train_batch_size", "16", "--num_generations", "8", "--max_steps", str(options.steps))
-        train(common.quickstart(options, f"{options.folder}/run", *sizes, "--train_layers", "0", *options.options))
+        train(common.quickstart(options, f"{options.folder}/run", *sizes, "--train_layers", "0"))
     total, steps = found.pop("total"), max(1, options.steps - 1)
     parts = sorted({**found, "rest": total - sum(found.values())}.items(), key=lambda item: -item[1])
     table = [{"part": name, "seconds_a_step": seconds / steps, "share": seconds / total} for name, seconds in parts]
