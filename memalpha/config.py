@@ -111,13 +111,13 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
 def parse(arguments: Sequence[str], groups: Sequence[type], program: str, presets: Path | None = None) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several groups goes to each.
 
-    Several words make a list, no word means true. A repeated flag overrides, or extends a list. ``preset: NAME`` is a file of
-    ``presets`` that is read first. InputError if an option does not fit.
+    Several words make a list, no word means true. A repeated flag overrides, or extends a list. ``base: FILE`` in a file is another,
+    found beside it, that is read first; ``preset: NAME`` is one of ``presets``. InputError if an option does not fit.
     """
     flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
     values: dict[str, Any] = {}
     if (path := flags.pop("config", None)) is not None:
-        values = read_yaml(Path(str(path)))
+        values = _with_base(Path(str(path)))
     values |= flags
     if presets and (preset := values.pop("preset", None)) is not None:
         known = sorted(path.stem for path in presets.glob("*.yaml"))
@@ -127,6 +127,15 @@ def parse(arguments: Sequence[str], groups: Sequence[type], program: str, preset
     for name in values:
         check_name(str(name), groups, program, f"{program} --options lists them all")
     return tuple(read(group, {name: value for name, value in values.items() if name in names(group)}, program) for group in groups)
+
+
+def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    values = read_yaml(path)
+    if (base := values.pop("base", None)) is None:
+        return values
+    if path.resolve() in above:
+        raise InputError(f"base of {path} leads back to it", expected="a file that does not begin with this one")
+    return _with_base(path.parent / str(base), (*above, path.resolve())) | values
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -45,6 +45,20 @@ def write(tmp_path, text):
 
 
 # ------------------------------------------------------------------------------------------------ the parser
+def test_a_file_begins_with_the_options_of_its_base_and_a_flag_comes_last(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "first.yaml").write_text("size: 1\nname: first\nspan: [5, 6]\nrows: [a, b]\n")
+    (tmp_path / "second.yaml").write_text("base: far/first.yaml\nname: second\nspan: null\nrows: [c]\n")
+    given = [*write(tmp_path, "base: second.yaml\nrate: 2.0\n"), "--rate", "3"]
+    assert parse(given, [Group], "it")[0] == Group(size=1, name="second", rate=3.0, rows=("c",))  # null: the default again
+
+
+@pytest.mark.parametrize("text", ["base: nowhere.yaml", "base: options.yaml", "base: [options.yaml]"])
+def test_a_base_that_is_no_file_or_leads_back_is_refused(tmp_path, text):
+    with pytest.raises(InputError):
+        parse(write(tmp_path, text), [Group], "it")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
