@@ -111,8 +111,8 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
 def parse(arguments: Sequence[str], groups: Sequence[type], program: str, presets: Path | None = None) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several groups goes to each.
 
-    Several words make a list, no word means true. A repeated flag overrides, or extends a list. ``base: FILE`` in a file is another,
-    found beside it, that is read first; ``preset: NAME`` is one of ``presets``. InputError if an option does not fit.
+    Several words make a list, no word means true. A repeated flag overrides, or extends a list. ``base: FILE`` in a file is
+    another, relative to it, that is read first; ``preset: NAME`` is one of ``presets``. InputError if an option does not fit.
     """
     flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
     values: dict[str, Any] = {}

@@ -113,7 +113,8 @@ class EvaluateOptions(Options):
         model: Registered name (``memalpha model list``), folder or Hub name of the base model (agents, reader, token counts).
         dtype: Type of its weights.
         sets: List of sets, each a path or a mapping (``SetSpec``).
-        systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own options).
+        systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own options); with a list as ``adapter``,
+            one for each training seed.
         readers: List of readers, each a kind or a mapping (``ReaderSpec``).
         temperature: Sampling temperature of writing models (0 = greedy, for which one seed is enough).
         seeds: Sampling seeds.
@@ -171,7 +172,8 @@ class Evaluation(NamedTuple):
 def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
     """Read ``--config FILE`` and overrides; InputError for an invalid file or option, duplicate names, or unknown references."""
     options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
-    sets, systems = tuple(_spec(SetSpec, row, "data") for row in options.sets), tuple(map(read_system, options.systems))
+    sets = tuple(_spec(SetSpec, row, "data") for row in options.sets)
+    systems = tuple(read_system(row) for each in options.systems for row in _seeds(each))
     readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)
     called = {"sets": [s.name for s in sets], "systems": [s.name for s in systems], "readers": [r.name for r in readers]}
     for what, known in called.items():
@@ -191,6 +193,14 @@ def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
     if endpoints.has_judge:
         endpoints.judge_client()
     return Evaluation(options, endpoints, agent, sets, systems, readers)
+
+
+def _seeds(row: Any) -> list[Any]:
+    """Return a system for each of several adapters, NAME-1, NAME-2, ... in the group NAME; any other row as it is."""
+    if not isinstance(row, Mapping) or not isinstance(row.get("adapter"), list):
+        return [row]
+    name = row.get("name") or row.get("kind")
+    return [{"group": name, **row, "name": f"{name}-{seed}", "adapter": each} for seed, each in enumerate(row["adapter"], start=1)]
 
 
 def read_system(row: Any) -> SystemSpec:

@@ -36,6 +36,14 @@ def test_lists_hold_names_or_mappings_and_flags_go_before_the_file(tmp_path):
     assert (found.agent.reader_tokens, found.options.seeds, found.agent.schema) == (77, [5], "facts")
 
 
+def test_several_adapters_are_one_group_with_a_system_each(tmp_path):
+    named = {"name": "mine", "group": "g", "kind": "agent", "adapter": ["x", "y"], "sets": "toy"}
+    first, second, third = parse(tmp_path, {"systems": [named, {"kind": "agent", "adapter": ["z"]}]}).systems
+    assert (first.name, first.group, first.options["adapter"]) == ("mine-1", "g", "x")
+    assert (second.name, second.group, second.options["adapter"]) == ("mine-2", "g", "y")
+    assert second.sets == ("toy",) and (third.name, third.group, third.options["adapter"]) == ("agent-1", "agent", "z")
+
+
 def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
     found = parse(tmp_path, {})
     resolved = found.to_json()
