@@ -1,4 +1,4 @@
-"""Completions from a local transformers causal LM; a prompt prefix shared by several rows is computed once.
+"""Completions from a local transformers causal LM; equal prompts, and a prefix shared by several, are computed once.
 
 A row's cache is [prefix | hole] [own prompt part | hole] [new tokens]; holes are masked and no positions, so its logits are those
 of the row alone, up to rounding. A uniform number per row and token is drawn before decoding, from torch's global CPU generator (a
@@ -91,8 +91,9 @@ class HFGenerator:
             for ids, values, length in zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
         ]
 
-    def _prefill(self, prompts: Sequence[Prompt], new_tokens: int) -> _Prefilled:
+    def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
         device = self.model.device
+        prompts = list({row.ids: row for row in rows}.values())
         shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # at least one own token per row
         prefixes = {prompt.ids[:n]: None for prompt, n in zip(prompts, shared, strict=True)}
         number = {prefix: i for i, prefix in enumerate(prefixes)}
@@ -111,8 +112,13 @@ class HFGenerator:
         mask[:, width : width + own.shape[1]] = torch.arange(own.shape[1], device=device) < own_lengths[:, None]
         last = own_lengths[:, None] - 1
         steps = torch.minimum(torch.arange(own.shape[1], device=device), last)
-        logits = self._forward(own, cache, mask, starts[:, None] + steps, last)
-        return _Prefilled(cache, logits, starts + own_lengths, mask)
+        logits, lengths = self._forward(own, cache, mask, starts[:, None] + steps, last), starts + own_lengths
+        if len(prompts) < len(rows):
+            place = {prompt.ids: i for i, prompt in enumerate(prompts)}
+            source = torch.tensor([place[row.ids] for row in rows], device=device)
+            cache.repeat(source)
+            logits, lengths, mask = logits[source], lengths[source], mask[source]
+        return _Prefilled(cache, logits, lengths, mask)
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
         if self._kept is not None and prefixes == self._kept[0]:

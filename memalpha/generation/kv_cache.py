@@ -56,6 +56,11 @@ class BufferCache(Cache):  # type: ignore[misc]
         else:
             super().__init__(layers=[BufferLayer(capacity, layer.keys[index], layer.values[index]) for layer in prefix.layers])
 
+    def repeat(self, source: Tensor) -> None:
+        """Make ``len(source)`` rows, any number: row i becomes a copy of row ``source[i]``."""
+        for layer in self.layers:
+            layer.keys, layer.values = layer.keys[source], layer.values[source]
+
     def select(self, source: Tensor) -> None:
         """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are copied."""
         moved = (source != torch.arange(len(source), device=source.device)).nonzero().squeeze(-1)

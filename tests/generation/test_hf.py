@@ -102,6 +102,22 @@ def test_rows_that_end_early_leave_the_batch_and_keep_their_end_token(max_batch)
     assert [c.stop is StopReason.END for c in completions] == [e[-1] in ends for e in expected]
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_equal_prompts_are_read_once_and_drawn_from_each_for_itself(attention, monkeypatch):
+    model, different = make_model(attention=attention), ragged_prompts()
+    rows = [different[i] for i in (0, 2, 0, 3, 0, 5, 3, 1)]
+    read, forward = [], HFGenerator._forward
+    monkeypatch.setattr(HFGenerator, "_forward", lambda self, ids, *more: read.append(len(ids)) or forward(self, ids, *more))
+    assert [c.ids for c in generate(model, rows, Sampling(12))] == [alone(model, row, 12) for row in rows]
+    assert read[:2] == [5, 8]
+    drawn = generate(model, rows, Sampling(12, temperature=1.0, seed=5))
+    uniforms = torch.rand(len(rows), 12, generator=torch.Generator().manual_seed(5))
+    for row, made, numbers in zip(rows, drawn, uniforms, strict=True):  # each with its own numbers, as if it were alone
+        logits = model(input_ids=torch.tensor([[*row.ids, *made.ids]])).logits[0, len(row.ids) - 1 : -1]
+        assert draw(logits, Sampling(12, temperature=1.0), numbers).tokens.tolist() == list(made.ids)
+    assert len({drawn[i].ids for i in (0, 2, 4)}) == 3
+
+
 class Waits(TorchDispatchMode):
     """Counts numbers read from tensors, for which an accelerator is waited for, and sorts."""
 
