@@ -13,7 +13,7 @@ import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError
@@ -97,6 +97,12 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
         raise InputError(said, expected="an instruction-tuned model", fix=fix)
     options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
     return str(tokenizer.apply_chat_template([dict(message) for message in messages], tools=tools, **options))
+
+
+def in_common(sequences: Sequence[tuple[int, ...]]) -> int:
+    """Return how many leading ids all sequences (at least one) have in common: those of the first and the last in order."""
+    pairs = zip(min(sequences), max(sequences), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:

@@ -147,7 +147,7 @@ class Prompt:
 
     messages: tuple[Message, ...]
     ids: tuple[int, ...]  # special tokens included, but none from chunk or memory text
-    shared: int = 0  # number of leading ids equal for all rollouts of the same chunk (system text and chunk)
+    shared: int = 0  # leading ids equal for all rollouts of the chunk: system text, chunk, and the view up to where it differs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from functools import partial
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator, Retriever
+from memalpha.text import in_common
 from memalpha.types import Chunk, Completion, Instance, Prompt, QuestionRecord, Sampling, StopReason
 
 
@@ -64,7 +65,7 @@ def run_rollouts(
     total = max((len(rollout.chunks) for rollout in rollouts), default=0)
     for t in range(total):
         active = [rollout for rollout in rollouts if len(rollout.chunks) > t]
-        prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.chunks[t]) for rollout in active]
+        prompts = sharing([agent.prompt(rollout.memory, rollout.retriever, rollout.chunks[t]) for rollout in active])
         seed = None if sampling.seed is None else sampling.seed + t  # another seed for each chunk
         finds = [partial(agent.found, rollout.retriever) for rollout in active]
         completions = complete(prompts, finds, agent, generator, replace(sampling, seed=seed))
@@ -73,6 +74,15 @@ def run_rollouts(
         if on_step:
             on_step(t + 1, total)
     return rollouts
+
+
+def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
+    """Let the rollouts of a chunk share all leading ids of their prompts: the view, too, up to where it differs."""
+    groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.ids[: prompt.shared], []).append(prompt.ids)
+    common = {shared: in_common(ids) for shared, ids in groups.items() if len(ids) > 1}
+    return [replace(prompt, shared=common.get(prompt.ids[: prompt.shared], prompt.shared)) for prompt in prompts]
 
 
 Find = Callable[[str], str]  # from a query to the message with what ``AgentStep.found`` finds

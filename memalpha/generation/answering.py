@@ -9,7 +9,7 @@ from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import same_trainable
 from memalpha.protocols import Generator
-from memalpha.text import chat_ids
+from memalpha.text import chat_ids, in_common
 from memalpha.types import Message, Prompt, Sampling
 
 Answering = Callable[[list[list[Message]]], list[str]]
@@ -46,7 +46,7 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
     groups: list[list[Prompt]] = []
     common: list[int] = []
     for prompt in prompts:
-        shared = _common(groups[-1][0].ids[: common[-1]], prompt.ids) if groups else 0
+        shared = in_common([groups[-1][0].ids[: common[-1]], prompt.ids]) if groups else 0
         if 2 * shared > len(prompt.ids):
             groups[-1].append(prompt)
             common[-1] = shared
@@ -54,7 +54,7 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
             groups.append([prompt])
             common.append(len(prompt.ids))
     lone = [group[0].ids for group in groups if len(group) == 1]
-    least = min(_common(lone[0], ids) for ids in lone) if len(lone) > 1 else 0
+    least = in_common(lone) if len(lone) > 1 else 0
     marks = [shared if len(group) > 1 else least for group, shared in zip(groups, common, strict=True) for _ in group]
     return [Prompt(prompt.messages, prompt.ids, shared) for prompt, shared in zip(prompts, marks, strict=True)]
 
@@ -69,8 +69,3 @@ def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> li
         else:
             batches.append([prompt])
     return batches
-
-
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))

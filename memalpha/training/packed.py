@@ -1,14 +1,12 @@
 """Log-probabilities of completions with the common prompt prefix computed once, and an exact gradient.
 
-Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row 1][rest of row 2]... Where it
-saves tokens, rows of one prompt follow one copy of it all.
+Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row 1][rest of row 2]...
 Each row attends to its prefix and itself only, and its positions restart after the prefix, so values equal those of a forward over
 the row alone. Logits are divided by the temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -64,7 +62,6 @@ def packed_logps(
     if not temperature > 0:
         raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
     check_packable(model)
-    rows = sharing_prompts(rows)
     logps: list[Tensor] = [torch.empty(0)] * len(rows)
     entropies = list(logps)
     for indices in split_rows(rows, max_tokens):
@@ -74,17 +71,6 @@ def packed_logps(
         for i, values, row_entropies in zip(indices, *parts, strict=True):
             logps[i], entropies[i] = values, row_entropies
     return PackedLogps(logps, entropies if compute_entropy else None)
-
-
-def sharing_prompts(rows: Sequence[Row]) -> list[Row]:
-    """Share the whole prompt between rows that have the same one, where that copy is shorter than their own parts together."""
-    alike = Counter(tuple(row.prompt_ids) for row in rows)
-
-    def pays(row: Row) -> bool:
-        count, length = alike[tuple(row.prompt_ids)], len(row.prompt_ids)
-        return count > 1 and length < count * (length - row.shared)
-
-    return [row._replace(shared=len(row.prompt_ids)) if pays(row) else row for row in rows]
 
 
 def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:

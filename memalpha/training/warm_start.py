@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -36,7 +35,7 @@ from memalpha.protocols import Retriever
 from memalpha.qa.readers import reader_messages
 from memalpha.retrieval.lexical import tokenize
 from memalpha.runs import holds_something, make_folder, masked
-from memalpha.text import chat_ids
+from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
 from memalpha.training.config import TRAINER, PolicyOptions, check_values
 from memalpha.training.dtype import settled
@@ -276,8 +275,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
 
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
-        first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
-        self.common_prefix = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))))
+        self.common_prefix = in_common([demonstration.prompt_ids for demonstration in demonstrations])
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:

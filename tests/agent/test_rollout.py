@@ -7,10 +7,10 @@ import pytest
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import run_rollouts
+from memalpha.agent.rollout import run_rollouts, sharing
 from memalpha.agent.step import AgentStep
 from memalpha.models.nano import make_tokenizer
-from memalpha.types import Chunk, Completion, Instance, Sampling, StopReason
+from memalpha.types import Chunk, Completion, Instance, Prompt, Sampling, StopReason
 
 WORDS = ["apple", "boat", "candle", "door", "engine", "feather"]
 SAMPLING = Sampling(max_new_tokens=24)
@@ -47,11 +47,21 @@ def test_lockstep_equals_one_by_one(agent):
     for instance, rollout in zip(INSTANCES, together, strict=True):
         (alone,) = run_rollouts([instance], agent, generator, SAMPLING)
         assert rollout.instance is instance
-        assert rollout.steps == alone.steps
+        assert [replace(step, prompt=replace(step.prompt, shared=0)) for step in rollout.steps] == [
+            replace(step, prompt=replace(step.prompt, shared=0)) for step in alone.steps
+        ]
         assert rollout.memory.snapshot() == alone.memory.snapshot()
         assert rollout.memory.changes == alone.memory.changes
     assert together[0].steps == together[3].steps
     assert together[0].memory is not together[3].memory
+
+
+def test_rollouts_of_a_chunk_share_what_their_prompts_have_in_common():
+    prompts = [Prompt((), ids, shared) for ids, shared in [
+        ((1, 2, 3, 4, 5), 2), ((7, 2, 3), 1), ((1, 2, 3, 4, 6), 2), ((8, 8, 9), 2), ((7, 2, 3), 1), ((1, 2, 3), 2)
+    ]]  # fmt: skip
+    assert [prompt.shared for prompt in sharing(prompts)] == [3, 3, 3, 2, 3, 3]  # alone, (8, 8, 9) keeps its own
+    assert [replace(prompt, shared=0) for prompt in sharing(prompts)] == [replace(prompt, shared=0) for prompt in prompts]
 
 
 def test_records_hold_what_happened(agent):

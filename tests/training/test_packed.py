@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCau
 
 from memalpha.errors import InputError
 from memalpha.training import prefix_attention
-from memalpha.training.packed import Row, pack_rows, packed_logps, sharing_prompts, split_rows
+from memalpha.training.packed import Row, pack_rows, packed_logps, split_rows
 
 VOCABULARY = 101
 SIZES = {
@@ -41,7 +41,7 @@ def make_rows():
     return [
         Row(a + ids(4), ids(5), 9), Row(b + ids(2), ids(3), 6), Row(a + ids(1), ids(1), 9), Row(ids(7), ids(4), 0),
         Row(a, ids(6), 9), Row(b + ids(3), ids(2), 6), Row(a + ids(2), (), 9), Row(b, ids(2), 6),
-        Row(ids(9) + ids(2), ids(3), 9), Row(a + c, ids(2), 9), Row(a + c, ids(5), 9), Row(a + c, (), 9),
+        Row(ids(9) + ids(2), ids(3), 9), Row(c, ids(2), 8), Row(c, ids(5), 8), Row(c, (), 8),
     ]  # fmt: skip
 
 
@@ -110,16 +110,6 @@ def test_split_keeps_groups_together_and_under_the_budget():
     assert split_rows(rows, 15) == [[0], [2], [1], [3]]
     for part in split_rows(rows, 35):
         assert len(part) == 1 or pack_rows([rows[i] for i in part]).input_ids.shape[1] <= 35
-
-
-def test_equal_prompts_are_packed_once_where_that_is_shorter():
-    a, long, short = (1,) * 10, (2,) * 8, (3,) * 4
-    rows = [Row(a + long, (6,) * 3, 10), Row(a + short, (7,) * 2, 10), Row(a + long, (8,) * 5, 10), Row(a + long, (9,), 10)]
-    rows += [Row(a + short, (5,), 10), Row(a, (4, 4), 10)]
-    shared = sharing_prompts(rows)
-    assert [row.shared for row in shared] == [18, 10, 18, 18, 10, 10]  # 18 < 3 * 8, and 14 > 2 * 4
-    assert pack_rows(shared).input_ids.shape[1] == (18 + 2 + 4 + 0) + (10 + 5 + 4 + 1)
-    assert pack_rows(rows).input_ids.shape[1] == 10 + (10 + 5 + 12 + 8 + 4 + 1)
 
 
 def test_rows_temperatures_and_models_that_do_not_fit_are_refused():
