@@ -150,7 +150,7 @@ def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, clien
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 def test_a_wrong_setup_or_a_redirect_is_an_input_error_at_once(chat_server, client, status):
-    chat_server.script = [error(status, "no such thing", Location=chat_server.url + "/elsewhere")]
+    chat_server.script = [error(status, "no such thing", Location=chat_server.url + "/elsewhere")] * 9
     with pytest.raises(InputError, match="no such thing"):
         client.complete_many([chat("x")] * 9, GREEDY)
     assert len(chat_server.bodies) <= client.concurrency and set(chat_server.paths) == {"/v1/chat/completions"}
