@@ -47,7 +47,7 @@ class SgdOptions(CommonOptions):
     """How SGD becomes instances."""
 
     dialogues: Bounds = (8, 12)  # fewest and most dialogues of a person; each is used at most once
-    chunk_tokens: PositiveInt = 64  # most tokens of a chunk
+    chunk_tokens: PositiveInt = 200  # most tokens of a chunk; one exchange alone (64) seldom names what it is about
     max_questions: NonNegativeInt = 12  # most questions of an instance (0 = all): changed values, a date, then others, drawn
     split: Literal["", "train", "dev", "test"] = ""  # folder, and wordings of train or of test ("" = the input's name, else train)
     unseen_in: str = ""  # a schema.json: dialogues with a service of it are left out
