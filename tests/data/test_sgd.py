@@ -149,7 +149,7 @@ def kept(instance, schema, p_correct):
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_a_full_keeper_answers_every_question_and_one_who_never_corrects_fails_on_changes(real, schema):
     right, asked = Counter(), Counter()
-    for instance in load("sgd", real("sgd/test"), 1)[0]:
+    for instance in load("sgd", real("sgd/test"), 1, chunk_tokens=64)[0]:
         full, never = kept(instance, schema, 1.0), kept(instance, schema, 0.0)
         changed = {(fact.subject, fact.value) for fact in instance.facts if fact.action is CHANGE}
         for question in instance.questions:
