@@ -182,7 +182,7 @@ def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data
     def interrupt():
         while not reader.bodies:
             time.sleep(0.01)
-        for pause in (0.0, 2.0):  # a repetition within a second (of when it is handled) is the launcher's
+        for pause in (0.0, 5.0):  # a repetition within a second (of when it is handled) is the launcher's
             time.sleep(pause)
             sent.append(time.monotonic())
             os.kill(os.getpid(), signal.SIGINT)
