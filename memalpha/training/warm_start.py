@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
@@ -42,7 +43,7 @@ from memalpha.training.dtype import settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.training.readings import make_readings
-from memalpha.types import Chunk, Completion, Instance, Operation, Prompt, Sampling, StopReason, ToolCall
+from memalpha.types import Chunk, Completion, Instance, Operation, OperationKind, Prompt, Sampling, StopReason, ToolCall
 
 WARMUP_RECORD = "memalpha_warmup.json"
 
@@ -64,6 +65,7 @@ class WarmupOptions(PolicyOptions):
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates; the others are a deletion and an insertion.
+        corrections_share: Share of the demonstrations that update or delete; those there are are repeated up to it (0: as they come).
         unknown_share: Share of the passages with the answer that a reader's examples leave out: there it is ``unknown``.
         pack_tokens: Tokens of one forward.
         overwrite: Replace an existing folder.
@@ -77,6 +79,7 @@ class WarmupOptions(PolicyOptions):
     coverage_high: Share = 1.0
     p_correct: Share = 1.0
     p_update: Share = 0.5
+    corrections_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     unknown_share: Share = 0.15
     pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
@@ -195,7 +198,18 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
     started = begun(instances, agent, warmup.rollout_chunks, seed)
     pairs = list(demonstrate(started, agent, _demonstrator(teacher), end, seed))
+    pairs += _corrections_again(pairs, warmup.corrections_share)
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
+
+
+def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
+    """Return as many repeated demonstrations that update or delete as make ``share`` of all; InputError if there are none."""
+    kinds = {OperationKind.UPDATE, OperationKind.DELETE}
+    corrections = [pair for pair in pairs if not kinds.isdisjoint(operation.kind for operation in pair[1])]
+    if share and not corrections:
+        raise InputError("no demonstration updates or deletes", expected=f"corrections_share {share} of them", fix="set it to 0")
+    missing = round((share * len(pairs) - len(corrections)) / (1 - share))
+    return list(islice(cycle(corrections), max(0, missing)))
 
 
 def _demonstrator(config: TeacherConfig) -> Teacher:
