@@ -65,7 +65,7 @@ class WarmupOptions(PolicyOptions):
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates; the others are a deletion and an insertion.
-        corrections_share: Share of the demonstrations that update or delete; those there are are repeated up to it (0: as they come).
+        corrections_share: Share of demonstrations that update or delete, reached by repeating them (0: as they come).
         unknown_share: Share of the passages with the answer that a reader's examples leave out: there it is ``unknown``.
         pack_tokens: Tokens of one forward.
         overwrite: Replace an existing folder.

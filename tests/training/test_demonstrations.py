@@ -137,6 +137,23 @@ def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
     assert corrected[UPDATE] > corrected[DELETE] > 0  # changes are updates, what was taken back is deleted
 
 
+def test_corrections_are_repeated_up_to_their_share():
+    agent = make_agent(max_completion_length=200, max_chunk_tokens=400)
+    of = WarmupOptions(data_options={"n": 20, "split": "train"})
+    plain, _ = make_demonstrations(of, agent, END, seed=0)
+    texts = [agent.encoder.tokenizer.decode(each.completion_ids) for each in plain]
+    corrects = [each for each, text in zip(plain, texts, strict=True) if any(line[0] in "=-" for line in text.splitlines())]
+    assert 0 < len(corrects) < 0.8 * len(plain)
+    more, _ = make_demonstrations(replace(of, corrections_share=0.8), agent, END, seed=0)
+    assert more[: len(plain)] == plain and set(more[len(plain) :]) == set(corrects)
+    times = Counter(more)
+    assert sum(times[each] for each in corrects) / len(more) == pytest.approx(0.8, abs=0.01)
+    assert max(times[each] for each in corrects) - min(times[each] for each in corrects) <= 1
+    assert make_demonstrations(replace(of, corrections_share=0.01), agent, END, seed=0)[0] == plain  # there are more already
+    with pytest.raises(InputError, match="no demonstration updates or deletes"):
+        make_demonstrations(replace(of, corrections_share=0.5, p_correct=0.0), agent, END, seed=0)
+
+
 def warm(folder, *more):
     toy = ["--model", "nano", "--data", "toy", "--data_options", "{n: 8}", "--schema", "toy", "--codec", "compact"]
     common = ["--max_steps", "2", "--use_cpu", "true", "--show_times", "false", "--lora_r", "4", "--output_dir", str(folder)]

@@ -83,6 +83,28 @@ def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
         assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is (archive and one.begin > 0)
 
 
+def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
+    asked = (*ASKED, Question("was unknown seen?", ("unknown",)))
+    agent, whole = make_agent(), replace(NOTED, questions=asked)
+    names = {"apple": 0, "candle": 2, "feather": 2}  # by the last chunk of the evidence
+    ends = set()
+    for number in range(40):
+        (made,) = begun([replace(whole, id=str(number))], agent, 1, seed=0, cut=True)
+        end = len(made.chunks)
+        ends.add(end)
+        assert made.begin == end - 1 and made.chunks == whole.chunks[:end]
+        assert [fact.value for fact in made.facts] == ["boat", "door"][:end]
+        assert [entry.content for entry in made.held] == ["apple boat", "candle door"][: made.begin]
+        wanted = [word for word, place in names.items() if place < end]
+        assert [question.answers[0] for question in made.questions] == wanted + ["unknown"] * (end == 4)
+        assert begun([replace(whole, id=str(number))], agent, 1, seed=0, cut=True) == [made]
+    assert ends == {1, 2, 3, 4}
+    assert {len(begun([replace(whole, id=str(i))], agent, 3, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
+    assert begun([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [PLAIN, NOTED]  # shorter than a rollout
+    late = replace(NOTED, questions=ASKED[2:])
+    assert {len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
+
+
 def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
     with pytest.raises(InputError, match="no instance has annotated facts"):
         begun([PLAIN], make_agent(), 2, seed=0)
