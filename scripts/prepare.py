@@ -3,20 +3,24 @@
     python scripts/prepare.py configs/data/published.yaml originals --seed 1 --only locomo
 
 Each set is one call of ``memalpha prepare``, which is printed; ``input`` patterns are looked for at any depth. Folders that are
-there are kept unless --overwrite is given. Exit code 1 if a set could not be prepared; the others are.
+there are kept unless --overwrite is given; one that other options made is an error. Exit code 1 if a set could not be prepared;
+the others are.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from memalpha.cli import run
 from memalpha.config import read_yaml
+from memalpha.data.load import get_source, read_manifest
 from memalpha.errors import InputError, MemAlphaError
 
 
@@ -48,6 +52,16 @@ def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], origin
     return words + (["--model", config["model"]] if config.get("model") else [])
 
 
+def check_made(folder: Path, row: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise InputError if a prepared folder was made with another seed or other options than the row's."""
+    made, given = read_manifest(folder), row.get("options", {})
+    parsed = json.loads(json.dumps(asdict(get_source(row["source"]).parse(given))))
+    wanted = {"seed": row.get("seed", config.get("seed", 0)), **{key: parsed[key] for key in given}}
+    held = {"seed": made.seed, **made.options}
+    if other := [f"{key} {held.get(key)}, not {value}" for key, value in wanted.items() if held.get(key) != value]:
+        raise InputError(f"{folder} was made with {', '.join(other)}", fix="add --overwrite, or --output with another folder")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, help="a file of configs/data/")
@@ -65,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, row in config["sets"].items():
             if given.only and not {name, row["source"]} & set(given.only):
                 continue
-            if (Path(config["output"]) / name / "manifest.json").is_file() and not given.overwrite:
+            folder = Path(config["output"]) / name
+            if (folder / "manifest.json").is_file() and not given.overwrite:
+                check_made(folder, row, config)
                 print(f"{name} is there", flush=True)
                 made += 1
             elif words := command(name, row, config, given.originals):

@@ -80,3 +80,23 @@ def test_nothing_to_prepare_or_no_tokenizer_is_an_error(tmp_path, capsys):
     comparison = str(ROOT / "configs" / "data" / "comparison.yaml")
     given = [comparison, str(tmp_path), "--output", str(tmp_path / "out"), "--only", "test-dialogues"]
     assert prepare.main([*given, "--model", str(tmp_path / "nothing")]) == 1
+
+
+def test_a_set_that_is_there_is_kept_if_it_was_made_with_the_same_options(tmp_path, capsys):
+    def main(n, *more, seed=3):
+        config = {
+            "output": str(tmp_path / "out"),
+            "sets": {"a": {"source": "synthetic", "seed": seed, "options": {"n": n, "n_chunks": 3}}},
+        }
+        (tmp_path / "sets.yaml").write_text(json.dumps(config))
+        return prepare.main([str(tmp_path / "sets.yaml"), str(tmp_path), *more])
+
+    def made():
+        return read_manifest(tmp_path / "out" / "a").instances
+
+    assert main(2) == 0 and main(2) == 0 and made() == 2
+    assert "a is there" in capsys.readouterr().out
+    assert main(4) == 1 and made() == 2
+    assert "was made with n 2, not 4" in capsys.readouterr().err
+    assert main(2, seed=4) == 1
+    assert main(4, "--overwrite") == 0 and made() == 4
