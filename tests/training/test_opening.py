@@ -16,6 +16,7 @@ from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, SchemaError
 from memalpha.rewards.total import RewardConfig
+from memalpha.training.config import RunOptions
 from memalpha.training.opening import begun
 from memalpha.training.warm_start import demonstrate
 from memalpha.types import Fact, FactAction, Question
@@ -101,6 +102,8 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
     assert ends == {1, 2, 3, 4}
     assert {len(begun([replace(whole, id=str(i))], agent, 3, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
     assert begun([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [PLAIN, NOTED]  # shorter than a rollout
+    with pytest.raises(InputError, match="rollout_cut without rollout_chunks"):
+        RunOptions(rollout_cut=True)
     late = replace(NOTED, questions=ASKED[2:])
     assert {len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
 
