@@ -1,8 +1,8 @@
 """Says which of the bars set for the result are met: docs/results/bars.json, which scripts/tables.py shows in docs/bars.md.
 
-    python scripts/bars.py [--main runs/main] [--rollouts runs/behaviour] [--archive runs/archive]
+    python scripts/bars.py [--main runs/main] [--rollouts runs/behaviour] [--archive runs/archive] [--sgd runs/sgd-measured]
 
-Needs docs/results/comparison.json and archive.json; the folders of their evaluations; a folder with one folder of
+Needs docs/results/comparison.json, archive.json and sgd.json; the folders of their evaluations; a folder with one folder of
 ``memalpha rollout`` on the dialogues for each agent. What is made from a folder stays as it was where that is not given. A bar
 about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side ("not below": where it
 reaches 0), if nothing else is said; one about longer inputs by the means alone; one about behaviour where every training seed meets
@@ -195,6 +195,18 @@ def on_archive(summary: Summary, folder: Path | None) -> Iterator[Json]:
         yield about(asked, changed, lambda d: d.low > 0)
 
 
+def on_sgd(summary: Summary, folder: Path | None) -> Iterator[Json]:
+    """GRPO on service dialogues beside its warm start, both over an archive, and search in the text."""
+    trained, warm, item = f"{TRAINED} over archive", OVER[1], next(item for item in summary.sets if item.reader == READER)
+    best = max((group for group in SEARCH if group in item.cells), key=lambda group: item.cells[group].accuracy.mean)
+    gain = difference_from(item.differences, warm, trained)
+    yield about(f"{item.set}: {trained} above its warm start, three seeds", gain, lambda d: d.low > 0 and len(d.per_seed) >= 3)
+    apart = difference_from(item.differences, best, trained)
+    yield about(f"{item.set}: {trained} not below `{best}`", apart, lambda d: d.high >= 0)
+    changed = where_changed(rows_of(folder, item.set) if folder else {}, item.cells, best, trained)
+    yield about(f"{item.set}: {trained} above `{best}` by .15 on changed values", changed, lambda d: d.low > 0 and d.mean >= 0.15)
+
+
 def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Json:
     asked = f"{HOME}: memory at most half the tokens of the input"
     if folder is None or not members or not rows.keys() >= set(members):
@@ -222,12 +234,14 @@ def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Jso
 def make(
     comparison: Json,
     over: Json,
+    services: Json,
     before: Json,
     evaluation: Path | None = None,
     rollouts: Path | None = None,
     archive: Path | None = None,
+    sgd: Path | None = None,
 ) -> Json:
-    """The new record from the comparison, that over the archive, the folders that are given, and the record of before."""
+    """The new record from the comparison, those over the archive, the folders that are given, and the record of before."""
     sets = {item.set: item for item in Summary.from_json(comparison["summary"]).sets if item.reader == READER}
     cells = sets[HOME].cells if HOME in sets else {}
     rows = rows_of(evaluation) if evaluation else {}
@@ -244,18 +258,19 @@ def make(
 
     facts, memory = or_before(on_facts(rows, cells)), or_before([on_memory(evaluation, rows, members)])
     archived = or_before(on_archive(Summary.from_json(over["summary"]), archive)) if over else []
-    found = [*archived, *on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]
+    on_services = or_before(on_sgd(Summary.from_json(services["summary"]), sgd)) if services else []
+    found = [*archived, *on_services, *on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]
     return {"bars": found, "rollouts": summaries}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("main", "rollouts", "archive"):
+    for name in ("main", "rollouts", "archive", "sgd"):
         parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args(arguments)
     try:
-        records = (tables.read(name) for name in ("comparison", "archive", "bars"))
-        found = make(*records, given.main, given.rollouts, given.archive)
+        records = (tables.read(name) for name in ("comparison", "archive", "sgd", "bars"))
+        found = make(*records, given.main, given.rollouts, given.archive, given.sgd)
     except (MemAlphaError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -66,7 +66,7 @@ def summaries_of(comparison):
 
 
 def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comparison, tmp_path):
-    found = bars.make(comparison, {}, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
+    found = bars.make(comparison, {}, {}, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
     assert [row["asked"] for row in found["bars"] if not row["met"]] == []
     home, gain = sets_of(comparison)["dialogues"], found["bars"][0]["numbers"]
     means = {name: cell["accuracy"]["mean"] for name, cell in home["cells"].items()}
@@ -80,13 +80,13 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comp
     costs = home["cells"]["grpo"]["costs"]
     assert memory["numbers"]["contents"][0] == pytest.approx(costs["memory_tokens"] / costs["input_tokens"])
     assert memory["numbers"]["with_times"][0] > memory["numbers"]["contents"][0]
-    assert bars.make(comparison, {}, found) == found  # what needs a folder stays as it was without it
-    page = bars.make(comparison, {}, {}, evaluation[0].resolve())
+    assert bars.make(comparison, {}, {}, found) == found  # what needs a folder stays as it was without it
+    page = bars.make(comparison, {}, {}, {}, evaluation[0].resolve())
     assert str(tmp_path) not in json.dumps(page) and sum(row["met"] is None for row in page["bars"]) == 5
 
 
 def test_a_trained_policy_that_got_worse_meets_none_about_gains(comparison, tmp_path):
-    found = bars.make(turned(comparison), {}, {}, None, rollouts(tmp_path, trained=WORSE))["bars"]
+    found = bars.make(turned(comparison), {}, {}, {}, None, rollouts(tmp_path, trained=WORSE))["bars"]
     met = [row["asked"] for row in found if row["met"]]
     assert [asked for asked in met if "control" not in asked and "falls" not in asked] == []
     assert sum(row["met"] is False for row in found) == 3 + 5  # three sets, five about behaviour
@@ -98,7 +98,7 @@ def test_bars_of_the_archive_are_about_the_better_of_its_parts(evaluation, compa
         text = text.replace(old, new)
     home = json.loads(text)
     over = {"summary": {**comparison["summary"], "sets": [home]}}
-    found = {row["asked"]: row for row in bars.make(comparison, over, {}, archive=evaluation[0])["bars"]}
+    found = {row["asked"]: row for row in bars.make(comparison, over, {}, {}, archive=evaluation[0])["bars"]}
     found = {asked: row for asked, row in found.items() if "memory over archive" in asked or "memory alone" in asked}
     assert {asked.partition("`: ")[2]: row["met"] for asked, row in found.items()} == {
         "memory over archive at least 0.85": True,
@@ -118,6 +118,30 @@ def test_bars_of_the_archive_are_about_the_better_of_its_parts(evaluation, compa
     searches = [name for name in bars.SEARCH if name in home["cells"]]
     assert searches == ["rag_bm25", "rag_dense", "rag_two_layer"]
     assert max(searches, key=lambda name: home["cells"][name]["accuracy"]["mean"]) == "rag_bm25"
+
+
+def test_bars_of_service_dialogues_need_three_seeds(evaluation, comparison):
+    text = json.dumps(comparison["summary"]["sets"][0])
+    for old in ("grpo", "warm"):
+        text = text.replace(f'"{old}"', f'"{old} over archive"')
+
+    def met(text):
+        over = Summary.from_json({**comparison["summary"], "sets": [json.loads(text)]})
+        return {row["asked"]: row["met"] for row in bars.on_sgd(over, evaluation[0])}
+
+    above, level, changed = (
+        "dialogues: grpo over archive above its warm start, three seeds",
+        "dialogues: grpo over archive not below `rag_bm25`",
+        "dialogues: grpo over archive above `rag_bm25` by .15 on changed values",
+    )
+    home = json.loads(text)
+    gain = home["differences"]["warm over archive"]["grpo over archive"]
+    gain["per_seed"] = {"0": 1.0, "1": 1.0, "2": 1.0}
+    assert met(json.dumps(home)) == {above: True, level: True, changed: True}
+    del gain["per_seed"]["2"]
+    assert met(json.dumps(home)) == {above: False, level: True, changed: True}
+    gain.update(low=-0.01, per_seed={"0": 1.0, "1": 1.0, "2": 1.0})
+    assert met(json.dumps(home))[above] is False
 
 
 def test_how_much_less_accuracy_falls_has_the_interval_of_two_independent_differences(comparison):
@@ -146,5 +170,6 @@ def test_a_folder_without_the_dialogues_is_one_message(text, said, tmp_path, mon
 
 def test_the_published_bars_follow_from_the_published_comparison():
     before = tables.read("bars")
-    for row, was in zip(bars.make(tables.read("comparison"), tables.read("archive"), before)["bars"], before["bars"], strict=True):
+    records = (tables.read(name) for name in ("comparison", "archive", "sgd"))
+    for row, was in zip(bars.make(*records, before)["bars"], before["bars"], strict=True):
         assert (row["asked"], row["found"], row["met"]) == (was["asked"], was["found"], was["met"])
