@@ -3,8 +3,8 @@
     python scripts/prepare.py configs/data/published.yaml originals --seed 1 --only locomo
 
 Each set is one call of ``memalpha prepare``, which is printed; ``input`` patterns are looked for at any depth. Folders that are
-there are kept unless --overwrite is given; one that other options made is an error. Exit code 1 if a set could not be prepared;
-the others are.
+there are kept unless --overwrite is given; one that other options made stops the command. Exit code 1 if a set could not be
+prepared; the others are.
 """
 
 from __future__ import annotations
