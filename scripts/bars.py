@@ -164,6 +164,11 @@ def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
         yield about(asked, where_changed(rows, cells, rival, TRAINED), lambda d: d.low > 0)
 
 
+def best_search(item: SetSummary) -> str:
+    """The group of ``SEARCH`` with the highest accuracy."""
+    return max((group for group in SEARCH if group in item.cells), key=lambda group: item.cells[group].accuracy.mean)
+
+
 def on_archive(summary: Summary, folder: Path | None) -> Iterator[Json]:
     """``memory over archive`` and ``memory alone`` beside search in the text, with each reader."""
     items = {(item.set, item.reader): item for item in summary.sets}
@@ -173,7 +178,7 @@ def on_archive(summary: Summary, folder: Path | None) -> Iterator[Json]:
         yield bar(asked, f"{cell.accuracy.mean:.3f}", cell.accuracy.mean >= least, cell.accuracy.mean) if cell else bar(asked)
     for (name, reader), item in items.items():
         where = f"{name}, reader `{reader}`"
-        best = max((group for group in SEARCH if group in item.cells), key=lambda group: item.cells[group].accuracy.mean)
+        best = best_search(item)
         for rival in (best, ALONE[0]):
             apart = difference_from(item.differences, rival, OVER[0])
             yield about(f"{where}: memory over archive not below `{rival}`", apart, lambda d: d.high >= 0)
@@ -198,7 +203,7 @@ def on_archive(summary: Summary, folder: Path | None) -> Iterator[Json]:
 def on_sgd(summary: Summary, folder: Path | None) -> Iterator[Json]:
     """GRPO on service dialogues beside its warm start, both over an archive, and search in the text."""
     trained, warm, item = f"{TRAINED} over archive", OVER[1], next(item for item in summary.sets if item.reader == READER)
-    best = max((group for group in SEARCH if group in item.cells), key=lambda group: item.cells[group].accuracy.mean)
+    best = best_search(item)
     gain = difference_from(item.differences, warm, trained)
     yield about(f"{item.set}: {trained} above its warm start, three seeds", gain, lambda d: d.low > 0 and len(d.per_seed) >= 3)
     apart = difference_from(item.differences, best, trained)

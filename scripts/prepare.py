@@ -10,11 +10,9 @@ prepared; the others are.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,11 @@ from memalpha.cli import run
 from memalpha.config import read_yaml
 from memalpha.data.load import get_source, read_manifest
 from memalpha.errors import InputError, MemAlphaError
+
+
+def seed_of(row: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """The set's seed, else that of all."""
+    return int(row.get("seed", config.get("seed", 0)))
 
 
 def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], originals: Path) -> list[str] | None:
@@ -35,7 +38,7 @@ def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], origin
         return found
 
     output = Path(config["output"])
-    words = ["prepare", row["source"], "--output", str(output / name), "--seed", str(row.get("seed", config.get("seed", 0)))]
+    words = ["prepare", row["source"], "--output", str(output / name), "--seed", str(seed_of(row, config))]
     if "input" in row:
         found = find(row["input"])
         if not found:
@@ -54,11 +57,10 @@ def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], origin
 
 def check_made(folder: Path, row: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Raise InputError if a prepared folder was made with another seed or other options than the row's."""
-    made, given = read_manifest(folder), row.get("options", {})
-    parsed = json.loads(json.dumps(asdict(get_source(row["source"]).parse(given))))
-    wanted = {"seed": row.get("seed", config.get("seed", 0)), **{key: parsed[key] for key in given}}
-    held = {"seed": made.seed, **made.options}
-    if other := [f"{key} {held.get(key)}, not {value}" for key, value in wanted.items() if held.get(key) != value]:
+    made, given, parse = read_manifest(folder), row.get("options", {}), get_source(row["source"]).parse
+    held, wanted = parse(made.options), parse(given)
+    pairs = {key: (getattr(held, key), getattr(wanted, key)) for key in given} | {"seed": (made.seed, seed_of(row, config))}
+    if other := [f"{key} {was}, not {now}" for key, (was, now) in pairs.items() if was != now]:
         raise InputError(f"{folder} was made with {', '.join(other)}", fix="add --overwrite, or --output with another folder")
 
 

@@ -22,10 +22,11 @@ def begun(instances: Sequence[Instance], agent: AgentStep, chunks: int, seed: in
         raise InputError(f"rollout_chunks is {chunks}, and no instance has annotated facts", expected=expected)
     found, teacher = [], TeacherConfig(dates=agent.config.show_times)
     for instance in instances:
-        rng = random.Random(f"begin/{seed}/{instance.id}")
-        if cut and chunks and instance.facts:
-            instance = _cut(instance, chunks, random.Random(f"cut/{seed}/{instance.id}"))
-        count = max(0, len(instance.chunks) - chunks) if chunks and instance.facts else 0
+        rng, count = random.Random(f"begin/{seed}/{instance.id}"), 0
+        if chunks and instance.facts:
+            if cut:
+                instance = _cut(instance, chunks, random.Random(f"cut/{seed}/{instance.id}"))
+            count = max(0, len(instance.chunks) - chunks)
         teach(memory := agent.new_memory(), instance, rng, teacher, count, agent.config.archive)
         found.append(replace(instance, begin=count, held=memory.snapshot().entries))
     return found
