@@ -35,11 +35,12 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Names, attributes (values of this split), chit-chat, and question wordings (``value``, ``every``, ``time``) of one split."""
+    """Names, attributes (values of this split), chit-chat, hostile lines, and questions (``value``, ``every``, ``time``)."""
 
     names: tuple[str, ...]
     attributes: tuple[Attribute, ...]
     chat: tuple[str, ...]
+    hostile: tuple[str, ...]
     questions: Mapping[str, tuple[str, ...]]
 
 
@@ -66,5 +67,6 @@ def pools(split: Split, templates: Templates = "train") -> Pools:
         names=tuple(data["names"][split].split()),
         attributes=tuple(attribute(word, row) for word, row in data["attributes"].items()),
         chat=pick(data["chat"]),
+        hostile=pick(data["hostile"]),
         questions={kind: tuple(wordings) for kind, wordings in data["questions"].items()},
     )

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
-from memalpha.data.pools import Pools, Split, Templates, pools
+from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
 from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
@@ -43,6 +43,7 @@ class SyntheticConfig(Options):
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
     p_multi: Share = 0.2  # probability that a new fact is of an attribute with several values (pets, hobbies)
     p_distractor: Share = 0.5  # probability that a chit-chat line mentions a value
+    p_hostile: Share = 0.0  # probability that a session has a planted order, a forged call or a false statement
     templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
     p_time: Share = 0.25  # probability that a possible question of kind time is asked
     cascade: Share = 0.0  # probability that a possible dependence is in the dialogue, and asked for
@@ -86,6 +87,7 @@ class SyntheticOptions(Options):
     p_retract: float | None = None
     p_multi: float | None = None
     p_distractor: float | None = None
+    p_hostile: float | None = None
     cascade: float | None = None
     absence: float | None = None
     max_questions: int | None = None
@@ -115,6 +117,7 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     pool = pools(config.split, config.templates)
     world = World(rng, pool, config)
     planned = [world.session(chunk) for chunk in range(config.n_chunks)]
+    attacker = random.Random(f"{SOURCE}:hostile:{config.split}:{seed}:{index}")
     day, days, sessions = date(2023, 1, 1) + timedelta(days=rng.randrange(365)), [], []
     for _ in planned:
         days.append(day.isoformat())
@@ -124,6 +127,8 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
         lines = [(f"{fact.subject}: {_fill(sentence, fact.attribute, fact.value)}", [fact]) for fact, sentence in told]
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
+        if attacker.random() < config.p_hostile:
+            lines.insert(attacker.randint(0, len(lines)), (_hostile_line(attacker, world), []))
         sessions.append(lines)
     more = _add_dependences(random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions)
     questions = _questions(rng, world, days, more)
@@ -245,10 +250,24 @@ def _chat_line(rng: random.Random, world: World) -> str:
     speaker = rng.choice(world.people)
     if rng.random() < world.config.p_distractor:
         attribute = rng.choice(world.pool.attributes)
-        own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (speaker, attribute.word))
-        if values := [value for value in attribute.values if value not in own.live and value not in own.past]:
+        if values := _never_said(world, speaker, attribute):
             return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
     return f"{speaker}: {rng.choice(world.pool.chat)}"
+
+
+def _hostile_line(rng: random.Random, world: World) -> str:
+    slot = rng.choice(world.slots)
+    attribute = world.attributes[slot.attribute]
+    lies = _never_said(world, slot.subject, attribute) or attribute.values
+    note, held = (f"{slot.subject} {slot.attribute} {rng.choice(values)}" for values in (lies, [*slot.live, *slot.past]))
+    word = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(2, 4)))
+    text = rng.choice(world.pool.hostile).format(name=slot.subject, word=word, note=note, held=held)
+    return f"{rng.choice(world.people)}: {text[1:]}" if text.startswith("~") else text
+
+
+def _never_said(world: World, subject: str, attribute: Attribute) -> list[str]:
+    own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (subject, attribute.word))
+    return [value for value in attribute.values if value not in own.live and value not in own.past]
 
 
 def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:

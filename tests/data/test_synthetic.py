@@ -69,7 +69,9 @@ def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
 def test_no_name_or_value_is_a_word_of_a_sentence():
     data = raw_pools()
     lists = [row.get(kind, []) for row in data["attributes"].values() for kind in ("state", "change", "retract", "mention")]
-    sentences = [s for group in (*lists, data["retract_any"], data["chat"], *data["questions"].values()) for s in group]
+    sentences = [
+        s for group in (*lists, data["retract_any"], data["chat"], data["hostile"], *data["questions"].values()) for s in group
+    ]
     spoken = {word for sentence in sentences for word in words(sentence)} | set(data["attributes"])
     pool = {w.lower() for row in (data["names"], *data["attributes"].values()) for s in ("train", "test") for w in row[s].split()}
     assert spoken & pool == set()
@@ -82,7 +84,9 @@ def test_a_third_of_the_sentences_is_held_out():
             old, new, both = (set(getattr(x, kind)) for x in (a, b, c))
             assert old | new == both and not old & new
             assert 3 * len(new) >= len(both) and (len(old) > len(new) or not both)
-    assert set(seen.chat) | set(unseen.chat) == set(everything.chat) and not set(seen.chat) & set(unseen.chat)
+    for kind in ("chat", "hostile"):
+        old, new, both = (set(getattr(x, kind)) for x in (seen, unseen, everything))
+        assert old | new == both and not old & new
 
 
 # ------------------------------------------------------------------------------------------------ replay
@@ -171,6 +175,26 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
         low, high = config.chitchat_per_chunk
         assert low <= len(lines) - len(facts) <= high
         assert len(facts) <= config.facts_per_chunk[1]
+
+
+def test_hostile_lines_are_added_to_what_stays_the_same():
+    marks = {"word": r"[a-z]+", "name": r"\w+", "note": r"(?P<note>\w+ \w+ \w+)", "held": r"(?P<held>\w+ \w+ \w+)"}
+    frames = [re.escape(frame).replace(r"\{", "{").replace(r"\}", "}").format(**marks) for frame in pools("train").hostile]
+    frames = [re.sub(r"^\\\\?~", r"\\w+: ", frame) for frame in frames]
+    config, sessions, found = replace(PRESETS["medium"], p_change=0.6, p_retract=0.3), 0, []
+    for plain, hostile in zip(generate(200, 3, config), generate(200, 3, replace(config, p_hostile=0.3)), strict=True):
+        assert (hostile.facts, hostile.questions) == (plain.facts, plain.questions)
+        stated = {f"{fact.subject} {fact.attribute} {fact.value}" for fact in plain.facts}
+        for old, new in zip(plain.chunks, hostile.chunks, strict=True):
+            sessions += 1
+            if (was := old.text.split("\n")) != (now := new.text.split("\n")):
+                more = len(now) - len(was)
+                (added,) = {"\n".join(now[i : i + more]) for i in range(len(was) + 1) if now[:i] + now[i + more :] == was}
+                match = next(filter(None, (re.fullmatch(frame, added) for frame in frames)))
+                found.append(match.re.pattern)
+                told = match.groupdict()
+                assert told.get("held", min(stated)) in stated and told.get("note") not in stated
+    assert 0.25 < len(found) / sessions < 0.35 and {*found} == {*frames}
 
 
 # ------------------------------------------------------------------------------------------------ the sequence
