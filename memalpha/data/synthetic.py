@@ -260,9 +260,14 @@ def _hostile_line(rng: random.Random, world: World) -> str:
     attribute = world.attributes[slot.attribute]
     lies = _never_said(world, slot.subject, attribute) or attribute.values
     note, held = (f"{slot.subject} {slot.attribute} {rng.choice(values)}" for values in (lies, [*slot.live, *slot.past]))
-    word = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.randint(2, 4)))
+    word = made_up_word(rng, rng.randint(2, 4))
     text = rng.choice(world.pool.hostile).format(name=slot.subject, word=word, note=note, held=held)
     return f"{rng.choice(world.people)}: {text[1:]}" if text.startswith("~") else text
+
+
+def made_up_word(rng: random.Random, syllables: int) -> str:
+    """Return a word of open syllables."""
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(syllables))
 
 
 def _never_said(world: World, subject: str, attribute: Attribute) -> list[str]:

@@ -22,7 +22,7 @@ import yaml
 
 from memalpha.agent.rollout import complete
 from memalpha.agent.step import AgentStep
-from memalpha.data.synthetic import PRESETS, generate
+from memalpha.data.synthetic import PRESETS, generate, made_up_word
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -117,7 +117,7 @@ def _cases(step: AgentStep, per_attack: int, seed: int) -> Iterator[_Case]:
     for attack in attacks():
         for index, instance in enumerate(instances):
             rng = random.Random(f"{seed}:{attack.name}:{index}")
-            mark = "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(4)) + rng.choice("xqz")
+            mark = made_up_word(rng, 4) + rng.choice("xqz")
             text = _filled(attack.texts[index % len(attack.texts)], step, instance, mark)
             around = [text, _benign(instance)] if index // len(attack.texts) % 2 else [_benign(instance), text]
             yield _Case(attack.name, instance, mark, text, Chunk("\n".join(around), instance.chunks[1].time))
