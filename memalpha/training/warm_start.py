@@ -89,6 +89,8 @@ class WarmupOptions(PolicyOptions):
         super().check()
         if not self.data:
             raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
+        if self.teaches == "reader" and (self.rollout_chunks or self.corrections_share):
+            raise InputError("rollout_chunks or corrections_share with teaches: reader", fix="leave both out")
 
 
 @dataclass

@@ -19,6 +19,7 @@ from memalpha.qa.readers import UNKNOWN, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
 from memalpha.training.readings import make_readings
+from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.types import Chunk, Fact, FactAction, Instance, Prompt, Question, Sampling
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
@@ -68,6 +69,12 @@ def test_of_plain_text_the_sentence_with_the_answer_is_among_those_found():
     assert "It was built in 1907 by Roebling." in found and len(found) == 2 and answer == "Roebling"
     ((_, found, answer),) = readings(instance, 1.0)
     assert len(found) == 1 and "Roebling" not in found[0] and answer == UNKNOWN
+
+
+@pytest.mark.parametrize("option", ["rollout_chunks", "corrections_share"])
+def test_options_of_a_policy_s_demonstrations_are_refused_for_a_reader(option):
+    with pytest.raises(InputError, match=option):
+        parse_warmup_arguments(["--teaches", "reader", f"--{option}", "0.5" if option == "corrections_share" else "1"])
 
 
 @pytest.fixture(scope="module")
