@@ -36,6 +36,7 @@ _ATTEMPTS = 3
 _MAX_VERDICT_TOKENS = 16
 _RETRY_TEMPERATURE = 0.7
 _GROUNDED_SHARE = 0.6
+_KNOWN_SHARE = 0.75
 
 
 # ------------------------------------------------------------------------------------------------ by endpoint
@@ -142,8 +143,9 @@ class FactContentJudge:
 
     A text *says* a fact if it contains its subject and value as whole words. With the facts of the chunk: an insert must say a
     stated or new value, and no kept entry the replaced one; an update must do so too, and its entry have said the previous value,
-    or it removes what the chunk changed or revoked, as a delete must; neither may lose another fact that still holds. A fact counts
-    only in the section it belongs in: the first of its own that is one of ``sections``, any if none is.
+    or it removes what the chunk changed or revoked, as a delete must; neither may lose another fact that still holds. Of the words
+    that a write adds, stop words aside, three quarters are in the chunk, its time or the notes of its facts. A fact counts only in
+    the section it belongs in: the first of its own that is one of ``sections``, any if none is.
     """
 
     def __init__(self, facts: Mapping[str, Sequence[Fact]], sections: Container[str] = ()) -> None:
@@ -158,8 +160,11 @@ class FactContentJudge:
         held = _holding(self._facts[request.instance_id], request.chunk_index)
         places = [result.operation.section for result in request.results if result.operation]
         own = [[fact for fact in said if self._belongs(fact, place)] for place in places]
+        notes = (f"{fact.subject} {fact.attribute} {fact.value} {fact.note}" for fact in said)
+        known = _content_words(" ".join([request.chunk.text, request.chunk.time or "", *notes]))
         return [
-            _fits(facts, said, held, before, after, kept) for facts, (_, before, after) in zip(own, _writes(request), strict=True)
+            _fits(facts, said, held, before, after, kept) and _said_share(before, after, known) >= _KNOWN_SHARE
+            for facts, (_, before, after) in zip(own, _writes(request), strict=True)
         ]
 
     def _belongs(self, fact: Fact, section: str) -> bool:
@@ -213,6 +218,11 @@ def _fits(
     taken_out = any(value and _says(before, who, value) and not _says(after, who, value) for who, value in gone)
     lost = any(_says(before, who, value) and not _says(after, who, value) for who, value in held)
     return (told or taken_out) and not lost
+
+
+def _said_share(before: str, after: str, known: frozenset[str]) -> float:
+    added = _content_words(after) - _content_words(before)
+    return len(added & known) / len(added) if added else 1.0
 
 
 def _holding(facts: Sequence[Fact], chunk: int) -> list[tuple[str, str]]:
