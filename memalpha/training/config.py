@@ -149,7 +149,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         rollout_chunks: Most chunks of a training instance with annotated facts that a rollout reads, its last ones (0 = all): a
             teacher reads those before, and the rollout begins with its memory.
-        rollout_cut: End each of these instances after a chunk drawn from the seed, not its last; asked is what was said by then.
+        rollout_cut: End each of these instances after a chunk drawn from the seed, not its last; questions are asked as of then.
         eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).

@@ -9,13 +9,14 @@ from dataclasses import replace
 from memalpha.agent.step import AgentStep
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
-from memalpha.types import Instance
+from memalpha.types import Fact, FactAction, Instance, Question
 
 
 def begun(instances: Sequence[Instance], agent: AgentStep, chunks: int, seed: int, cut: bool = False) -> list[Instance]:
     """Return the instances, those with annotated facts begun: the teacher, which leaves nothing out, has read all but ``chunks``.
 
-    ``cut`` ends each of these after a chunk drawn from the seed. 0 begins none. InputError if none has facts.
+    ``cut`` ends each of these after a chunk drawn from the seed, with the questions as of then. 0 begins none. InputError
+    if none has facts.
     """
     if chunks and not any(instance.facts for instance in instances):
         expected = "data with annotated facts, such as synthetic"
@@ -33,12 +34,34 @@ def begun(instances: Sequence[Instance], agent: AgentStep, chunks: int, seed: in
 
 
 def _cut(instance: Instance, least: int, rng: random.Random) -> Instance:
-    """End an instance after ``least`` or more chunks, with the questions whose evidence is read by then, at least one."""
-    complete = {question: max(question.evidence) + 1 for question in instance.questions if question.evidence}
+    """End an instance after ``least`` or more chunks, by which at least one question can be asked."""
     whole = len(instance.chunks)
-    end = rng.randint(min(max(least, min(complete.values(), default=whole)), whole), whole)
+    asked = {end: tuple(filter(None, (_asked(question, instance.facts, end) for question in instance.questions)))
+             for end in range(least, whole)}  # fmt: skip
+    end = rng.choice([*(end for end, questions in asked.items() if questions), whole])
     if end == whole:
         return instance
-    questions = tuple(question for question, chunks in complete.items() if chunks <= end)
     facts = tuple(fact for fact in instance.facts if fact.chunk < end)
-    return replace(instance, chunks=instance.chunks[:end], questions=questions, facts=facts)
+    return replace(instance, chunks=instance.chunks[:end], questions=asked[end], facts=facts)
+
+
+def _asked(question: Question, facts: Sequence[Fact], end: int) -> Question | None:
+    """Return the question as of the first ``end`` chunks; None if they do not answer it.
+
+    Where a later chunk changes or takes back the value that is asked for, the answer is the value of before.
+    """
+    if not question.evidence or max(question.evidence) < end:
+        return question if question.evidence else None
+    if question.metric == "bound_all":
+        return None
+    said = {FactAction.CHANGE: question.answers, FactAction.RETRACT: question.stale, FactAction.STATE: ()}
+    later = (fact for fact in facts if fact.chunk >= end and fact.chunk in question.evidence and fact.value in said[fact.action])
+    ended = next(((fact.subject, fact.attribute) for fact in later), None)
+    slot = [fact for fact in facts if fact.chunk < end and (fact.subject, fact.attribute) == ended]
+    if not slot or slot[-1].action is FactAction.RETRACT or slot[-1].value not in question.stale:
+        return None
+    stale = tuple(dict.fromkeys(fact.value for fact in slot if fact.value != slot[-1].value))
+    return replace(
+        question, answers=(slot[-1].value,), stale=stale, metric="bound", kind="latest" if stale else "single",
+        evidence=(slot[-1].chunk,),
+    )  # fmt: skip

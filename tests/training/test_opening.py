@@ -108,6 +108,37 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
     assert {len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
 
 
+CITY = "marta", "city"
+MOVES = (
+    Fact(0, FactAction.STATE, *CITY, "rome"),
+    Fact(0, FactAction.STATE, "marta", "pet", "dog"),
+    Fact(1, FactAction.CHANGE, *CITY, "oslo", previous="rome"),
+    Fact(1, FactAction.STATE, "ivan", "city", "rome"),
+    Fact(2, FactAction.CHANGE, *CITY, "bern", previous="oslo"),
+    Fact(2, FactAction.RETRACT, "marta", "pet", "dog"),
+)
+WHERE = Question("where does marta live?", ("bern",), "bound", "latest", "marta", ("rome", "oslo"), (2,))
+PET = Question("what pet has marta?", ("none",), "absent", "removed", "marta", ("dog",), (2,))
+WHEN = Question("when did marta say bern?", ("2024-01-03",), "bound", "time", "marta", (), (2,))
+EVERY = Question("name every pet of marta", ("cat",), "bound_all", "count", "marta", ("dog",), (2,))
+
+
+@pytest.mark.parametrize(
+    ("end", "city", "stale", "kind", "place"),
+    [(1, "rome", (), "single", 0), (2, "oslo", ("rome",), "latest", 1), (3, "", (), "", 2)],
+)
+def test_what_changes_after_the_cut_is_asked_as_it_was(end, city, stale, kind, place):
+    moves = replace(make_instance("moves", *TEXTS[:3]), questions=(WHERE, PET, WHEN, EVERY), facts=MOVES)
+    cuts = (begun([replace(moves, id=str(number))], make_agent(), 1, seed=0, cut=True)[0] for number in range(40))
+    made = next(one for one in cuts if len(one.chunks) == end)
+    if end == 3:
+        assert made.questions == moves.questions
+        return
+    where = replace(WHERE, answers=(city,), stale=stale, kind=kind, evidence=(place,))
+    pet = replace(PET, answers=("dog",), stale=(), metric="bound", kind="single", evidence=(0,))
+    assert made.questions == (where, pet)  # when bern was said, and every pet, is not known by then
+
+
 def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
     with pytest.raises(InputError, match="no instance has annotated facts"):
         begun([PLAIN], make_agent(), 2, seed=0)
