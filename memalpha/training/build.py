@@ -65,7 +65,7 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, model, tokenizer)
-    train = begun(train, agent, run.rollout_chunks, arguments.grpo.seed, run.rollout_cut) if training else []
+    train = begun(train, agent, run.rollout_chunks, arguments.grpo.seed, run.rollout_cut, run.rollout_coverage) if training else []
     return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature, validation)
 
 

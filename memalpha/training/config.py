@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, parse
+from memalpha.config import Options, Share, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import Reward, RewardConfig
@@ -150,6 +150,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         rollout_chunks: Most chunks of a training instance with annotated facts that a rollout reads, its last ones (0 = all): a
             teacher reads those before, and the rollout begins with its memory.
         rollout_cut: End each of these instances after a chunk drawn from the seed, not its last; questions are asked as of then.
+        rollout_coverage: Least share of the facts of the chunks before that the memory holds; each instance draws its own.
         eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
         eval_options: As ``train_options``.
         eval_instances: Number of held-out instances evaluated before and after (0 = all).
@@ -182,6 +183,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
     train_options: dict[str, Any] = field(default_factory=dict)
     rollout_chunks: NonNegativeInt = 0
     rollout_cut: bool = False
+    rollout_coverage: Share = 1.0
     eval_data: str = ""
     eval_options: dict[str, Any] = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0

@@ -50,7 +50,7 @@ class MemoryEnvironment:
         self.agent = AgentStep(arguments.agent, load_tokenizer(run.model, run.model_init_kwargs.get("revision", "main")))
         instances = load_data(run.train_data, run.train_options, seed)
         self.scorer = make_scorer(arguments, self.agent, instances, None)
-        self.instances = begun(instances, self.agent, run.rollout_chunks, seed, run.rollout_cut)
+        self.instances = begun(instances, self.agent, run.rollout_chunks, seed, run.rollout_cut, run.rollout_coverage)
         self._scoring = threading.Lock()  # a reader on this machine answers one batch at a time
 
     def reset(self, index: int) -> Sequence[Message]:

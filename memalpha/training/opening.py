@@ -12,16 +12,18 @@ from memalpha.errors import InputError
 from memalpha.types import Fact, FactAction, Instance, Question
 
 
-def begun(instances: Sequence[Instance], agent: AgentStep, chunks: int, seed: int, cut: bool = False) -> list[Instance]:
-    """Return the instances, those with annotated facts begun: the teacher, which leaves nothing out, has read all but ``chunks``.
+def begun(
+    instances: Sequence[Instance], agent: AgentStep, chunks: int, seed: int, cut: bool = False, coverage: float = 1.0
+) -> list[Instance]:
+    """Return the instances, those with annotated facts begun: the teacher has read all but ``chunks``.
 
-    ``cut`` ends each of these after a chunk drawn from the seed, with the questions as of then. 0 begins none. InputError
-    if none has facts.
+    The share of the facts that it kept is drawn for each instance from ``coverage`` to 1. ``cut`` ends each of these after a chunk
+    drawn from the seed, with the questions as of then. 0 begins none. InputError if none has facts.
     """
     if chunks and not any(instance.facts for instance in instances):
         expected = "data with annotated facts, such as synthetic"
         raise InputError(f"rollout_chunks is {chunks}, and no instance has annotated facts", expected=expected)
-    found, teacher = [], TeacherConfig(dates=agent.config.show_times)
+    found, teacher = [], TeacherConfig((coverage, 1.0), dates=agent.config.show_times)
     for instance in instances:
         rng, count = random.Random(f"begin/{seed}/{instance.id}"), 0
         if chunks and instance.facts:

@@ -108,6 +108,17 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
     assert {len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
 
 
+def test_the_teacher_of_a_rollout_may_leave_facts_out():
+    dialogues = [make_dialogue(n, 0, SyntheticConfig(n_chunks=12, people=5, p_change=0.0)) for n in range(40)]
+
+    def kept(coverage):
+        opened = begun(dialogues, make_agent(max_chunk_tokens=8192), 1, seed=0, coverage=coverage)
+        return [len(one.held) for one in opened]
+
+    shares = [some / everything for some, everything in zip(kept(0.5), kept(1.0), strict=True)]
+    assert min(shares) < 0.6 and max(shares) > 0.9 and sum(shares) / len(shares) == pytest.approx(0.75, abs=0.05)
+
+
 CITY = "marta", "city"
 MOVES = (
     Fact(0, FactAction.STATE, *CITY, "rome"),
