@@ -221,8 +221,9 @@ class RunOptions(PolicyOptions, EndpointOptions):
         super().check()
         if self.full_finetuning and self.vllm_urls:
             raise InputError("full_finetuning with vllm_urls", expected="an adapter, or use_vllm with vllm_mode: server")
-        if self.rollout_cut and not self.rollout_chunks:
-            raise InputError("rollout_cut without rollout_chunks", expected="how many chunks a rollout reads")
+        if (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks:
+            said = "rollout_cut or rollout_coverage without rollout_chunks"
+            raise InputError(said, expected="how many chunks a rollout reads")
         if self.overlaps and self.reader == "base":
             said = f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}"
             raise InputError(said, expected="another reader: the policy cannot draw and answer at once")

@@ -52,9 +52,11 @@ def _asked(question: Question, facts: Sequence[Fact], end: int) -> Question | No
 
     Where a later chunk changes or takes back the value that is asked for, the answer is the value of before.
     """
-    if not question.evidence or max(question.evidence) < end:
-        return question if question.evidence else None
-    if question.metric == "bound_all":
+    if not question.evidence:
+        return None
+    if max(question.evidence) < end:
+        return question
+    if question.metric == "bound_all":  # all values of then are not known
         return None
     said = {FactAction.CHANGE: question.answers, FactAction.RETRACT: question.stale, FactAction.STATE: ()}
     later = (fact for fact in facts if fact.chunk >= end and fact.chunk in question.evidence and fact.value in said[fact.action])
