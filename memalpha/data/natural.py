@@ -25,7 +25,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Split, Templates, part_of
 from memalpha.data.source import LoadResult, Source, in_order
-from memalpha.data.synthetic import Slot, SyntheticConfig, World, article, kind_of, make_question, numbered, places_of
+from memalpha.data.synthetic import Slot, SyntheticConfig, World, article, kind_of, made_up_word, make_question, numbered, places_of
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import contains, words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
@@ -291,7 +291,9 @@ class _Life(World):
     def _hostile(self) -> _Lines:
         who, traits = self.rng.choice(self.speakers), [trait for trait in self.traits.values() if trait.things == [""]]
         lie = self._made_up(who, self.rng.choice([trait for trait in traits if self._unused(trait)]))
-        text = self.rng.choice(self.frames["hostile"]).format(S=lie.subject, note=self._noted(lie).note)
+        note, word = self._noted(lie).note, made_up_word(self.rng, self.rng.randint(2, 4))
+        held = self.rng.choice([*self.notes.values()] or [note])
+        text = self.rng.choice(self.frames["hostile"]).format(S=lie.subject, note=note, held=held, word=word)
         return [(who, text[1:]) if text.startswith("~") else ("", text)]
 
     def _made_up(self, speaker: str, trait: Any) -> Fact:
