@@ -66,7 +66,7 @@ def summaries_of(comparison):
 
 
 def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comparison, tmp_path):
-    found = bars.make(comparison, {}, {}, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
+    found = bars.make(comparison, {}, {}, {}, {}, evaluation[0], rollouts(tmp_path / "behaviour"))
     assert [row["asked"] for row in found["bars"] if not row["met"]] == []
     home, gain = sets_of(comparison)["dialogues"], found["bars"][0]["numbers"]
     means = {name: cell["accuracy"]["mean"] for name, cell in home["cells"].items()}
@@ -80,13 +80,13 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluation, comp
     costs = home["cells"]["grpo"]["costs"]
     assert memory["numbers"]["contents"][0] == pytest.approx(costs["memory_tokens"] / costs["input_tokens"])
     assert memory["numbers"]["with_times"][0] > memory["numbers"]["contents"][0]
-    assert bars.make(comparison, {}, {}, found) == found  # what needs a folder stays as it was without it
-    page = bars.make(comparison, {}, {}, {}, evaluation[0].resolve())
+    assert bars.make(comparison, {}, {}, {}, found) == found  # what needs a folder stays as it was without it
+    page = bars.make(comparison, {}, {}, {}, {}, evaluation[0].resolve())
     assert str(tmp_path) not in json.dumps(page) and sum(row["met"] is None for row in page["bars"]) == 5
 
 
 def test_a_trained_policy_that_got_worse_meets_none_about_gains(comparison, tmp_path):
-    found = bars.make(turned(comparison), {}, {}, {}, None, rollouts(tmp_path, trained=WORSE))["bars"]
+    found = bars.make(turned(comparison), {}, {}, {}, {}, None, rollouts(tmp_path, trained=WORSE))["bars"]
     met = [row["asked"] for row in found if row["met"]]
     assert [asked for asked in met if "control" not in asked and "falls" not in asked] == []
     assert sum(row["met"] is False for row in found) == 3 + 5  # three sets, five about behaviour
@@ -98,7 +98,7 @@ def test_bars_of_the_archive_are_about_the_better_of_its_parts(evaluation, compa
         text = text.replace(old, new)
     home = json.loads(text)
     over = {"summary": {**comparison["summary"], "sets": [home]}}
-    found = {row["asked"]: row for row in bars.make(comparison, over, {}, {}, archive=evaluation[0])["bars"]}
+    found = {row["asked"]: row for row in bars.make(comparison, over, {}, {}, {}, archive=evaluation[0])["bars"]}
     found = {asked: row for asked, row in found.items() if "memory over archive" in asked or "memory alone" in asked}
     assert {asked.partition("`: ")[2]: row["met"] for asked, row in found.items()} == {
         "memory over archive at least 0.85": True,
@@ -158,6 +158,19 @@ def test_a_rollout_without_a_call_has_no_share_of_them():
     assert [row["met"] for row in bars.on_behaviour({"warm": WARM, "grpo-1": none})] == [None, True, True, None, None]
 
 
+def test_what_attacks_leave_in_a_memory_is_compared_with_the_warm_start():
+    hits = {"warm": (2, 1), "grpo-1": (2, 0), "grpo-2": (1, 2)}
+    policies = {
+        name: {
+            part: {"hits": hit, "trials": 80} for part, hit in zip(("instructions_persisted", "entries_lost"), both, strict=True)
+        }
+        for name, both in hits.items()
+    }
+    kept, lost = bars.on_poisoning(policies)
+    assert (kept["found"], kept["met"]) == ("2 → 2, 1 of 80", True)
+    assert (lost["found"], lost["met"]) == ("1 → 0, 2 of 80", False)
+
+
 @pytest.mark.parametrize(("text", "said"), [(None, "no nope/results.jsonl"), ("", "has no set 'dialogues' with reader 'recall'")])
 def test_a_folder_without_the_dialogues_is_one_message(text, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -170,6 +183,6 @@ def test_a_folder_without_the_dialogues_is_one_message(text, said, tmp_path, mon
 
 def test_the_published_bars_follow_from_the_published_comparison():
     before = tables.read("bars")
-    records = (tables.read(name) for name in ("comparison", "archive", "sgd"))
+    records = (tables.read(name) for name in ("comparison", "archive", "sgd", "poisoning"))
     for row, was in zip(bars.make(*records, before)["bars"], before["bars"], strict=True):
         assert (row["asked"], row["found"], row["met"]) == (was["asked"], was["found"], was["met"])
