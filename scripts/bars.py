@@ -2,11 +2,11 @@
 
     python scripts/bars.py [--main runs/main] [--rollouts runs/behaviour] [--archive runs/archive] [--sgd runs/sgd-measured]
 
-Needs docs/results/comparison.json, archive.json, sgd.json and poisoning.json; the folders of their evaluations; a folder with one
-folder of ``memalpha rollout`` on the dialogues for each agent. What is made from a folder stays as it was where that is not given. A bar
-about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side ("not below": where it
-reaches 0), if nothing else is said; one about longer inputs by the means alone; one about behaviour where every training seed meets
-it. What was not evaluated is neither met nor missed.
+Needs docs/results/comparison.json, archive.json, sgd.json and poisoning.json; the folders of their evaluations; a folder with
+one folder of ``memalpha rollout`` on the dialogues for each agent. What is made from a folder stays as it was where that is not
+given. A bar about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side ("not
+below": where it reaches 0), if nothing else is said; one about longer inputs by the means alone; one about behaviour where
+every training seed meets it. What was not evaluated is neither met nor missed.
 """
 
 from __future__ import annotations
