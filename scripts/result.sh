@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything behind the published result, from the original files of the data sets to the tables: some fourteen hours of one core.
+# Everything behind the published result, from the original files of the data sets to the tables: some sixteen hours of one core.
 #
 #   bash scripts/result.sh ORIGINALS      folder with squad/, hotpotqa/, locomo/, trec/ and csabstruct/ as published
 #
@@ -16,25 +16,28 @@ echo "[result] 1/7 data"
 python scripts/prepare.py configs/data/recipe.yaml "$originals"
 python scripts/prepare.py configs/data/comparison.yaml "$originals"
 
-echo "[result] 2/7 warm start: shipped, or made anew where it is not"
+echo "[result] 2/7 warm starts: shipped, or made anew where they are not"
 if [ ! -f "$warm/adapter_model.safetensors" ]; then
     [ -f runs/warmup/adapter_model.safetensors ] || memalpha warmup --config configs/train/warmup.yaml --overwrite
     memalpha warmup --config configs/train/warmup-corrections.yaml --output_dir "$warm" --overwrite
 fi
+hostile=data/adapters/smollm2-135m-hostile-warmup
+[ -f "$hostile/adapter_model.safetensors" ] || memalpha warmup --config configs/train/warmup-hostile.yaml --output_dir "$hostile" --overwrite
 
-train() { # folder, then options
-    local folder=$1
-    shift
+train() { # configuration, folder, then options
+    local config=$1 folder=$2
+    shift 2
     [ -f "$folder/summary.json" ] && return
-    memalpha train --config configs/train/mixed.yaml --output_dir "$folder" "$@" $([ -f "$folder/config.yaml" ] && echo --resume)
+    memalpha train --config "configs/train/$config.yaml" --output_dir "$folder" "$@" $([ -f "$folder/config.yaml" ] && echo --resume)
 }
 
-echo "[result] 3/7 three seeds, and the control"
-for seed in 1 2 3; do train "runs/mixed-$seed" --seed "$seed"; done
-train runs/control --seed 1 --shuffle_advantages true
+echo "[result] 3/7 three seeds of each, and the control"
+for seed in 1 2 3; do train mixed "runs/mixed-$seed" --seed "$seed"; done
+for seed in 1 2 3; do train archive "runs/list-$seed" --seed "$seed"; done
+train mixed runs/control --seed 1 --shuffle_advantages true
 
 echo "[result] 4/7 the shipped adapter: the best of the three on the dialogues watched; made anew where it is not there"
-[ -d "$released" ] || memalpha export runs/mixed-2 --output "$released"
+[ -d "$released" ] || memalpha export runs/list-2 --output "$released"
 
 echo "[result] 5/7 ablations"
 python scripts/ablations.py runs/ablations --max_steps 16
@@ -47,8 +50,7 @@ rollouts() { # name, adapter
         --eval_data runs/data/test-dialogues --output_dir "runs/behaviour/$1"
 }
 rollouts warm "$warm"
-for seed in 1 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
-rollouts grpo-2 "$released"
+for seed in 1 2 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
 rollouts control runs/control/adapter
 
 echo "[result] 7/7 numbers and pages of docs/"
