@@ -21,7 +21,7 @@ def test_the_order_in_which_peft_writes_a_set_makes_no_other_adapter(tmp_path: P
     first = adapter(tmp_path / "a")
     assert adapter(tmp_path / "b", target_modules=["up_proj", "q_proj", "v_proj"], transformers_version="9") == first
     shipped = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-memory"
-    recorded = json.loads((Path(__file__).parents[2] / "docs" / "results" / "comparison.json").read_text())["parts"][0]["inputs"]
+    recorded = json.loads((Path(__file__).parents[2] / "docs" / "results" / "archive.json").read_text())["parts"][0]["inputs"]
     assert digest(shipped, ("adapter_*",)) == recorded["adapters"]["data/adapters/smollm2-135m-memory"]
 
 
