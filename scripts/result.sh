@@ -54,9 +54,10 @@ for seed in 1 2 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
 rollouts control runs/control/adapter
 
 echo "[result] 7/7 numbers and pages of docs/"
-for run in mixed-1 mixed-2 mixed-3 control; do python scripts/record.py run "runs/$run" "$run"; done
+for run in mixed-{1,2,3} list-{1,2,3} control; do python scripts/record.py run "runs/$run" "$run"; done
 python scripts/record.py ablations runs/ablations
 python scripts/record.py comparison runs/main
 python scripts/record.py comparison runs/archive archive
+memalpha poison "$hostile" runs/list-1/adapter "$released" runs/list-3/adapter --per-attack 8 --dtype bfloat16 --output docs/results/poisoning.json
 python scripts/bars.py --main runs/main --rollouts runs/behaviour --archive runs/archive
 python scripts/tables.py
