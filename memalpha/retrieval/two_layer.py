@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Router = Callable[[str, Memory], list[str]]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
-BELOW = 0.07  # what a line of the archive loses (this and the next two: chosen on dialogues, SQuAD and written conversations)
+BELOW = 0.07  # what a line of the archive loses (this and the next three: chosen on dialogues, SQuAD and written conversations)
+ASSISTANT, ANSWERS = "assistant: ", 0.1  # how a line of an assistant begins, and what it loses more: people tell, it answers
 OUTDATED = 0.15  # what an entry or line loses if one of a later chunk and another time says nearly the same, and it is not left out
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
@@ -98,7 +99,7 @@ class TwoLayerRetriever:
         weighed = self._weighed(words, cosines)
         if not (ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name)):
             return self._best(weighed, k)
-        scores = {key: score - BELOW * (self._entries[key].section == ARCHIVE.name) for key, score in weighed.items()}
+        scores = {key: score - _loses(self._entries[key]) for key, score in weighed.items()}
         best = self._best(scores, max(2 * k, COMPARED))
         old, out = set[str](), set[str]()
         if self._dense is not None:
@@ -214,3 +215,7 @@ def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory
         return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)
 
     return make
+
+
+def _loses(entry: Entry) -> float:
+    return (BELOW + ANSWERS * entry.content.lower().startswith(ASSISTANT)) * (entry.section == ARCHIVE.name)

@@ -115,6 +115,20 @@ def test_of_what_says_nearly_the_same_the_newest_ranks_highest_or_stands_alone()
     assert found(("old", 0), ("near", 1), times=["2024", "2024"]) == {"old": 0.89, "near": 0.8}
 
 
+def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
+    step = make(retrieval="lexical")
+    memory, others = step.new_memory(), step.new_memory()
+    for section in ("_archive", "facts"):
+        for number, speaker in enumerate(("Assistant", "Ivan", "assistant", "Assistants")):
+            for held, name in ((memory, speaker), (others, "Anna")):
+                held.apply(Operation(OperationKind.INSERT, section, f"{name}: Oslo {number}"), chunk=0)
+    lost = {}
+    for held in (memory, others):
+        for hit in step.new_retriever(held).search("Oslo", 9):
+            lost.setdefault(hit.entry.created, []).append(hit.score)
+    assert [round(score - plain, 9) for _, (score, plain) in sorted(lost.items())] == [-0.1, 0, -0.1, 0, 0, 0, 0, 0]
+
+
 def test_k_is_of_entries_and_of_lines():
     memory, retriever, _ = told(make(retrieval="hybrid"))
     sections = {"facts": len(memory.entries("facts")), "_archive": len(memory.entries("_archive"))}
