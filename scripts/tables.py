@@ -15,7 +15,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -26,11 +25,9 @@ import cost_model
 from memalpha.evaluation.statistics import Estimate
 from memalpha.evaluation.summary import Summary, difference_from
 from memalpha.evaluation.tables import UNKNOWN, interval, number, overall, table
-from memalpha.training.config import TRAIN_GROUPS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REFERENCE = {"comparison": "grpo", "archive": "memory over archive"}  # what the differences are taken from
-RECIPE = "mixed-1"  # what the options of other training runs are compared with
 Row = Mapping[str, Any]
 
 
@@ -153,7 +150,6 @@ SAMPLED = {
     "memory/unparsed": "calls that are none", "completions/clipped_ratio": "completions cut off",
 }  # fmt: skip
 """What would show a policy that games its reward, by its name in ``metrics.jsonl``."""
-INCIDENTAL = {"output_dir", "seed", "overwrite", "rows_per_forward", "save_steps", "reward_weights", "greater_is_better"}
 
 
 def training_runs() -> dict[str, dict[str, Any]]:
@@ -182,19 +178,14 @@ def listed(options: Row) -> str:
 
 
 def results_made() -> str:
-    reference, rows = read(RECIPE)["config"], []
-    options_now = (field for group in TRAIN_GROUPS for field in fields(group) if field.init)
-    usual = {field.name: field.default_factory() if callable(field.default_factory) else field.default for field in options_now}
+    rows = []
     for name, run in training_runs().items():
-        at, config = run["environment"], run["config"]
-        known = sorted((reference.keys() | config.keys()) & usual.keys() - INCIDENTAL)  # options that are no more are left out
-        other = [key for key in known if config.get(key, usual[key]) != reference.get(key, usual[key])]
+        at = run["environment"]
         parts = 1 + len(at.get("resumed", []))
         seconds = decimals(run["summary"]["seconds"], 0) + (f", the last part of {parts}" if parts > 1 else "")
-        options = listed({key: config.get(key, usual[key]) for key in other})
         seed = str(run["summary"]["seed"])
-        rows.append([name, f"`{' '.join(at['command'])}`", options, seed, seconds, at["started"][:10], at["code"]])
-    return table(["run", "command", f"options unlike `{RECIPE}`", "seed", "seconds", "day", "code"], rows)
+        rows.append([name, f"`{' '.join(at['command'])}`", seed, seconds, at["started"][:10], at["code"]])
+    return table(["run", "command", "seed", "seconds", "day", "code"], rows)
 
 
 def sampled(run: Row) -> dict[str, tuple[float, float]]:
