@@ -30,7 +30,7 @@ def faults(text: str) -> list[str]:
 def executed(name: str) -> list[str]:
     """Run a notebook in its folder; return the text each cell said, pictures and tables as ``<type>`` and its text."""
     notebook = nbformat.read(FOLDER / name, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
     said = []
     for cell in notebook.cells:
         parts = []
