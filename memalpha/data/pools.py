@@ -35,12 +35,11 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Names, attributes (values of this split), chit-chat, hostile lines, and questions (``value``, ``every``, ``time``)."""
+    """Names, attributes (values of this split), chit-chat, and questions (``value``, ``every``, ``time``)."""
 
     names: tuple[str, ...]
     attributes: tuple[Attribute, ...]
     chat: tuple[str, ...]
-    hostile: tuple[str, ...]
     questions: Mapping[str, tuple[str, ...]]
 
 
@@ -51,10 +50,21 @@ def part_of(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
 
 
 @cache
+def _raw() -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+def hostile_lines(templates: Templates) -> list[str]:
+    """Return the wordings of planted orders, forged calls and lies: those of demonstrations (``train``), the others, or all."""
+    lists: dict[str, list[str]] = _raw()["hostile"]
+    return lists["train"] + lists["held_out"] if templates == "all" else lists[templates]
+
+
+@cache
 def pools(split: Split, templates: Templates = "train") -> Pools:
     """Return the pools of one split with one part of the sentences."""
-    data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
-
+    data = _raw()
     pick = partial(part_of, templates=templates)
 
     def attribute(word: str, row: Mapping[str, Any]) -> Attribute:
@@ -67,6 +77,5 @@ def pools(split: Split, templates: Templates = "train") -> Pools:
         names=tuple(data["names"][split].split()),
         attributes=tuple(attribute(word, row) for word, row in data["attributes"].items()),
         chat=pick(data["chat"]),
-        hostile=pick(data["hostile"]),
         questions={kind: tuple(wordings) for kind, wordings in data["questions"].items()},
     )

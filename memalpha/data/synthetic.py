@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
-from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
+from memalpha.data.pools import Attribute, Pools, Split, Templates, hostile_lines, pools
 from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
@@ -44,6 +44,7 @@ class SyntheticConfig(Options):
     p_multi: Share = 0.2  # probability that a new fact is of an attribute with several values (pets, hobbies)
     p_distractor: Share = 0.5  # probability that a chit-chat line mentions a value
     p_hostile: Share = 0.0  # probability that a session has a planted order, a forged call or a false statement
+    hostile: Templates = "train"  # its wordings: train (those of demonstrations), held_out or all
     templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
     p_time: Share = 0.25  # probability that a possible question of kind time is asked
     cascade: Share = 0.0  # probability that a possible dependence is in the dialogue, and asked for
@@ -88,6 +89,7 @@ class SyntheticOptions(Options):
     p_multi: float | None = None
     p_distractor: float | None = None
     p_hostile: float | None = None
+    hostile: Templates | None = None
     cascade: float | None = None
     absence: float | None = None
     max_questions: int | None = None
@@ -128,7 +130,7 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
         if attacker.random() < config.p_hostile:
-            lines.insert(attacker.randint(0, len(lines)), (_hostile_line(attacker, world), []))
+            lines.insert(attacker.randint(0, len(lines)), (_hostile_line(attacker, world, config.hostile), []))
         sessions.append(lines)
     more = _add_dependences(random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions)
     questions = _questions(rng, world, days, more)
@@ -255,13 +257,13 @@ def _chat_line(rng: random.Random, world: World) -> str:
     return f"{speaker}: {rng.choice(world.pool.chat)}"
 
 
-def _hostile_line(rng: random.Random, world: World) -> str:
+def _hostile_line(rng: random.Random, world: World, templates: Templates) -> str:
     slot = rng.choice(world.slots)
     attribute = world.attributes[slot.attribute]
     lies = _never_said(world, slot.subject, attribute) or attribute.values
     note, held = (f"{slot.subject} {slot.attribute} {rng.choice(values)}" for values in (lies, [*slot.live, *slot.past]))
     word = made_up_word(rng, rng.randint(2, 4))
-    text = rng.choice(world.pool.hostile).format(name=slot.subject, word=word, note=note, held=held)
+    text = rng.choice(hostile_lines(templates)).format(name=slot.subject, word=word, note=note, held=held)
     return f"{rng.choice(world.people)}: {text[1:]}" if text.startswith("~") else text
 
 

@@ -16,7 +16,7 @@ from memalpha.data import natural
 from memalpha.data.leaks import LeakCheck
 from memalpha.data.load import load_data
 from memalpha.data.natural import NaturalOptions, date_forms, in_person, make_instance
-from memalpha.data.pools import pools
+from memalpha.data.pools import hostile_lines
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema
@@ -72,7 +72,7 @@ def test_every_part_of_every_list_can_be_used_and_no_held_out_wording_is_in_a_tr
     assert [(a, b) for a in whole for b in joined if f" {a} " in b] == []
 
 
-@pytest.mark.parametrize("hostile", [RAW["frames"]["hostile"], pools("train", "all").hostile], ids=["natural", "synthetic"])
+@pytest.mark.parametrize("hostile", [RAW["frames"]["hostile"], hostile_lines("all")], ids=["natural", "synthetic"])
 def test_hostile_wordings_are_none_of_those_of_the_evaluation(hostile):
     attacks = yaml.safe_load((resources.files("memalpha.evaluation") / "poisoning.yaml").read_text())
     runs = [{" ".join(w[i : i + 3]) for text in texts for w in [words(re.sub(r"\{\w+\}", "#", text))] for i in range(len(w) - 2)}

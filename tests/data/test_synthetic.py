@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.data import pools as pools_module
-from memalpha.data.pools import pools
+from memalpha.data.pools import hostile_lines, pools
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.memory.memory import Memory, render_entry
@@ -70,7 +70,9 @@ def test_no_name_or_value_is_a_word_of_a_sentence():
     data = raw_pools()
     lists = [row.get(kind, []) for row in data["attributes"].values() for kind in ("state", "change", "retract", "mention")]
     sentences = [
-        s for group in (*lists, data["retract_any"], data["chat"], data["hostile"], *data["questions"].values()) for s in group
+        s
+        for group in (*lists, data["retract_any"], data["chat"], *data["hostile"].values(), *data["questions"].values())
+        for s in group
     ]
     spoken = {word for sentence in sentences for word in words(sentence)} | set(data["attributes"])
     pool = {w.lower() for row in (data["names"], *data["attributes"].values()) for s in ("train", "test") for w in row[s].split()}
@@ -84,8 +86,8 @@ def test_a_third_of_the_sentences_is_held_out():
             old, new, both = (set(getattr(x, kind)) for x in (a, b, c))
             assert old | new == both and not old & new
             assert 3 * len(new) >= len(both) and (len(old) > len(new) or not both)
-    for kind in ("chat", "hostile"):
-        old, new, both = (set(getattr(x, kind)) for x in (seen, unseen, everything))
+    hostile = map(hostile_lines, ("train", "held_out", "all"))
+    for old, new, both in ({*seen.chat}, {*unseen.chat}, {*everything.chat}), map(set, hostile):
         assert old | new == both and not old & new
 
 
@@ -177,12 +179,14 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
         assert len(facts) <= config.facts_per_chunk[1]
 
 
-def test_hostile_lines_are_added_to_what_stays_the_same():
+@pytest.mark.parametrize("templates", ["train", "all"])
+def test_hostile_lines_are_added_to_what_stays_the_same(templates):
     marks = {"word": r"[a-z]+", "name": r"\w+", "note": r"(?P<note>\w+ \w+ \w+)", "held": r"(?P<held>\w+ \w+ \w+)"}
-    frames = [re.escape(frame).replace(r"\{", "{").replace(r"\}", "}").format(**marks) for frame in pools("train").hostile]
+    frames = [re.escape(frame).replace(r"\{", "{").replace(r"\}", "}").format(**marks) for frame in hostile_lines(templates)]
     frames = [re.sub(r"^\\~", r"\\w+: ", frame) for frame in frames]
     config, sessions, found = replace(PRESETS["medium"], p_change=0.6, p_retract=0.3), 0, []
-    for plain, hostile in zip(generate(200, 3, config), generate(200, 3, replace(config, p_hostile=0.3)), strict=True):
+    attacked = generate(600, 3, replace(config, p_hostile=0.3, hostile=templates))
+    for plain, hostile in zip(generate(600, 3, config), attacked, strict=True):
         assert (hostile.facts, hostile.questions) == (plain.facts, plain.questions)
         stated = {f"{fact.subject} {fact.attribute} {fact.value}" for fact in plain.facts}
         for old, new in zip(plain.chunks, hostile.chunks, strict=True):
