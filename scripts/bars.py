@@ -69,20 +69,24 @@ def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
             yield about(f"{name}: the control (advantages shuffled) does not gain", change(name, CONTROL), lambda d: d.low <= 0)
 
 
-def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
+def on_longer(sets: Mapping[str, SetSummary], trained: str = TRAINED) -> Iterator[Json]:
+    """How far ``trained`` falls from three sessions to longer dialogues, beside search."""
+
     def by_member(item: SetSummary, group: str) -> dict[str, float]:
         cell = item.cells.get(group)
         return {member: cell.accuracy.per_seed[seed] for seed, member in cell.members.items()} if cell else {}
 
+    of = "" if trained == TRAINED else f"{trained}: "
     for name in (name for name in LONGER if name in sets and HOME in sets):
         for rival in RAW[1:]:
-            asked = f"{name}: accuracy falls no further than that of `{rival}` (means alone)"
+            asked = f"{name}: {of}accuracy falls no further than that of `{rival}` (means alone)"
             levels, alone = {}, ""
-            for group in (TRAINED, rival):
+            for group in (trained, rival):
                 before, after = (by_member(sets[key], group) for key in (HOME, name))
-                if both := [member for member in after if member in before]:
-                    levels[group] = [sum(found[member] for member in both) / len(both) for found in (before, after)]
-                if group == TRAINED and len(after) < len(before):
+                if before and after:
+                    both = [member for member in after if member in before] or before
+                    levels[group] = [sum(before[member] for member in both) / len(both), sum(after.values()) / len(after)]
+                if group == trained and len(after) < len(before):
                     alone = f" ({', '.join(after)} alone)"
             if len(levels) < 2:
                 yield bar(asked)
@@ -91,13 +95,13 @@ def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
             keeps = {group: f", keeps {after / before:.2f}" if before else "" for group, (before, after) in levels.items()}
             falls = {group: f"{before:.3f} → {after:.3f}, by {fall[group]:.3f}" for group, (before, after) in levels.items()}
             found = "; ".join(f"`{group}` {falls[group]}{keeps[group]}" for group in levels)
-            home, longer = (difference_from(sets[key].differences, rival, TRAINED) for key in (HOME, name))
+            home, longer = (difference_from(sets[key].differences, rival, trained) for key in (HOME, name))
             less = None
             if not alone and home and longer:  # two sets share no instance: the interval is made from both standard errors
                 mean, reach = longer.mean - home.mean, QUANTILE * math.hypot(home.stderr, longer.stderr)
                 less = [mean, mean - reach, mean + reach]
                 found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less)
-            yield bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall, "difference": less})
+            yield bar(asked, found + alone, fall[trained] <= fall[rival], {"accuracy": levels, "fall": fall, "difference": less})
 
 
 def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
@@ -274,6 +278,8 @@ def make(
 
     facts, memory = or_before(on_facts(rows, cells)), or_before([on_memory(evaluation, rows, members)])
     archived = or_before(on_archive(Summary.from_json(over["summary"]), archive)) if over else []
+    longer = Summary.from_json(over["summary"]).sets if over else []
+    archived += [row for group in (OVER, ALONE) for row in on_longer({item.set: item for item in longer if item.reader == READER}, group[0])]
     on_services = or_before(on_sgd(Summary.from_json(services["summary"]), sgd)) if services else []
     poisoned = on_poisoning(attacked["policies"]) if attacked else []
     found = [*archived, *on_services, *poisoned, *on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]
