@@ -64,8 +64,7 @@ class AgentOptions(Options):
         """Load the agent of a folder or Hub name, or of the endpoint (None), with its store."""
         from memalpha.agent.config import AgentConfig
         from memalpha.endpoints import ChatClient
-        from memalpha.models.reader import trained_reader
-        from memalpha.qa.readers import EndpointReader, ModelReader
+        from memalpha.qa.readers import EndpointReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
@@ -75,14 +74,11 @@ class AgentOptions(Options):
             return MemoryAgent.at_endpoint(chat, config, store=self.store, key=key, retrieve_k=self.retrieve_k)
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
         agent = MemoryAgent.load(
-            trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, archive=self.archive, device=self.device,
-            dtype=self.dtype,
+            trained, self.model, store=self.store, key=key, reader=self.reader or None, reader_tokens=min(512, self.reader_tokens),
+            retrieve_k=self.retrieve_k, archive=self.archive, device=self.device, dtype=self.dtype,
         )  # fmt: skip
         if client is not None:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
-        elif self.reader:
-            answering = trained_reader(self.reader, dtype=self.dtype, device=self.device)
-            agent.reader = ModelReader(answering, min(512, self.reader_tokens), agent.step.encoder.count)
         return agent
 
 

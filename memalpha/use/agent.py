@@ -107,11 +107,19 @@ class MemoryAgent:
     @classmethod
     def load(
         cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
-        key: bytes | None = None, reader: Reader | None = None, router: str | Path | None = None,
-        retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu", dtype: str = "float32",
+        key: bytes | None = None, reader: Reader | str | Path | None = None, reader_tokens: int = 512,
+        router: str | Path | None = None, retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu",
+        dtype: str = "float32",
     ) -> MemoryAgent:  # fmt: skip
-        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
+        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``.
+
+        ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); it reads ``reader_tokens`` at most.
+        """
+        from memalpha.models.reader import trained_reader
+
         step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device, dtype=dtype)
+        if isinstance(reader, str | Path):
+            reader = ModelReader(trained_reader(reader, dtype=dtype, device=device), reader_tokens, step.encoder.count)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     @classmethod

@@ -15,12 +15,14 @@ from memalpha.evaluation.host import PolicyHost
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.policy import load_policy_model, unknown_bias
 from memalpha.models.reader import trained_reader
+from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import UNKNOWN, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
 from memalpha.training.readings import make_readings
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.types import Chunk, Fact, FactAction, Instance, Prompt, Question, Sampling
+from memalpha.use.agent import MemoryAgent
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
 
@@ -104,6 +106,9 @@ def test_a_trained_reader_answers_in_training_and_evaluation_as_its_adapter_does
     assert run(["train", *small, "--output_dir", str(tmp_path / "run")]) == 0
     row = json.loads((tmp_path / "run" / "trajectories" / "step-000001-rank-0.jsonl").read_text().splitlines()[0])
     assert len(row["questions"]) == 8 and all(question["answer"] is not None for question in row["questions"])
+    with MemoryAgent.load(tmp_path / "run", reader=reader) as agent:
+        requests = [ReadRequest(Question("was apple seen?", ("",)), passages) for passages in (("apple", "boat"), ("door",), ())]
+        assert [said.text for said in agent.reader.read(requests)] == [text.strip() for text in expected]
 
     config = {
         "model": "nano", "sets": [{"data": "toy", "options": {"n": 4}}], "systems": ["verbatim"], "reader_tokens": 64,
