@@ -69,7 +69,7 @@ def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
             yield about(f"{name}: the control (advantages shuffled) does not gain", change(name, CONTROL), lambda d: d.low <= 0)
 
 
-def on_longer(sets: Mapping[str, SetSummary], trained: str = TRAINED) -> Iterator[Json]:
+def on_longer(sets: Mapping[str, SetSummary], trained: str = TRAINED, rivals: Sequence[str] = RAW[1:]) -> Iterator[Json]:
     """How far ``trained`` falls from three sessions to longer dialogues, beside search."""
 
     def by_member(item: SetSummary, group: str) -> dict[str, float]:
@@ -78,7 +78,7 @@ def on_longer(sets: Mapping[str, SetSummary], trained: str = TRAINED) -> Iterato
 
     of = "" if trained == TRAINED else f"{trained}: "
     for name in (name for name in LONGER if name in sets and HOME in sets):
-        for rival in RAW[1:]:
+        for rival in rivals:
             asked = f"{name}: {of}accuracy falls no further than that of `{rival}` (means alone)"
             levels, alone = {}, ""
             for group in (trained, rival):
@@ -278,8 +278,8 @@ def make(
 
     facts, memory = or_before(on_facts(rows, cells)), or_before([on_memory(evaluation, rows, members)])
     archived = or_before(on_archive(Summary.from_json(over["summary"]), archive)) if over else []
-    longer = Summary.from_json(over["summary"]).sets if over else []
-    archived += [row for group in (OVER, ALONE) for row in on_longer({item.set: item for item in longer if item.reader == READER}, group[0])]
+    longer = {item.set: item for item in Summary.from_json(over["summary"]).sets if item.reader == READER} if over else {}
+    archived += [row for own in (OVER, ALONE) for row in on_longer(longer, own[0], ("rag_bm25",))]
     on_services = or_before(on_sgd(Summary.from_json(services["summary"]), sgd)) if services else []
     poisoned = on_poisoning(attacked["policies"]) if attacked else []
     found = [*archived, *on_services, *poisoned, *on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything behind the published result, from the original files of the data sets to the tables: some sixteen hours of one core.
+# Everything behind the published result, from the original files of the data sets to the tables: some seventeen hours of one core.
 #
 #   bash scripts/result.sh ORIGINALS      folder with squad/, hotpotqa/, locomo/, trec/ and csabstruct/ as published
 #
@@ -33,11 +33,11 @@ train() { # configuration, folder, then options
 
 echo "[result] 3/7 three seeds of each, and the control"
 for seed in 1 2 3; do train mixed "runs/mixed-$seed" --seed "$seed"; done
-for seed in 1 2 3; do train archive "runs/list-$seed" --seed "$seed"; done
+for seed in 1 2 3; do train archive "runs/read-$seed" --seed "$seed"; done
 train mixed runs/control --seed 1 --shuffle_advantages true
 
 echo "[result] 4/7 the shipped adapter: the best of the three on the dialogues watched; made anew where it is not there"
-[ -d "$released" ] || memalpha export runs/list-2 --output "$released"
+[ -d "$released" ] || memalpha export runs/read-1 --output "$released"
 
 echo "[result] 5/7 ablations"
 python scripts/ablations.py runs/ablations --max_steps 16
@@ -54,10 +54,10 @@ for seed in 1 2 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
 rollouts control runs/control/adapter
 
 echo "[result] 7/7 numbers and pages of docs/"
-for run in mixed-{1,2,3} list-{1,2,3} control; do python scripts/record.py run "runs/$run" "$run"; done
+for run in mixed-{1,2,3} read-{1,2,3} control; do python scripts/record.py run "runs/$run" "$run"; done
 python scripts/record.py ablations runs/ablations
 python scripts/record.py comparison runs/main
 python scripts/record.py comparison runs/archive archive
-memalpha poison "$hostile" runs/list-1/adapter "$released" runs/list-3/adapter --per-attack 8 --dtype bfloat16 --output docs/results/poisoning.json
+memalpha poison "$hostile" "$released" runs/read-2/adapter runs/read-3/adapter --per-attack 8 --dtype bfloat16 --output docs/results/poisoning.json
 python scripts/bars.py --main runs/main --rollouts runs/behaviour --archive runs/archive
 python scripts/tables.py
