@@ -26,7 +26,7 @@ def test_the_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     names: dict[str, object] = {}
     exec(compile(EXAMPLE[1], "README.md", "exec"), names)
     answer, *written = capsys.readouterr().out.splitlines()
-    assert f'print(agent.ask("What is the city of Marta?", namespace="marta").read[0].content)  # {answer}' in EXAMPLE[1]
+    assert f'print(answer, "<-", answer.source.content)  # {answer}' in EXAMPLE[1]
     assert written[0] == "1 Marta city Rome"
     assert [entry.content for entry in names["agent"].memory(namespace="marta")] == ["Marta city Oslo"]
     assert 'undo(moved.operations[0], namespace="marta")  # Marta city Oslo,' in EXAMPLE[1]
