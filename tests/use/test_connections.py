@@ -91,7 +91,7 @@ def test_at_the_limit_of_descriptors_requests_are_answered_and_the_log_stays_sho
             time.sleep(2)
             assert http.post("/v1/add", json={"text": "tea"}).status_code == 200
         server.stop()
-    assert len(server.errors) < 10_000  # a traceback or two (2,226 on a loaded machine), not one for each refused connection
+    assert len(server.errors) < 2000
 
 
 def test_a_request_of_two_lengths_is_refused_and_its_connection_closed(server):
