@@ -83,9 +83,8 @@ def on_longer(sets: Mapping[str, SetSummary], trained: str = TRAINED, rivals: Se
             levels, alone = {}, ""
             for group in (trained, rival):
                 before, after = (by_member(sets[key], group) for key in (HOME, name))
-                if before and after:
-                    both = [member for member in after if member in before] or before
-                    levels[group] = [sum(before[member] for member in both) / len(both), sum(after.values()) / len(after)]
+                if both := [member for member in after if member in before]:
+                    levels[group] = [sum(found[member] for member in both) / len(both) for found in (before, after)]
                 if group == trained and len(after) < len(before):
                     alone = f" ({', '.join(after)} alone)"
             if len(levels) < 2:

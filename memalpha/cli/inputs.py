@@ -73,8 +73,9 @@ class AgentOptions(Options):
             config = AgentConfig(reader_tokens=self.reader_tokens, archive=bool(self.archive))
             return MemoryAgent.at_endpoint(chat, config, store=self.store, key=key, retrieve_k=self.retrieve_k)
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
+        reader = self.reader if self.reader and client is None else None
         agent = MemoryAgent.load(
-            trained, self.model, store=self.store, key=key, reader=self.reader or None, reader_tokens=min(512, self.reader_tokens),
+            trained, self.model, store=self.store, key=key, reader=reader, reader_tokens=min(512, self.reader_tokens),
             retrieve_k=self.retrieve_k, archive=self.archive, device=self.device, dtype=self.dtype,
         )  # fmt: skip
         if client is not None:

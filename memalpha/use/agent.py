@@ -115,10 +115,10 @@ class MemoryAgent:
 
         ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); it reads ``reader_tokens`` at most.
         """
-        from memalpha.models.reader import trained_reader
-
         step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device, dtype=dtype)
         if isinstance(reader, str | Path):
+            from memalpha.models.reader import trained_reader
+
             reader = ModelReader(trained_reader(reader, dtype=dtype, device=device), reader_tokens, step.encoder.count)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
