@@ -28,14 +28,15 @@ def faster() -> bool:
 
 
 def plain(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
-    """Whether all tensors are of this type on a CPU, outside ZeRO-3."""
-    kinds = all(t.dtype is kind and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
+    """Whether all are whole tensors of this type, neither sharded by FSDP2 nor by ZeRO-3."""
+    kinds = all(t.dtype is kind and type(t) in (Tensor, nn.Parameter) for t in tensors)
     return kinds and not any(hasattr(t, "ds_id") for t in tensors)
 
 
 def fits(weight: Tensor) -> bool:
-    """Whether products with a weight (outputs, inputs) go through oneDNN: large, float32, outside autocast."""
-    return weight.numel() >= LEAST and plain(weight) and not torch.is_autocast_enabled("cpu") and faster()
+    """Whether products with a weight (outputs, inputs) go through oneDNN: large, float32, on a CPU, outside autocast."""
+    cpu = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    return cpu and weight.numel() >= LEAST and plain(weight) and faster()
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False) -> Tensor:

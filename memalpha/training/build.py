@@ -23,6 +23,7 @@ from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
+from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.opening import begun
 from memalpha.training.packed import check_packable
 from memalpha.training.scoring import RolloutScorer
@@ -124,6 +125,7 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
         model = get_peft_model(model, lora, revision=more.get("revision"))
     if top:
         freeze_lower_layers(model, top)
+    use_fast_layers(model)
     return model, tokenizer
 
 

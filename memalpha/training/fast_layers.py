@@ -1,7 +1,9 @@
-"""CPU kernels: LoRA layers and RMS norms with their own backward pass, exact formulas, fewer passes over memory.
+"""LoRA layers, and on CPUs RMS norms, with their own backward pass: exact formulas, fewer operations and copies.
 
-Values and gradients equal PEFT's and transformers' up to rounding. Products are in the type of autocast, else of the base. Their
-code still runs without a gradient, off the CPU, and for anything but one active, plain float32 adapter.
+Values and gradients equal PEFT's and transformers' up to rounding. Products are in the type of autocast, else of the base. PEFT
+multiplies an adapter in float32 there, outside autocast, and keeps its input in float32. In 16 bits draws, kept log-probabilities
+and the update all go through here, so that they round alike. PEFT's code still runs in float32 without a gradient, and for
+anything but one active, plain float32 adapter; norms off the CPU are transformers'.
 """
 
 from __future__ import annotations
@@ -35,13 +37,8 @@ def _fast_class(kind: Any) -> Any:
     return type(kind.__name__, (mixin, kind), {"__module__": __name__}) if mixin and not issubclass(kind, mixin) else None
 
 
-def is_plain(*tensors: Tensor) -> bool:
-    """Whether a gradient is recorded and all tensors are float32 on a CPU, outside ZeRO-3."""
-    return torch.is_grad_enabled() and plain(*tensors)
-
-
 class FastLoraLinear:
-    """Mixin before PEFT's ``Linear``: a CPU kernel, used where :func:`is_plain` holds."""
+    """Mixin before PEFT's ``Linear``."""
 
     def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """As PEFT's."""
@@ -49,7 +46,8 @@ class FastLoraLinear:
         if name is not None:
             base, a, b = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
             kind, bias = _product_type(base.weight), base.bias
-            if is_plain(a, b) and all(_casts(t, kind) for t in (x, base.weight)) and not base.weight.requires_grad:
+            used = plain(a, b) and (torch.is_grad_enabled() or kind is not torch.float32) and not base.weight.requires_grad
+            if used and all(_casts(t, kind) for t in (x, base.weight)):
                 weight, bias = rounded(base.weight, kind), bias if bias is None else rounded(bias, kind)
                 rows = x.reshape(-1, x.shape[-1]).to(kind)
                 y: Tensor = LoraProduct.apply(rows, weight, bias, a.to(kind), b.to(kind), self.scaling[name])  # type: ignore[no-untyped-call]
@@ -68,12 +66,17 @@ class FastLoraLinear:
 
 
 def _product_type(weight: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    return torch.get_autocast_dtype(weight.device.type) if _autocasts(weight) else weight.dtype
 
 
 def _casts(tensor: Tensor, kind: torch.dtype) -> bool:
     """Whether a product in ``kind`` takes the tensor; autocast takes float32, too."""
-    return plain(tensor, kind=kind) or (torch.is_autocast_enabled("cpu") and plain(tensor))
+    return plain(tensor, kind=kind) or (_autocasts(tensor) and plain(tensor))
+
+
+def _autocasts(tensor: Tensor) -> bool:
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 class LoraProduct(torch.autograd.Function):
@@ -108,11 +111,11 @@ class LoraProduct(torch.autograd.Function):
 
 
 class FastRMSNorm:
-    """Mixin before a norm of ``NORMS``: a CPU kernel, used where :func:`is_plain` holds."""
+    """Mixin before a norm of ``NORMS``, used on a CPU in float32 where a gradient is recorded."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         """As transformers'."""
-        if is_plain(x, self.weight):
+        if x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, self.weight):
             return RMSNormProduct.apply(x, self.weight, self.variance_epsilon)  # type: ignore[no-untyped-call, no-any-return]
         return super().forward(x)  # type: ignore[misc, no-any-return]
 

@@ -6,7 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import cost_model
 import gpu_check
+import gpu_rates
 import pytest
 import torch
 
@@ -84,7 +86,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     faults = {
         "B2": (packed, "frozen_head", lambda model: None), "B3": (prefix_attention, "group_layout", square),
         "B4": (config, "GRPO", {**config.GRPO, "fp16": (lambda v: True, "")}), "B7": (hf, "draw", waiting),
-        "B5": (trainer, "finite_gradients", lambda model: True), "B6": (fast_layers, "is_plain", lambda *tensors: False),
+        "B5": (trainer, "finite_gradients", lambda model: True), "B6": (fast_layers, "plain", lambda *tensors, **kind: False),
     }  # fmt: skip
     for name, fault in {"B1": None, **faults}.items():
         with monkeypatch.context() as planted:
@@ -93,3 +95,15 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
             found = gpu_check.checks(words, "cpu", kept if fault else [{}])
         assert [check for check, (well, _) in found.items() if not well] == [name]
     assert list(found) == [f"B{number}" for number in range(1, 8)]
+
+
+def test_rates_of_a_small_shape_on_a_cpu(tmp_path, capsys):
+    shape = cost_model.Model(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=64, vocabulary=200)
+    setting = cost_model.Setting(shared=30, own=8, completion=6)
+    assert gpu_rates.main([str(tmp_path / "rates.json")], shape, setting) == 0
+    found = json.loads((tmp_path / "rates.json").read_text())
+    assert list(found["parts"]) == [*gpu_rates.UPDATES, *gpu_rates.DRAWS]
+    part, one = found["parts"]["update, 4 rows"], cost_model.Setting(1, 4, 1, 30, 8, 6)
+    work = cost_model.update_flops(shape, one, cost_model.Training(checkpointing=False, rows_per_forward=4))
+    assert part["TFLOP/s"] * part["seconds"] == pytest.approx(work / 1e12)
+    assert all(value > 0 for name in gpu_rates.UPDATES for value in found["parts"][name].values())

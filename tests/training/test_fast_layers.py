@@ -108,6 +108,23 @@ def test_under_autocast_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bia
         assert torch.equal(module(x), module.base_layer(x))
 
 
+def test_on_every_device_a_lora_layer_keeps_its_input_once_and_in_16_bits(monkeypatch):
+    """PEFT keeps it in float32 as well, which is most of what an update without gradient checkpointing keeps."""
+    kept, on = {}, {"device": "meta", "dtype": torch.bfloat16}
+    for name in ("peft", "ours"):
+        module, sizes = layer().to("meta"), []
+        module.base_layer.bfloat16().requires_grad_(False)
+        if name == "ours":
+            use_fast_layers(module)
+            count = Count(monkeypatch, LoraProduct)
+        keep = lambda tensor, sizes=sizes: sizes.append((tuple(tensor.shape), tensor.dtype)) or tensor  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            module(torch.empty(40, 6, requires_grad=True, **on))
+        kept[name] = [dtype for shape, dtype in sizes if shape == (40, 6)]
+    assert (kept["ours"], count.calls) == ([torch.bfloat16], 1)
+    assert torch.float32 in kept["peft"]
+
+
 def test_on_a_base_of_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch):
     module, x, weights = layer(), torch.randn(40, 6).bfloat16(), torch.randn(40, 10)
     module.base_layer.bfloat16().float()  # so that the type is the one difference
@@ -120,6 +137,17 @@ def test_on_a_base_of_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatc
     for got, wanted in zip(found, expected, strict=True):
         assert (got.float() - wanted).norm() < 0.01 * wanted.norm()
     assert count.calls == 1
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast):
+    module, x = layer(), torch.randn(40, 6).bfloat16()
+    module.base_layer.bfloat16().requires_grad_(False)
+    use_fast_layers(module)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        trained = module(x)
+        with torch.no_grad():
+            assert torch.equal(module(x), trained)
 
 
 def test_under_autocast_a_norm_stays_in_float32(monkeypatch):
