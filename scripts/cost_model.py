@@ -67,7 +67,7 @@ QWEN3_4B = Model(2560, 36, 32, 8, 128, 9728, 151936)
 QWEN3_32B = Model(5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
 QWEN3_06B = Model(1024, 28, 16, 8, 128, 3072, 151936)
 SMOLLM2_135M = Model(576, 30, 9, 3, 64, 1536, 49152)
-UPDATE, PREFILL, DECODE = 0.35 * 989e12, 0.5 * 989e12, 0.6 * 3.35e12  # of an H100 SXM: operations and bytes a second, by part
+UPDATE, PREFILL, DECODE = 0.19 * 989e12, 0.5 * 989e12, 0.6 * 3.35e12  # of an H100 SXM, by part: the first is measured (gpu.json)
 PUBLISHED = Setting()
 LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
 HEAD_BLOCK = 2**26  # logits of a frozen head that are there at once (memalpha.training.logprobs)
@@ -192,6 +192,17 @@ def cpu_check() -> dict[str, dict[str, float]]:
     return found
 
 
+def measured() -> dict[str, dict[str, float]]:
+    """Of ``scripts/gpu_rates.py``: each part on each GPU."""
+    rates = json.loads((TIMES.parent / "results" / "gpu.json").read_text(encoding="utf-8"))["rates"]
+    names = {"seconds": "seconds", "TFLOP/s": "TFLOP/s", "peak_GB": "GB", "predicted_GB": "GB reckoned"}
+    rows = {
+        f"{gpu.split()[1]}, {part}": found for gpu, parts in rates.items() for part, found in parts.items() if "seconds" in found
+    }
+    shares = {name: {"share of the peak": found["TFLOP/s"] / 989} for name, found in rows.items()}
+    return {name: {**{names[key]: found[key] for key in names}, **shares[name]} for name, found in rows.items()}
+
+
 VARIANTS = {"LoRA": LORA, "LoRA, no shared prefixes": replace(LORA, share_prefix=False), "all weights": FULL}
 STEPS = {name: (variant, PUBLISHED) for name, variant in VARIANTS.items()}
 STEPS["LoRA, a fifth of the questions"] = (LORA, replace(PUBLISHED, questions=PUBLISHED.questions / 5))
@@ -240,6 +251,7 @@ TABLES: dict[str, Callable[[], str]] = {
         unit=GB,
     ),
     "step": lambda: table({f"{name}, {gpus}": step(gpus, *of) for name, of in STEPS.items() for gpus in (1, 8, 32)}),
+    "gpu": lambda: table(measured()),
     "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
     "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),
 }

@@ -45,6 +45,7 @@ python scripts/ablations.py runs/ablations --max_steps 16
 echo "[result] 6/7 evaluation, and what the policies do"
 memalpha evaluate --config configs/evaluate/main.yaml
 memalpha evaluate --config configs/evaluate/archive.yaml
+memalpha evaluate --config configs/evaluate/long.yaml
 rollouts() { # name, adapter
     [ -f "runs/behaviour/$1/summary.json" ] || memalpha rollout --config configs/train/mixed.yaml --adapter "$2" \
         --eval_data runs/data/test-dialogues --output_dir "runs/behaviour/$1"
@@ -58,6 +59,7 @@ for run in mixed-{1,2,3} read-{1,2,3} control; do python scripts/record.py run "
 python scripts/record.py ablations runs/ablations
 python scripts/record.py comparison runs/main
 python scripts/record.py comparison runs/archive archive
+python scripts/record.py comparison runs/long archive
 memalpha poison "$hostile" "$released" runs/read-2/adapter runs/read-3/adapter --per-attack 8 --dtype bfloat16 --output docs/results/poisoning.json
 python scripts/bars.py --main runs/main --rollouts runs/behaviour --archive runs/archive
 python scripts/tables.py
