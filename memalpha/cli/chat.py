@@ -1,7 +1,7 @@
 """``memalpha chat``: talk to an agent, and see what it remembers and uses.
 
-Who answers: the endpoint's model; or the server at ``reader_url``, else the adapter's base with the adapter off; a whole model
-shows the entries found.
+Who answers: the endpoint's model; or the server at ``reader_url``, else ``reader``, else the reader that the agent names, else the
+adapter's base with the adapter off; a whole model shows the entries found.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_verbs(verbs: Any) -> None:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Talk until /quit or the end of input."""
     from memalpha.generation.answering import frozen_base
-    from memalpha.qa.readers import ModelReader
+    from memalpha.qa.readers import ModelReader, RecallReader
     from memalpha.store.journal import Namespace
 
     quiet_libraries()
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     namespace = Namespace(who.user or "", who.agent or "default", who.session or "default")
     with options.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
-        if not options.reader_url and not options.reader and hasattr(model, "disable_adapter"):
+        if options.reader is None and isinstance(agent.reader, RecallReader) and hasattr(model, "disable_adapter"):
             base, count = frozen_base(model, agent.step.encoder.tokenizer, 128), agent.step.encoder.count
             agent.reader = ModelReader(base, min(512, options.reader_tokens), count)
         Conversation(agent, namespace).talk()

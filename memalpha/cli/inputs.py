@@ -37,7 +37,7 @@ class AgentOptions(Options):
         archive: Whether what was read is kept and searched, too; null: as the agent was trained.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
-        reader: Folder of a trained reader (``memalpha warmup --teaches reader``), instead of a server.
+        reader: Folder of a trained reader (``memalpha warmup --teaches reader``); null: the one the agent names; empty: none.
         reader_tokens: Most tokens of passages that are read.
     """
 
@@ -52,7 +52,7 @@ class AgentOptions(Options):
     archive: bool | None = None
     reader_url: str = ""
     reader_model: str = ""
-    reader: str = ""
+    reader: str | None = None
     reader_tokens: PositiveInt = 2048
 
     def check(self) -> None:
@@ -73,7 +73,7 @@ class AgentOptions(Options):
             config = AgentConfig(reader_tokens=self.reader_tokens, archive=bool(self.archive))
             return MemoryAgent.at_endpoint(chat, config, store=self.store, key=key, retrieve_k=self.retrieve_k)
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
-        reader = self.reader if self.reader and client is None else None
+        reader = self.reader if client is None else ""
         agent = MemoryAgent.load(
             trained, self.model, store=self.store, key=key, reader=reader, reader_tokens=min(512, self.reader_tokens),
             retrieve_k=self.retrieve_k, archive=self.archive, device=self.device, dtype=self.dtype,

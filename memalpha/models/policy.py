@@ -129,6 +129,16 @@ def base_of(adapter: str | Path) -> str:
     return str(base)
 
 
+def own_reader(folder: Path) -> Path | None:
+    """Return the folder of the reader that an agent's record names, relative to its own; InputError if it is not there."""
+    record = folder / ADAPTER_RECORD
+    name = _read_json(record).get("reader") if record.is_file() else None
+    if name and not (folder / str(name) / ADAPTER_WEIGHTS).is_file():
+        fix = "name another reader, or '' for none: passages are shown then"
+        raise InputError(f"the reader of {folder} is not at {name!r}", expected="the folder of a trained reader", fix=fix)
+    return folder / str(name) if name else None
+
+
 def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
     """Return what a reader's record adds to the logit of ``unknown`` as an answer's first token, by id; {} if it says nothing.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import shutil
 import signal
 import threading
@@ -93,7 +94,8 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     trainer.save_model(str(adapter))
     if state.is_main_process:
         parts.agent.config.save(adapter)
-        write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
+        own = {"reader": os.path.relpath(arguments.run.reader_adapter, adapter)} if arguments.run.reader == "trained" else {}
+        write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo", **own)
     after: list[InstanceResult] = []
     if parts.held_out:
         state.wait_for_everyone()

@@ -113,9 +113,13 @@ class MemoryAgent:
     ) -> MemoryAgent:  # fmt: skip
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``.
 
-        ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); it reads ``reader_tokens`` at most.
+        ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); None takes the one that the agent names,
+        if any; an empty text none. It reads ``reader_tokens`` at most.
         """
+        from memalpha.models.policy import own_reader
+
         step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device, dtype=dtype)
+        reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
             from memalpha.models.reader import trained_reader
 

@@ -21,7 +21,15 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import read_object, write_object
 from memalpha.memory.schema import MemorySchema, presets
-from memalpha.models.policy import ADAPTER_RECORD, ADAPTER_WEIGHTS, adapter_shapes, agent_folder, base_of, load_policy_model
+from memalpha.models.policy import (
+    ADAPTER_RECORD,
+    ADAPTER_WEIGHTS,
+    adapter_shapes,
+    agent_folder,
+    base_of,
+    load_policy_model,
+    own_reader,
+)  # fmt: skip
 from memalpha.models.registry import MODELS
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, masked, masked_command, nameless
@@ -61,8 +69,12 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
             _merge(source, base, config, draft)
         else:
             patterns = _MODEL_FILES if whole else _ADAPTER_FILES
-            for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
-                shutil.copyfile(path, draft / path.name)
+            _copy(source, draft, patterns)
+        if reader := own_reader(source):
+            (draft / "reader").mkdir()
+            _copy(reader, draft / "reader", _ADAPTER_FILES)
+            record = draft / ADAPTER_RECORD
+            write_object(record, {**(read_object(record) if record.is_file() else {}), "reader": "reader"})
         if not (whole or merge):
             if facts.warmup:
                 write_object(draft / _WARMUP_RECORD, facts.warmup)
@@ -76,14 +88,19 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
     return target
 
 
+def _copy(source: Path, target: Path, patterns: tuple[str, ...]) -> None:
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
+        shutil.copyfile(path, target / path.name)
+
+
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
         yield draft
-        for path in draft.iterdir():
-            path.chmod(0o644)
+        for path in draft.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         draft.rename(target)
     except OSError as error:
         expected = "a folder that can be made there, and room for it"

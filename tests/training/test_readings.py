@@ -16,7 +16,7 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.models.policy import load_policy_model, unknown_bias
 from memalpha.models.reader import trained_reader
 from memalpha.protocols import ReadRequest
-from memalpha.qa.readers import UNKNOWN, reader_messages
+from memalpha.qa.readers import UNKNOWN, RecallReader, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
 from memalpha.training.readings import make_readings
@@ -106,9 +106,16 @@ def test_a_trained_reader_answers_in_training_and_evaluation_as_its_adapter_does
     assert run(["train", *small, "--output_dir", str(tmp_path / "run")]) == 0
     row = json.loads((tmp_path / "run" / "trajectories" / "step-000001-rank-0.jsonl").read_text().splitlines()[0])
     assert len(row["questions"]) == 8 and all(question["answer"] is not None for question in row["questions"])
-    with MemoryAgent.load(tmp_path / "run", reader=reader) as agent:
-        requests = [ReadRequest(Question("was apple seen?", ("",)), passages) for passages in (("apple", "boat"), ("door",), ())]
+    assert run(["export", str(tmp_path / "run"), "--output", str(tmp_path / "exported")]) == 0
+    shutil.copytree(tmp_path / "exported", tmp_path / "moved" / "agent")
+    requests = [ReadRequest(Question("was apple seen?", ("",)), passages) for passages in (("apple", "boat"), ("door",), ())]
+    for agent in (MemoryAgent.load(tmp_path / "run"), MemoryAgent.load(tmp_path / "moved" / "agent")):
         assert [said.text for said in agent.reader.read(requests)] == [text.strip() for text in expected]
+    with MemoryAgent.load(tmp_path / "run", reader="") as agent:
+        assert isinstance(agent.reader, RecallReader)
+    shutil.rmtree(tmp_path / "moved" / "agent" / "reader")
+    with pytest.raises(InputError, match=r"reader of .*agent is not at 'reader'"):
+        MemoryAgent.load(tmp_path / "moved" / "agent")
 
     config = {
         "model": "nano", "sets": [{"data": "toy", "options": {"n": 4}}], "systems": ["verbatim"], "reader_tokens": 64,
