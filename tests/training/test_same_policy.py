@@ -49,7 +49,7 @@ def check(precision, sampled, trained, base, weight):
     assert (weight.mean() - 1).abs() < 5 * weight.std() / len(gap) ** 0.5 + 1e-5  # kept are those it was drawn by
     if precision == "float32":
         assert gap.abs().max() < 1e-4  # 4e-6 measured
-    else:  # measured: .48 and .88; merged and rounded .98 and .49
+    else:  # measured: .34 to .42 and .91 to .94 (four seeds); merged and rounded .98 and .49
         correlation = torch.corrcoef(torch.stack([sampled - base, effect]))[0, 1]
         assert gap.norm() < 0.65 * effect.norm() and correlation > 0.75, "the adapter's effect is lost"
 
