@@ -67,7 +67,8 @@ QWEN3_4B = Model(2560, 36, 32, 8, 128, 9728, 151936)
 QWEN3_32B = Model(5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
 QWEN3_06B = Model(1024, 28, 16, 8, 128, 3072, 151936)
 SMOLLM2_135M = Model(576, 30, 9, 3, 64, 1536, 49152)
-UPDATE, PREFILL, DECODE = 0.19 * 989e12, 0.5 * 989e12, 0.6 * 3.35e12  # of an H100 SXM, by part: the first is measured (gpu.json)
+PEAK = 989e12  # operations a second of an H100 SXM in bfloat16, as of an H200
+UPDATE, PREFILL, DECODE = 0.19 * PEAK, 0.5 * PEAK, 0.6 * 3.35e12  # by part; the first share is measured (gpu.json)
 PUBLISHED = Setting()
 LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
 HEAD_BLOCK = 2**26  # logits of a frozen head that are there at once (memalpha.training.logprobs)
@@ -193,14 +194,14 @@ def cpu_check() -> dict[str, dict[str, float]]:
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Of ``scripts/gpu_rates.py``: each part on each GPU."""
+    """Of ``scripts/gpu_rates.py``: each part on each GPU that held it."""
     rates = json.loads((TIMES.parent / "results" / "gpu.json").read_text(encoding="utf-8"))["rates"]
-    names = {"seconds": "seconds", "TFLOP/s": "TFLOP/s", "peak_GB": "GB", "predicted_GB": "GB reckoned"}
-    rows = {
-        f"{gpu.split()[1]}, {part}": found for gpu, parts in rates.items() for part, found in parts.items() if "seconds" in found
-    }
-    shares = {name: {"share of the peak": found["TFLOP/s"] / 989} for name, found in rows.items()}
-    return {name: {**{names[key]: found[key] for key in names}, **shares[name]} for name, found in rows.items()}
+    rows = {}
+    for gpu, part, of in ((gpu, part, of) for gpu, parts in rates.items() for part, of in parts.items() if "seconds" in of):
+        memory = {"GB": of["peak_GB"], "GB reckoned": of["predicted_GB"]}
+        share = {"share of the peak": of["TFLOP/s"] * 1e12 / PEAK}
+        rows[f"{gpu.split()[1]}, {part}"] = {"seconds": of["seconds"], "TFLOP/s": of["TFLOP/s"], **memory, **share}
+    return rows
 
 
 VARIANTS = {"LoRA": LORA, "LoRA, no shared prefixes": replace(LORA, share_prefix=False), "all weights": FULL}

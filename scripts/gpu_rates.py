@@ -12,7 +12,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,20 +107,15 @@ def update(model: Any, shape: cost.Model, of: cost.Setting, ids: Any, rows: int,
     how = cost.Training(checkpointing=checkpointing, share_prefix=shared, rows_per_forward=rows)
     taken, work = seconds(step), cost.update_flops(shape, one, how)
     memory = cost.memory(shape, 2, one, how, 1, "ddp")["sum"]
-    return {
-        "seconds": taken,
-        "TFLOP/s": work / taken / 1e12,
-        "share of an H100": work / taken / 989e12,
-        "predicted_GB": memory / 1e9,
-    }
+    return {"seconds": taken, "TFLOP/s": work / taken / 1e12, "predicted_GB": memory / 1e9}
 
 
 def draw(model: Any, shape: cost.Model, of: cost.Setting, ids: Any, groups: int) -> Found:
     """Two lengths of completions; their difference is decoding, what is left of the shorter one is prefill."""
     model.eval()
-    decoder: Mapping[str, Any] = {"decode": lambda self, ids, **_: ""}
+    decoder = type("Decoder", (), {"decode": lambda self, ids, **_: ""})
     endless = type("Endless", (HFGenerator,), {"end_ids": frozenset()})
-    generator = endless(model, type("Decoder", (), decoder)(), max_batch=8 * groups, merge_adapters=False, logprobs=True)
+    generator = endless(model, decoder(), max_batch=8 * groups, merge_adapters=False, logprobs=True)
     prompts = [
         Prompt((), tuple(common + ids(of.own)), of.shared) for common in (ids(of.shared) for _ in range(groups)) for _ in range(8)
     ]

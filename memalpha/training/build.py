@@ -125,7 +125,7 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
         model = get_peft_model(model, lora, revision=more.get("revision"))
     if top:
         freeze_lower_layers(model, top)
-    use_fast_layers(model)
+    use_fast_layers(model)  # before the first update, too: the first rollouts are drawn by them
     return model, tokenizer
 
 

@@ -29,7 +29,7 @@ from memalpha.models.policy import (
     base_of,
     load_policy_model,
     own_reader,
-)  # fmt: skip
+)
 from memalpha.models.registry import MODELS
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, masked, masked_command, nameless

@@ -97,7 +97,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     assert list(found) == [f"B{number}" for number in range(1, 8)]
 
 
-def test_rates_of_a_small_shape_on_a_cpu(tmp_path, capsys):
+def test_rates_of_a_small_shape_on_a_cpu(tmp_path):
     shape = cost_model.Model(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=64, vocabulary=200)
     setting = cost_model.Setting(shared=30, own=8, completion=6)
     assert gpu_rates.main([str(tmp_path / "rates.json")], shape, setting) == 0

@@ -109,8 +109,9 @@ def test_a_trained_reader_answers_in_training_and_evaluation_as_its_adapter_does
     assert run(["export", str(tmp_path / "run"), "--output", str(tmp_path / "exported")]) == 0
     shutil.copytree(tmp_path / "exported", tmp_path / "moved" / "agent")
     requests = [ReadRequest(Question("was apple seen?", ("",)), passages) for passages in (("apple", "boat"), ("door",), ())]
-    for agent in (MemoryAgent.load(tmp_path / "run"), MemoryAgent.load(tmp_path / "moved" / "agent")):
-        assert [said.text for said in agent.reader.read(requests)] == [text.strip() for text in expected]
+    for folder, given in (("run", reader), ("run", None), ("moved/agent", None)):
+        with MemoryAgent.load(tmp_path / folder, reader=given) as agent:
+            assert [said.text for said in agent.reader.read(requests)] == [text.strip() for text in expected]
     with MemoryAgent.load(tmp_path / "run", reader="") as agent:
         assert isinstance(agent.reader, RecallReader)
     shutil.rmtree(tmp_path / "moved" / "agent" / "reader")
