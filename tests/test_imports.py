@@ -16,7 +16,7 @@ PACKAGE = ROOT / "memalpha"
 
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors",), ("types", "files"), ("protocols", "config", "text"), ("endpoints", "policies", "runs", "memory", "units"),
+    ("errors",), ("types", "files", "times"), ("protocols", "config", "text"), ("endpoints", "policies", "runs", "memory", "units"),
     ("retrieval",), ("agent",), ("generation", "qa"), ("rewards", "data"), ("models",), ("training", "store", "routing"),
     ("evaluation", "use"), ("report",), ("cli",), ("__main__", "memalpha")
 )  # fmt: skip

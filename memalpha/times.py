@@ -1,0 +1,53 @@
+"""Times of texts and entries: ISO 8601, checked where they enter; other data sets' forms are converted by the loaders."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+from memalpha.errors import InputError
+
+EXPECTED = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
+_DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
+_ISO = re.compile(rf"{_DAY}(?P<clock>[Tt ][0-9:.,Z+-]{{2,27}})?")
+_REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
+_WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
+_DAYS = ("%Y/%m/%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y")
+_MINUTES = ("%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y")  # LongMemEval, LoCoMo
+
+
+def moment(text: str) -> datetime | None:
+    """Return the begin of an ISO 8601 time (UTC if it names no offset), or None if it is none.
+
+    Read are a date, a week or a day of a week, each with or without a clock time, and a month (``2024-03``) or a year (``2024``).
+    """
+    whole = f"{text}-01-01"[:10] if _REDUCED.fullmatch(text) else text
+    if not _ISO.fullmatch(whole):
+        return None
+    try:
+        read = datetime.fromisoformat(whole)
+    except ValueError:
+        return None
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def check_time(time: Any, what: str = "the time") -> None:
+    """Raise InputError, naming ``what``, if a time is not an ISO 8601 text as ``moment`` reads it."""
+    if not isinstance(time, str) or moment(time) is None:
+        raise InputError(f"{what} is {time!r:.60}", expected=EXPECTED, fix="write it so, or leave it out")
+
+
+def to_iso(written: str) -> str | None:
+    """Return a time as a data set writes it in ISO 8601, to the minute; None if its form is unknown."""
+    text = " ".join(_WEEKDAY.sub(" ", written).split())
+    if moment(text):
+        has_clock = text[10:11] in ("T", "t", " ")
+        return datetime.fromisoformat(text).isoformat(timespec="minutes") if has_clock else text
+    for form in (*_MINUTES, *_DAYS):
+        try:
+            read = datetime.strptime(text, form)
+        except ValueError:
+            continue
+        return read.isoformat(timespec="minutes") if form in _MINUTES else read.date().isoformat()
+    return None
