@@ -12,6 +12,7 @@ EXPECTED = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
 _DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
 _ISO = re.compile(rf"{_DAY}(?P<clock>[Tt ][0-9:.,Z+-]{{2,27}})?")
 _REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
+_DAY_DIGITS = len("2024-03-05")
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
 _DAYS = ("%Y/%m/%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y")
 _MINUTES = ("%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y")  # LongMemEval, LoCoMo
@@ -51,3 +52,23 @@ def to_iso(written: str) -> str | None:
             continue
         return read.isoformat(timespec="minutes") if form in _MINUTES else read.date().isoformat()
     return None
+
+
+def later(first: str | None, second: str | None) -> bool | None:
+    """Return whether the first time is after the second; None if one is no time or they are equal.
+
+    The coarser of the two decides how far they are compared: 2024-03-05 equals 2024-03-05T14:30.
+    """
+    one, other = moment(first or ""), moment(second or "")
+    if one is None or other is None:
+        return None
+    digits = min(_digits(first or ""), _digits(second or ""))
+    if digits > _DAY_DIGITS:
+        return None if one == other else one > other
+    day, other_day = one.date().isoformat()[:digits], other.date().isoformat()[:digits]
+    return None if day == other_day else day > other_day
+
+
+def _digits(time: str) -> int:
+    """Characters of an ISO 8601 text that a time determines; more than a day's where it names a clock time."""
+    return len(time) if _REDUCED.fullmatch(time) or len(time) > _DAY_DIGITS else _DAY_DIGITS

@@ -93,6 +93,7 @@ class ResultCode(StrEnum):
 
     APPLIED = "applied"
     DUPLICATE = "duplicate"  # the same content exists: a success that changes nothing
+    RENEWED = "renewed"  # the same, said again later: the entry takes the new time and chunk
     UNKNOWN_TOOL = "unknown_tool"
     BAD_ARGUMENTS = "bad_arguments"
     UNKNOWN_SECTION = "unknown_section"
@@ -108,7 +109,7 @@ class ResultCode(StrEnum):
 class OperationResult:
     """The outcome of one call, or of one of the operations of a call of a tool of one's own."""
 
-    ok: bool  # True for a duplicate too
+    ok: bool  # True for a repeated one too
     code: ResultCode
     message: str  # one sentence for people and for the model
     operation: Operation | None = None  # None if the call could not be read as an operation
@@ -117,8 +118,18 @@ class OperationResult:
 
     @property
     def changed(self) -> bool:
-        """Whether the operation changed the memory."""
+        """Whether the operation changed what the memory says."""
         return self.code is ResultCode.APPLIED
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the memory said so already."""
+        return self.code in (ResultCode.DUPLICATE, ResultCode.RENEWED)
+
+    @property
+    def logged(self) -> bool:
+        """Whether it made one of the memory's ``changes``."""
+        return self.code in (ResultCode.APPLIED, ResultCode.RENEWED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from memalpha.evaluation.host import PolicyHost
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.evaluator import find_passages
-from memalpha.types import Instance, OperationKind, OperationResult, Question, ResultCode, Sampling
+from memalpha.types import Instance, OperationKind, OperationResult, Question, Sampling
 
 # Questions and the reader's budget in tokens to the passages of each, best first; may be more than fit.
 Finder = Callable[[Sequence[Question], int], list[tuple[str, ...]]]
@@ -96,6 +96,6 @@ def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Sequence[
         update=applied.count(OperationKind.UPDATE) + applied.count(OperationKind.REPLACE),
         delete=applied.count(OperationKind.DELETE),
         failed=sum(not result.ok for result in results),
-        duplicate=sum(result.code is ResultCode.DUPLICATE for result in results),
+        duplicate=sum(result.repeated for result in results),
     )
     return Kept(searched(memory, retriever, k), memory.tokens, entries, operations=counts, **costs)

@@ -1,8 +1,9 @@
 """A structured memory in process: apply operations, snapshot and restore, count tokens.
 
 What always holds: a bad operation gives a failed result, never an exception; an id is never used twice; a write over a limit is
-refused; a duplicate in its section (same content, and same time if one is given) succeeds and changes nothing; an update to what
-another entry of the section says deletes the updated one; ``changes`` lists what was applied, so that indexes and logs can follow.
+refused; a duplicate in its section (same content, and same time if one is given) succeeds and changes nothing, but an entry that
+is said again later takes the new time and chunk; an update to what another entry of the section says deletes the updated one;
+``changes`` lists what was applied, so that indexes and logs can follow.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.protocols import TokenCounter
+from memalpha.times import later
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
 
 
@@ -126,17 +128,18 @@ class Memory:
     ) -> OperationResult:
         """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in the way."""
         named = (operation.timestamp or None) if section.timestamps else None
-        if old is not None and _says(old, content, named):
-            return OperationResult(True, ResultCode.DUPLICATE, f"{old.id} says so already", operation, old.id)
-        if (same := self._same(section, content, named, old)) is not None:
-            if old is None:
-                return OperationResult(True, ResultCode.DUPLICATE, f"{same} says so already", operation, same)
-            self._commit(Change(old, None))
-            return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}: {same} says so already", operation, old.id)
-        if (refusal := self._over_limit(operation, section, content)) is not None:
-            return refusal
         timestamp = (named or time) if section.timestamps else None
         number = self._clock
+        if old is not None and _says(old, content, named):
+            return self._repeat(operation, old, timestamp, chunk)
+        same = self._same(section, content, named, old, chunk)
+        if same is not None and old is None:
+            return self._repeat(operation, same, timestamp, chunk)
+        if same is not None and old is not None:
+            self._commit(Change(old, None))
+            return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}: {same.id} says so already", operation, old.id)
+        if (refusal := self._over_limit(operation, section, content)) is not None:
+            return refusal
         if old is not None:
             entry = replace(old, content=content, timestamp=timestamp, source_chunk=chunk, updated=number)
         else:
@@ -145,10 +148,23 @@ class Memory:
         self._commit(Change(old, entry))
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
 
-    def _same(self, section: Section, content: str, named: str | None, old: Entry | None) -> str | None:
-        """Id of another entry with this content and time, or None."""
-        ids = self._by_content.get((section.name, content), ())
-        return next((id for id in ids if self._entries[id] is not old and _says(self._entries[id], content, named)), None)
+    def _repeat(self, operation: Operation, entry: Entry, time: str | None, chunk: int | None) -> OperationResult:
+        """Succeed, since the entry says so already; what is said again later holds since then."""
+        again = replace(entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self._clock)
+        message = f"{entry.id} says so already"
+        if not newer(again, entry):
+            return OperationResult(True, ResultCode.DUPLICATE, message, operation, entry.id)
+        self._commit(Change(entry, again))
+        return OperationResult(True, ResultCode.RENEWED, message, operation, entry.id)
+
+    def _same(self, section: Section, content: str, named: str | None, old: Entry | None, chunk: int | None) -> Entry | None:
+        """Another entry with this content and time, or None; what was read again in another chunk is another line."""
+        for key in self._by_content.get((section.name, content), ()):
+            entry = self._entries[key]
+            again = section is ARCHIVE and entry.source_chunk != chunk
+            if entry is not old and _says(entry, content, named) and not again:
+                return entry
+        return None
 
     def _over_limit(self, operation: Operation, section: Section, content: str) -> OperationResult | None:
         limit = section.max_tokens if operation.kind is OperationKind.REPLACE else section.max_entry_tokens
@@ -225,6 +241,18 @@ class Memory:
         other.restore(self.snapshot())
         other._clock = self._clock
         return other
+
+
+def newer(first: Entry, second: Entry) -> bool:
+    """Return whether the first of two statements is the newer one: by their dates if both have one, else by their chunks."""
+    by_date = later(first.timestamp, second.timestamp)
+    if by_date is not None:
+        return by_date
+    return _chunk(first) > _chunk(second)
+
+
+def _chunk(entry: Entry) -> int:
+    return -1 if entry.source_chunk is None else entry.source_chunk
 
 
 def _says(entry: Entry, content: str, named: str | None) -> bool:

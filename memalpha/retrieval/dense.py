@@ -26,8 +26,6 @@ from memalpha.types import Entry
 if TYPE_CHECKING:
     from memalpha.policies import Policy
 
-SAME = 0.55  # cosine of texts that say nearly the same
-NEAR = 0.1  # how much less a newer text may score to stand for an older one
 _DECIMALS = 6
 _CLOSE = 1e-3  # rounding differs between batch sizes
 _SEARCHED = 0.5  # least probability of a section that a router searches
@@ -146,22 +144,10 @@ class DenseSide:
         cosines = np.round(self._vectors(left) @ vector, _DECIMALS).tolist()
         return found | dict(zip([entry.id for entry in left], cosines, strict=True))
 
-    def outdated(self, found: Sequence[tuple[Entry, float]]) -> tuple[set[str], set[str]]:
-        """Return the ids of what a newer text says nearly the same as, and of these those that it stands for.
-
-        Newer: of a later chunk and another time (the chunks of one text have one time or none: what stands further down in it is
-        no newer version). Nearly the same: cosine >= ``SAME``. It stands for an older one if its score is at most ``NEAR`` lower
-        and one of the two is a line of the archive: two entries that say nearly the same were both meant ("pet goat", "pet pony").
-        """
-        entries, scores = [entry for entry, _ in found], np.array([score for _, score in found])
+    def cosines(self, entries: Sequence[Entry]) -> Vectors:
+        """Return the cosines of entries with each other, shape (entries, entries)."""
         vectors = self._vectors(entries)
-        chunks = np.array([-1 if entry.source_chunk is None else entry.source_chunk for entry in entries])
-        times = np.array([entry.timestamp or "" for entry in entries])
-        lines = np.array([entry.section == ARCHIVE.name for entry in entries], dtype=bool)
-        newer = (chunks[None] > chunks[:, None]) & (times[None] != times[:, None]) & (vectors @ vectors.T >= SAME)
-        clear = newer & (scores[None] >= scores[:, None] - NEAR) & (lines[None] | lines[:, None])
-        old, out = ({entries[i].id for i in np.flatnonzero(which.any(axis=1))} for which in (newer, clear))
-        return old, out
+        return vectors @ vectors.T
 
     def rank_sections(self, query: str) -> dict[str, float]:
         """Return the cosine of each list section: of the nearer of two vectors, name and description, and mean of entries."""

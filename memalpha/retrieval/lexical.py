@@ -39,6 +39,16 @@ def tokenize(text: str) -> tuple[str, ...]:
     return tuple([word for word in words if word not in STOP_WORDS] or words)
 
 
+def word_cosines(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Return the cosines of texts with each other as sets of words, shape (texts, texts)."""
+    words = [frozenset(tokenize(text)) for text in texts]
+    shared = np.zeros((len(words), len(words)), dtype=np.float32)
+    for row, column in np.ndindex(shared.shape):
+        shared[row, column] = len(words[row] & words[column])
+    lengths = np.sqrt(np.maximum(1, shared.diagonal()))
+    return shared / np.outer(lengths, lengths)
+
+
 def _words(text: str) -> list[str]:
     if max(text, default="") < _MARK:
         return _WORD.findall(text)

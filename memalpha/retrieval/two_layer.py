@@ -1,9 +1,9 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
-archive are ranked with the entries, whatever layer 1 chooses; of what says nearly the same, the newest ranks highest or stands for
-the others. ``k`` limits the entries and the lines, each: an entry is short and should not take a line's place. All applied changes
-are seen; of equal scores the entry created last is first; results depend only on the memory's present state.
+archive are ranked with the entries, whatever layer 1 chooses; of what says nearly the same, the newest ranks highest
+(``retrieval.current``). ``k`` limits the entries and the lines, each: an entry is short and should not take a line's place. All
+applied changes are seen; of equal scores the entry created last is first; results depend only on the memory's present state.
 Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
@@ -18,8 +18,9 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.current import outdated
 from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
-from memalpha.retrieval.lexical import LexicalIndex, tokenize
+from memalpha.retrieval.lexical import LexicalIndex, tokenize, word_cosines
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ WEIGHED = 100  # how many entries of each ranking are weighed, at least
 DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
 BELOW = 0.07  # what a line of the archive loses (this and the next three: chosen on dialogues, SQuAD and written conversations)
 ASSISTANT, ANSWERS = "assistant: ", 0.1  # how a line of an assistant begins, and what it loses more: people tell, it answers
-OUTDATED = 0.15  # what an entry or line loses if one of a later chunk and another time says nearly the same, and it is not left out
+OUTDATED = 0.15  # what an entry or line loses if a newer one says nearly the same
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
@@ -101,10 +102,10 @@ class TwoLayerRetriever:
             return self._best(weighed, k)
         scores = {key: score - _loses(self._entries[key]) for key, score in weighed.items()}
         best = self._best(scores, max(2 * k, COMPARED))
-        old, out = set[str](), set[str]()
-        if self._dense is not None:
-            old, out = self._dense.outdated([(self._entries[key], weighed[key]) for key, _ in best])
-        ranked = self._best({key: score - OUTDATED * (key in old) for key, score in best if key not in out}, len(best))
+        entries = [self._entries[key] for key, _ in best]
+        cosines = self._dense.cosines(entries) if self._dense is not None else word_cosines([entry.content for entry in entries])
+        old = outdated(entries, cosines)
+        ranked = self._best({key: score - OUTDATED * (key in old) for key, score in best}, len(best))
         lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
         others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
         return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]

@@ -128,7 +128,7 @@ def tool_success(results: Sequence[OperationResult], config: RewardConfig, *, si
 def _succeeded(call: OperationResult, config: RewardConfig) -> bool:
     if call.code is ResultCode.UNKNOWN_ID and call.operation and call.operation.kind is OperationKind.DELETE:
         return config.unknown_deletes_succeed
-    return call.ok and (config.duplicates_succeed or call.code is not ResultCode.DUPLICATE)
+    return call.ok and (config.duplicates_succeed or not call.repeated)
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:

@@ -42,7 +42,7 @@ class JournalMemory(Memory):
             raise JournalError("a durable memory was written outside of its journal", fix="durable.writing(origin)")
         self._clock = self.seq + 1
         result = super().apply(operation, chunk=chunk, time=time)
-        if result.changed:
+        if result.logged:
             self.seq += 1
             self.draft.append(Written(operation, chunk, time, self.changes[-1]))
         return result

@@ -96,7 +96,7 @@ class RolloutScorer:
             "tokens": (sum(rollout.memory.tokens for rollout in rollouts), len(rollouts)),
             "masked": (self.masked(rewards), len(rollouts)),
             "masked_chunks": (sum(map(self._masked_steps, rewards)), len(steps)),
-            "duplicates": (sum(call.code is ResultCode.DUPLICATE for call in calls), len(calls)),
+            "duplicates": (sum(call.repeated for call in calls), len(calls)),
             "verbatim": (sum(contains(text, content) for text, content in written), len(written)),
             "entry_words": (sum(len(content.split()) for _, content in written), len(written)),
             "unparsed": (sum(call.code is ResultCode.UNPARSED for call in calls), len(calls)),
@@ -157,7 +157,7 @@ def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest
             if after is not None:
                 kept[after.id] = after
         changes = iter(step.outcome.changes)
-        was = {id(result): next(changes).before if result.changed else None for result in step.outcome.results}
+        was = {id(result): next(changes).before if result.logged else None for result in step.outcome.results}
         asked = tuple(judged(step.outcome.results, config))
         earlier, chunk = tuple(was[id(result)] for result in asked), rollout.instance.chunks[step.chunk_index]
         requests.append(WriteRequest(rollout.instance.id, step.chunk_index, chunk, asked, earlier, tuple(kept.values())))

@@ -8,9 +8,11 @@ from memalpha.agent.step import AgentStep
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
-from memalpha.retrieval import RetrievalConfig, dense
+from memalpha.retrieval import RetrievalConfig, current
+from memalpha.retrieval.current import line_of, outdated
+from memalpha.retrieval.lexical import word_cosines
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Chunk, Operation, OperationKind
+from memalpha.types import Chunk, Entry, Operation, OperationKind
 
 TEXTS = [
     "Marta: I live in Oslo.\nMarta: I like tea.",
@@ -20,8 +22,8 @@ TEXTS = [
 WRITTEN = ["+ Marta city Oslo\n+ Marta drink tea", "= Marta city Oslo\n> Marta city Rome", "- Marta drink tea"]
 
 
-def make(archive=True, retrieval="lexical", **more):
-    words = " ".join([*TEXTS, *WRITTEN, "Where does live drink which city of 2024 01 02 03 [ ] -"]).split()
+def make(archive=True, retrieval="lexical", texts=(), **more):
+    words = " ".join([*TEXTS, *WRITTEN, *texts, "Where does live drink which city of 2024 01 02 03 [ ] -"]).split()
     config = AgentConfig(schema="facts", codec="compact_text", archive=archive, retrieval=retrieval, embedder="hashing", **more)
     return AgentStep(config, make_tokenizer(words, 4096))
 
@@ -42,17 +44,17 @@ def archived(memory):
 
 def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_stay():
     memory, _, _ = told(make())
-    assert archived(memory) == ["Marta: I moved from Oslo.", "Ivan: Oslo is cold.", "Marta: Rome is hot."]
-    assert [(line.timestamp, line.source_chunk) for line in memory.entries("_archive")] == [("2024-02-01", 1)] * 2 + [
+    assert archived(memory) == [line for text in TEXTS[1:] for line in text.splitlines()]
+    assert [(line.timestamp, line.source_chunk) for line in memory.entries("_archive")] == [("2024-02-01", 1)] * 3 + [
         ("2024-03-01", 2)
-    ]
+    ] * 2
     kept, _, _ = told(make(), [WRITTEN[0], ".", "- Marta drink water"])  # nothing is corrected
     assert len(archived(kept)) == 7
 
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
 def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
-    monkeypatch.setattr(dense, "SAME", 2.0)  # nothing is outdated
+    monkeypatch.setattr(current, "ALIKE", 2.0)  # nothing is outdated
     step = make(retrieval=retrieval)
     memory, retriever, _ = told(step)
     flat = step.new_memory()
@@ -70,16 +72,107 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
     assert {hit.entry.section for hit in retriever.search("Rome", 5)} == {"facts", "_archive"}
 
 
-def test_of_what_says_nearly_the_same_the_newest_ranks_highest_or_stands_alone():
-    rows = {
-        "city?": [1, 0],
-        "old": [0.96, 0.28],
-        "near": [0.87, 0.493],
-        "far": [0.85, 0.527],
-        "new": [0.8, -0.6],
-        "same day": [0.6, -0.8],
-        "other": [0.28, -0.96],
-    }
+@pytest.mark.parametrize("after", ["Rome", None])
+@pytest.mark.parametrize(
+    ("fact", "lines", "said"),
+    [  # the place of the line that says the fact; every other line stays
+        ("Marta city Oslo", ["Marta: I live in Oslo.", "Marta: My brother Tom works at the harbour of Oslo."], 0),
+        ("Marta city Oslo", ["Marta: My brother Tom works at the harbour of Oslo.", "Marta: I live in Oslo."], 1),
+        ("Marta city Oslo", ["Ivan: I live in Oslo.", "Marta: Oslo is my city now."], 1),
+        ("Marta city Oslo", ["Marta: I live in Oslo and my sister Ana lives in Bergen with two children."], None),
+        ("Marta city Oslo", ["Ivan: The harbour of Oslo was closed for three days."], None),
+        ("User takes warfarin", ["User: I take 5 mg of warfarin.", "User: My aunt nearly died of warfarin and grapefruit."], 0),
+        ("User boss Petra", ["User: Petra's number is 555 0101.", "User: My boss is Petra."], 1),
+        ("Oslo", ["I was born in Oslo.", "It rains."], 0),
+    ],
+)
+def test_a_line_leaves_only_if_it_says_the_fact_that_an_operation_named(fact, lines, said, after):
+    place = 3
+    entries = [Entry(f"line-{number}", "_archive", text, None, place) for number, text in enumerate(lines)]
+    fact = Entry("1", "facts", fact, None, place)
+    line = line_of(fact, entries, after and Entry("1", "facts", after))
+    assert line == (None if said is None else entries[said])
+    step = make(texts=lines)
+    memory = step.new_memory()
+    step.apply(memory, 0, Chunk("\n".join(lines)), f"+ {fact.content}")
+    step.apply(memory, 1, Chunk("x"), f"= {fact.content}\n> {after}" if after else f"- {fact.content}")
+    assert archived(memory) == [text for number, text in enumerate(lines) if number != said] + ["x"]
+
+
+def test_a_fact_that_one_completion_writes_and_corrects_takes_no_line_away():
+    step = make()
+    memory = step.new_memory()
+    step.apply(memory, 0, Chunk("Marta: I live in Oslo."), "+ Marta city Oslo\n= Marta city Oslo\n> Marta lives in Oslo")
+    assert archived(memory) == ["Marta: I live in Oslo."]
+
+
+ORDERS = [  # (time, chunk) of the newer one, and of the older one
+    (("2024-05-01", 1), ("2023-03-05", 0)),
+    (("2024-05-01", 0), ("2023-03-05", 1)),  # read earlier
+    (("2024-05-01T09:00", 0), ("2024-05-01T08:00", 1)),
+    (("2024-05-01T09:00+02:00", 1), ("2024-05-01T08:00+02:00", 0)),
+    (("2024-05-01T08:30Z", 0), ("2024-05-01T09:00+02:00", 1)),
+    (("2024-05-01", 1), ("2024-05-01T09:00", 0)),  # the same day, as far as can be told: by chunk
+    (("2024-05", 1), ("2024-05-31", 0)),
+    (("2024-05-01", 1), (None, 0)),
+    ((None, 1), ("2024-05-01", 0)),
+    ((None, 1), (None, 0)),
+]
+
+
+@pytest.mark.parametrize(("newer", "older"), ORDERS)
+@pytest.mark.parametrize("sections", [("_archive", "_archive"), ("facts", "_archive"), ("_archive", "facts")])
+@pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
+def test_the_newer_of_what_says_nearly_the_same_ranks_higher_and_the_older_is_still_there(retrieval, sections, newer, older):
+    for texts in (("Marta: Rome is home.", "Marta: Oslo is home."), ("Marta: Oslo is home.", "Marta: Rome is home.")):
+        step = make(retrieval=retrieval)
+        memory = step.new_memory()
+        rows = sorted(zip(texts, sections, (newer, older), strict=True), key=lambda row: row[2][1])
+        for text, section, (time, chunk) in rows:
+            memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk, time=time)
+        memory.apply(Operation(OperationKind.INSERT, "_archive", "Ivan: It rains."), chunk=9, time="2024-09-01")
+        hits = [hit.entry.content for hit in step.new_retriever(memory).search("Where is home of Marta?", 5)]
+        assert hits[:2] == list(texts)
+
+
+@pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
+@pytest.mark.parametrize("times", [("2024-01-05", "2024-03-05", "2024-06-01"), (None, None, None), ("2024-01-05",) * 3])
+def test_who_goes_back_to_an_old_value_in_the_same_words_is_believed(retrieval, times):
+    words = ("Oslo", "Rome", "Oslo")
+    for texts in ([f"Marta: I live in {city} now." for city in words], [f"We meet at {city}'s." for city in words]):
+        step = make(retrieval=retrieval)
+        memory = step.new_memory()
+        for chunk, (text, time) in enumerate(zip(texts, times, strict=True)):
+            step.apply(memory, chunk, Chunk(text, time), f"+ {text[:-1]}")
+        hits = [hit.entry for hit in step.new_retriever(memory).search("Where does Marta live, and where do we meet?", 5)]
+        assert (hits[0].content.rstrip("."), hits[0].source_chunk, hits[0].timestamp) == (texts[2][:-1], 2, times[2])
+        assert archived(memory) == texts  # each reading is a line
+
+
+def test_a_second_fact_of_the_same_kind_does_not_hide_the_first():
+    for retrieval in ("lexical", "dense", "hybrid"):
+        step = make(retrieval=retrieval)
+        memory = step.new_memory()
+        for chunk, dog in enumerate(("Rex", "Bo", "Kim")):
+            step.apply(memory, chunk, Chunk(f"Marta: I have a dog called {dog}.", f"2024-0{chunk + 1}-01"), f"+ Marta dog {dog}")
+        hits = [hit.entry.content for hit in step.new_retriever(memory).search("What are the dogs of Marta called?", 5)]
+        lines = [text for text in hits if text.startswith("Marta: ")]
+        assert [text.split()[-1] for text in lines] == ["Kim.", "Bo.", "Rex."] and len(hits) == 6
+
+
+def test_outdated_against_every_pair_by_hand():
+    entries = [Entry(str(i), "facts", text, time, chunk) for i, (text, time, chunk) in enumerate([
+        ("w b", "2024-01-01", 0), ("w c", "2024-01-02", 1), ("d e", None, 2), ("w b c", "2023-01-01", 3),
+    ])]  # fmt: skip
+    cosines = word_cosines([entry.content for entry in entries])
+    expected = [[1, 0.5, 0, 2 / 6**0.5], [0.5, 1, 0, 2 / 6**0.5], [0, 0, 1, 0], [2 / 6**0.5, 2 / 6**0.5, 0, 1]]
+    assert cosines == pytest.approx(np.array(expected))
+    assert outdated(entries, cosines) == {"3"}  # .816 like two newer ones; the first two are not alike
+    assert outdated(entries, cosines + 0.1) == {"0", "3"}
+
+
+def test_what_an_older_statement_loses():
+    rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, 0.6], "far": [0.28, -0.96]}
 
     class Table:
         dimension = 2
@@ -87,32 +180,20 @@ def test_of_what_says_nearly_the_same_the_newest_ranks_highest_or_stands_alone()
         def embed(self, wanted):
             return np.array([rows[text] for text in wanted], dtype=np.float32)
 
-    def found(*lines, facts=(), times=("2024-01-01", "2024-01-02", "2024-01-03")):
+    def scores(*lines, facts=()):
         memory = make().new_memory()
         for section, said in (("facts", facts), ("_archive", lines)):
             for text, chunk in said:
-                memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk, time=times[chunk])
-        made = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
-        return {hit.entry.content: round(hit.score, 3) for hit in made.search("city?", 9)}
+                memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk, time=f"2024-01-0{chunk + 1}")
+        retriever = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
+        return {hit.entry.content: round(hit.score, 3) for hit in retriever.search("city?", 9)}
 
-    # old x new = .6, new x same day = .96, old x same day = .352, new x other = .8
-    assert found(("old", 0), ("new", 1), ("same day", 1)) == {"new": 0.73, "old": 0.74, "same day": 0.53}
-    rows["new"] = [0.8, 0.6]  # old x new = .936
-    assert found(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
-    assert list(found(("old", 0), ("new", 1), ("same day", 1))) == ["old", "new", "same day"]
-    assert found(("new", 1), ("other", 2), facts=[("old", 0)]) == {"old": 0.81, "new": 0.73, "other": 0.21}  # entries, too
-    assert found(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
-    for times in ([None, None], ["2024", "2024"]):  # of one text
-        assert found(("old", 0), ("new", 1), times=times) == {"old": 0.89, "new": 0.73}
-    assert found(("old", 0), ("new", 1), times=["2024", None]) == {"new": 0.73, "old": 0.74}
-    assert found(facts=[("old", 0), ("new", 1)]) == {"old": 0.96, "new": 0.8}  # nothing is archived
-
-    # a newer one that scores at most .1 less (old .96, near .87, far .85; all three nearly the same) stands for a line or by a line
-    assert found(("old", 0), ("near", 1)) == found(("near", 1), facts=[("old", 0)]) == {"near": 0.8}
-    assert found(("old", 0), ("far", 1)) == {"old": 0.74, "far": 0.78}
-    assert found(("old", 0), facts=[("near", 1)]) == {"near": 0.87}
-    assert found(("other", 0), facts=[("old", 0), ("near", 1)]) == {"old": 0.81, "near": 0.87, "other": 0.21}  # two entries
-    assert found(("old", 0), ("near", 1), times=["2024", "2024"]) == {"old": 0.89, "near": 0.8}
+    # old x new = .936, old x far = 0, new x far = -.352; a line loses .07, what is outdated .15
+    assert scores(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
+    assert scores(("old", 0), ("far", 1)) == {"old": 0.89, "far": 0.21}
+    assert scores(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
+    assert scores(("far", 2), facts=[("old", 0), ("new", 1)]) == {"old": 0.81, "new": 0.8, "far": 0.21}
+    assert scores(facts=[("old", 0), ("new", 1)]) == {"old": 0.96, "new": 0.8}  # nothing is archived
 
 
 def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():

@@ -21,7 +21,7 @@ OPERATIONS = st.builds(
     st.sampled_from(["core", "notes", "events", "events", "archive", "nowhere"]),
     st.sampled_from([None, "", " \n", "a", " a ", "b", "a b", "c", "a b c", "a b c d"]),
     st.sampled_from([None, "", "core", "nowhere", *map(str, range(1, 9))]),
-    st.sampled_from([None, "", "monday", "tuesday"]),
+    st.sampled_from([None, "", "2024-03-05", "2024-03-06"]),
 )
 
 
@@ -43,7 +43,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.memory, self.model, self.used, self.snapshots, self.kept = Memory(SCHEMA), {}, set(), [], []
 
     # ---------------------------------------------------------------- the rules, as written
-    def expected(self, op, time):
+    def expected(self, op, time, chunk):
         """What must come of an operation: (code, entry id or None if any will do, new model)."""
         if op.section not in SCHEMA:
             return ResultCode.UNKNOWN_SECTION, None, self.model
@@ -63,7 +63,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return ResultCode.UNKNOWN_ID, None, self.model
         same = self.duplicates(op, content, target if there else None)
         if same and (op.kind is INSERT or target in same):
-            return ResultCode.DUPLICATE, None, self.model
+            return ResultCode.DUPLICATE, None, self.model  # or renewed: ``repeated`` says which
         if same:  # an update to what another entry says
             return ResultCode.APPLIED, target, {key: row for key, row in self.model.items() if key != target}
         if len(content.split()) > {"core": 3, "notes": 2}.get(op.section, 99):
@@ -72,7 +72,20 @@ class MemoryMachine(RuleBasedStateMachine):
             return ResultCode.SECTION_FULL, None, self.model
         stamp = (op.timestamp or time) if op.section == "events" else None
         key = target if op.kind is not INSERT else "new"
-        return ResultCode.APPLIED, key, {**self.model, key: (op.section, content, stamp, len(self.memory.changes))}
+        return ResultCode.APPLIED, key, {**self.model, key: (op.section, content, stamp, chunk)}
+
+    def repeated(self, op, time, chunk, key):
+        """What must come of saying again what the entry ``key`` says: (code, new model)."""
+        section, content, stamp, place = self.model[key]
+        said = (op.timestamp or time) if section == "events" else None
+        is_later = (
+            said > stamp
+            if said and stamp and said != stamp
+            else (-1 if chunk is None else chunk) > (-1 if place is None else place)
+        )
+        if not is_later:
+            return ResultCode.DUPLICATE, self.model
+        return ResultCode.RENEWED, {**self.model, key: (section, content, said or stamp, chunk)}
 
     def duplicates(self, op, content, target):
         """Ids of entries that say just what the operation says."""
@@ -87,21 +100,25 @@ class MemoryMachine(RuleBasedStateMachine):
         mine = [key for key, row in self.model.items() if row[0] == "events"]
         if mine or kind is INSERT:
             entry_id = None if kind is INSERT else data.draw(st.sampled_from(mine))
-            self.apply(op=Operation(kind, "events", None if kind is DELETE else content, entry_id), time=None)
+            self.apply(op=Operation(kind, "events", None if kind is DELETE else content, entry_id), time=None, chunk=None)
 
-    @rule(op=OPERATIONS, time=st.sampled_from([None, "friday"]))
-    def apply(self, op, time):
-        code, key, model = self.expected(op, time)
+    @rule(op=OPERATIONS, time=st.sampled_from([None, "2024-03-05", "2024-03-07"]), chunk=st.sampled_from([None, 0, 1, 2]))
+    def apply(self, op, time, chunk):
+        code, key, model = self.expected(op, time, chunk)
         count, before = len(self.memory.changes), list(self.memory)
-        result = self.memory.apply(op, chunk=count, time=time)
-        assert (result.code, result.operation) == (code, op) and result.message
-        assert result.ok == (code in (ResultCode.APPLIED, ResultCode.DUPLICATE))
-        assert result.changed == (code is ResultCode.APPLIED) == (len(self.memory.changes) == count + 1)
-        if code is not ResultCode.APPLIED:
-            assert list(self.memory) == before
+        result = self.memory.apply(op, chunk=chunk, time=time)
+        if code is ResultCode.DUPLICATE:
             target = {REPLACE: op.section, UPDATE: op.entry_id}.get(op.kind)
-            known = self.duplicates(op, (op.content or "").strip(), target) if code is ResultCode.DUPLICATE else [None]
-            assert result.entry_id in known
+            assert result.entry_id in self.duplicates(op, (op.content or "").strip(), target)
+            key = result.entry_id
+            code, model = self.repeated(op, time, chunk, key)
+        assert (result.code, result.operation) == (code, op) and result.message
+        assert result.ok == (code in (ResultCode.APPLIED, ResultCode.DUPLICATE, ResultCode.RENEWED))
+        assert result.changed == (code is ResultCode.APPLIED)
+        assert result.repeated == (code in (ResultCode.DUPLICATE, ResultCode.RENEWED))
+        assert result.logged == (code in (ResultCode.APPLIED, ResultCode.RENEWED)) == (len(self.memory.changes) == count + 1)
+        if not result.logged:
+            assert list(self.memory) == before and result.entry_id == (key if code is ResultCode.DUPLICATE else None)
             return
         if key == "new":
             key = result.entry_id
@@ -215,6 +232,28 @@ def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
     assert memory.tokens == 4 + 4
     again = memory.apply(Operation(UPDATE, "events", "Ann lives in Rome", "3"))  # what it says itself
     assert (again.code, again.entry_id) == (ResultCode.DUPLICATE, "3") and len(memory) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "code", "held"),
+    [  # (time, chunk) of the first and of the second time; what the entry then has
+        (("2024-01-05", 0), ("2024-06-01", 1), ResultCode.RENEWED, ("2024-06-01", 1)),
+        (("2024-06-01", 0), ("2024-01-05", 1), ResultCode.DUPLICATE, ("2024-06-01", 0)),  # read later, said earlier
+        ((None, 0), ("2024-01-05", 1), ResultCode.RENEWED, ("2024-01-05", 1)),
+        (("2024-01-05", 0), (None, 1), ResultCode.RENEWED, ("2024-01-05", 1)),
+        (("2024-01-05", 1), (None, 1), ResultCode.DUPLICATE, ("2024-01-05", 1)),
+        (("2024-01-05T10:00", 0), ("2024-01-05", 1), ResultCode.RENEWED, ("2024-01-05", 1)),  # the same day: by chunk
+        (("2024-01-05T10:00+02:00", 0), ("2024-01-05T09:00Z", 1), ResultCode.RENEWED, ("2024-01-05T09:00Z", 1)),
+        (("2024-01-05T10:00Z", 0), ("2024-01-05T11:00+02:00", 1), ResultCode.DUPLICATE, ("2024-01-05T10:00Z", 0)),
+    ],
+)
+def test_what_is_said_again_later_holds_since_then(first, again, code, held):
+    memory = Memory(SCHEMA)
+    insert = Operation(INSERT, "events", "Marta city Oslo")
+    for time, chunk in (first, again):
+        result = memory.apply(insert, time=time, chunk=chunk)
+    entry = memory.get("1")
+    assert result.code is code and (entry.timestamp, entry.source_chunk) == held and len(memory) == 1
 
 
 def test_going_back_frees_no_id_and_numbers_of_changes_grow_on():
