@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from memalpha.errors import InputError
@@ -18,6 +19,7 @@ _DAYS = ("%Y/%m/%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y")
 _MINUTES = ("%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y")  # LongMemEval, LoCoMo
 
 
+@lru_cache(maxsize=4096)
 def moment(text: str) -> datetime | None:
     """Return the begin of an ISO 8601 time (UTC if it names no offset), or None if it is none.
 

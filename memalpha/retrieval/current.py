@@ -12,22 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalpha.memory.memory import newer
+from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
 from memalpha.types import Entry
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
+NEAR = 0.1  # how much less a newer statement may score to fit a question about as well as an older one
+OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
+REPLACED = 0.3  # what it loses if that one fits as well and one of the two is a line: two entries were both meant
 FACT = 0.3  # least Dice coefficient of the words of a fact and of the line that says it
 _SPEAKER = ": "
 
 
-def outdated(entries: Sequence[Entry], cosines: NDArray[np.float32]) -> set[str]:
-    """Return the ids of the entries that resemble a newer one; ``cosines`` has shape (entries, entries)."""
-    old = set[str]()
-    for row, entry in enumerate(entries):
-        others = np.flatnonzero(cosines[row] >= ALIKE)
-        if any(newer(entries[other], entry) for other in others):
-            old.add(entry.id)
-    return old
+def losses(entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[np.float32]) -> list[float]:
+    """Return what each entry loses of its score to a newer one that resembles it; ``cosines``: (entries, entries)."""
+    lost = [0.0] * len(entries)
+    for row, other in np.argwhere(cosines >= ALIKE):
+        if newer(entries[other], entries[row]):
+            a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
+            fits = a_line and scores[other] >= scores[row] - NEAR
+            lost[row] = max(lost[row], REPLACED if fits else OUTDATED)
+    return lost
 
 
 def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> Entry | None:

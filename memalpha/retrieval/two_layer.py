@@ -18,7 +18,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.current import outdated
+from memalpha.retrieval.current import losses
 from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, tokenize, word_cosines
 from memalpha.types import Entry
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 Router = Callable[[str, Memory], list[str]]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
-BELOW = 0.07  # what a line of the archive loses (this and the next three: chosen on dialogues, SQuAD and written conversations)
+BELOW = 0.07  # what a line of the archive loses (this and the next: chosen on dialogues, SQuAD and written conversations)
 ASSISTANT, ANSWERS = "assistant: ", 0.1  # how a line of an assistant begins, and what it loses more: people tell, it answers
-OUTDATED = 0.15  # what an entry or line loses if a newer one says nearly the same
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
@@ -104,8 +103,8 @@ class TwoLayerRetriever:
         best = self._best(scores, max(2 * k, COMPARED))
         entries = [self._entries[key] for key, _ in best]
         cosines = self._dense.cosines(entries) if self._dense is not None else word_cosines([entry.content for entry in entries])
-        old = outdated(entries, cosines)
-        ranked = self._best({key: score - OUTDATED * (key in old) for key, score in best}, len(best))
+        lost = losses(entries, [weighed[key] for key, _ in best], cosines)
+        ranked = self._best({key: score - loss for (key, score), loss in zip(best, lost, strict=True)}, len(best))
         lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
         others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
         return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]

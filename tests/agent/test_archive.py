@@ -9,7 +9,7 @@ from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
 from memalpha.retrieval import RetrievalConfig, current
-from memalpha.retrieval.current import line_of, outdated
+from memalpha.retrieval.current import line_of, losses
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Chunk, Entry, Operation, OperationKind
@@ -160,19 +160,24 @@ def test_a_second_fact_of_the_same_kind_does_not_hide_the_first():
         assert [text.split()[-1] for text in lines] == ["Kim.", "Bo.", "Rex."] and len(hits) == 6
 
 
-def test_outdated_against_every_pair_by_hand():
-    entries = [Entry(str(i), "facts", text, time, chunk) for i, (text, time, chunk) in enumerate([
-        ("w b", "2024-01-01", 0), ("w c", "2024-01-02", 1), ("d e", None, 2), ("w b c", "2023-01-01", 3),
+def test_losses_against_every_pair_by_hand():
+    entries = [Entry(str(i), section, text, time, chunk) for i, (text, time, chunk, section) in enumerate([
+        ("w b", "2024-01-01", 0, "facts"), ("w c", "2024-01-02", 1, "facts"), ("d e", None, 2, "_archive"),
+        ("w b c", "2023-01-01", 3, "_archive"),
     ])]  # fmt: skip
     cosines = word_cosines([entry.content for entry in entries])
     expected = [[1, 0.5, 0, 2 / 6**0.5], [0.5, 1, 0, 2 / 6**0.5], [0, 0, 1, 0], [2 / 6**0.5, 2 / 6**0.5, 0, 1]]
-    assert cosines == pytest.approx(np.array(expected))
-    assert outdated(entries, cosines) == {"3"}  # .816 like two newer ones; the first two are not alike
-    assert outdated(entries, cosines + 0.1) == {"0", "3"}
+    assert cosines == pytest.approx(np.array(expected)) and word_cosines([]).shape == (0, 0)
+    # the last is older than the first two, .816 like each; the first two are .5 alike, and entries
+    assert losses(entries, [0.5, 0.5, 0.5, 0.5], cosines) == [0, 0, 0, 0.3]
+    assert losses(entries, [0.5, 0.5, 0.5, 0.59], cosines) == [0, 0, 0, 0.3]
+    assert losses(entries, [0.5, 0.5, 0.5, 0.7], cosines) == [0, 0, 0, 0.15]
+    assert losses(entries, [0.5, 0.5, 0.5, 0.7], cosines + 0.06) == [0.15, 0, 0, 0.15]
+    assert losses(entries, [0.5, 0.65, 0.5, 0.7], cosines) == [0, 0, 0, 0.3]
 
 
 def test_what_an_older_statement_loses():
-    rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, 0.6], "far": [0.28, -0.96]}
+    rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, 0.6], "near": [0.87, 0.493], "far": [0.28, -0.96]}
 
     class Table:
         dimension = 2
@@ -188,12 +193,15 @@ def test_what_an_older_statement_loses():
         retriever = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
         return {hit.entry.content: round(hit.score, 3) for hit in retriever.search("city?", 9)}
 
-    # old x new = .936, old x far = 0, new x far = -.352; a line loses .07, what is outdated .15
+    # old x new = .936, old x near = .973, old x far = 0; a line loses .07, what is outdated .15, what is replaced .3
     assert scores(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
+    assert scores(("old", 0), ("near", 1)) == {"near": 0.8, "old": 0.59}
+    assert scores(("old", 0), facts=[("near", 1)]) == {"near": 0.87, "old": 0.59}
+    assert scores(("near", 1), facts=[("old", 0)]) == {"near": 0.8, "old": 0.66}
     assert scores(("old", 0), ("far", 1)) == {"old": 0.89, "far": 0.21}
     assert scores(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
-    assert scores(("far", 2), facts=[("old", 0), ("new", 1)]) == {"old": 0.81, "new": 0.8, "far": 0.21}
-    assert scores(facts=[("old", 0), ("new", 1)]) == {"old": 0.96, "new": 0.8}  # nothing is archived
+    assert scores(("far", 2), facts=[("old", 0), ("near", 1)]) == {"old": 0.81, "near": 0.87, "far": 0.21}  # two entries
+    assert scores(facts=[("old", 0), ("near", 1)]) == {"old": 0.96, "near": 0.87}  # nothing is archived
 
 
 def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():

@@ -82,7 +82,7 @@ def test_records_hold_what_happened(agent):
     ]  # fmt: skip
     assert [[r.code.value for r in step.outcome.results] for step in rollout.steps] == [
         ["applied", "applied"],
-        ["applied", "duplicate", "applied", "unparsed"],
+        ["applied", "renewed", "applied", "unparsed"],
         ["applied", "unknown_id", "unparsed"],
         ["applied", "duplicate", "unknown_id", "unparsed"],
     ]
