@@ -99,6 +99,7 @@ class ResultCode(StrEnum):
     UNKNOWN_SECTION = "unknown_section"
     NOT_ALLOWED = "not_allowed"
     UNKNOWN_ID = "unknown_id"
+    OUTDATED = "outdated"  # the entry is of a later time than the text that would change it
     EMPTY = "empty"
     TOO_LONG = "too_long"
     SECTION_FULL = "section_full"

@@ -1,9 +1,9 @@
 """A structured memory in process: apply operations, snapshot and restore, count tokens.
 
 What always holds: a bad operation gives a failed result, never an exception; an id is never used twice; a write over a limit is
-refused; a duplicate in its section (same content, and same time if one is given) succeeds and changes nothing, but an entry that
-is said again later takes the new time and chunk; an update to what another entry of the section says deletes the updated one;
-``changes`` lists what was applied, so that indexes and logs can follow.
+refused, and so is a change by a text of an earlier date than the entry; a duplicate in its section (same content, and same time
+if one is given) succeeds and changes nothing, but an entry that is said again later takes the new time and chunk; an update to
+what another entry of the section says deletes the updated one; ``changes`` lists what was applied, so that indexes and logs follow.
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ class Memory:
             old = self._entries.get(section.name if kind is OperationKind.REPLACE else operation.entry_id or "")
             if kind is not OperationKind.REPLACE and (old is None or old.section != section.name):
                 return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
+        if old is not None and not operation.timestamp and later(old.timestamp, time):
+            return _refuse(operation, ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}")
         if kind is OperationKind.DELETE and old is not None:
             self._commit(Change(old, None))
             return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}", operation, old.id)

@@ -106,6 +106,18 @@ def test_a_fact_that_one_completion_writes_and_corrects_takes_no_line_away():
     assert archived(memory) == ["Marta: I live in Oslo."]
 
 
+@pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
+@pytest.mark.parametrize("written", [".", "= Marta city Rome\n> Marta city Oslo", "- Marta city Rome", "+ Marta city Oslo"])
+def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written):
+    step = make(retrieval=retrieval)
+    memory = step.new_memory()
+    step.apply(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), "+ Marta city Rome")
+    step.apply(memory, 1, Chunk("Marta: I live in Oslo.", "2023-03-05"), written)
+    hits = [hit.entry.content for hit in step.new_retriever(memory).search("Where does Marta live? In which city?", 5)]
+    assert archived(memory) == ["Marta: I live in Rome.", "Marta: I live in Oslo."]
+    assert "Rome" in hits[0] and any("Oslo" in hit for hit in hits[1:])
+
+
 ORDERS = [  # (time, chunk) of the newer one, and of the older one
     (("2024-05-01", 1), ("2023-03-05", 0)),
     (("2024-05-01", 0), ("2023-03-05", 1)),  # read earlier
