@@ -2,7 +2,8 @@
 
 As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option ``examples`` takes them from a file, as
 in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once, and never asked where it is an example (letter case
-ignored). Evidence: the chunks with an example of the label.
+ignored). Evidence: the chunks with an example of the label. Score: the share of right numbers, as Mem-alpha's
+``evaluate_agent_results.py`` counts them; of several boxes the last one counts, there the first, and "07" is 7.
 """
 
 from __future__ import annotations
