@@ -165,9 +165,6 @@ class _Hop(BaseModel):
     id: Scalar = ""
     type: Scalar = ""
 
-    def articles(self) -> dict[str, bool]:
-        raise NotImplementedError
-
 
 class _Hotpot(_Hop):
     context: list[tuple[Cleaned, list[Cleaned]]]
@@ -191,7 +188,7 @@ class _Musique(_Hop):
         return {f"{each.title}\n{each.paragraph_text}".strip(): each.is_supporting is True for each in self.paragraphs}
 
 
-def _multihop(name: str, model: type[_Hop]) -> Loader:
+def _multihop(name: str, model: type[_Hotpot] | type[_Musique]) -> Loader:
     def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
         def asked(row: Row) -> tuple[Question, dict[str, bool]] | None:
             data = checked(model, row.data, row.where)
