@@ -88,9 +88,9 @@ def test_locomo_scores_by_hand(question, answer, expected):
         "caresses caress ponies poni cats cat dies die flies fli feed feed agreed agre plastered plaster bled bled motoring motor",
         "sing sing conflated conflat troubled troubl sized size hopping hop falling fall hissing hiss filing file spied spi",
         "happy happi sky sky enjoy enjoy fly fli skies sky relational relat rational ration national nation conditional condit",
-        "valenci valenc digitizer digit radically radic formally formal vietnamization vietnam operator oper feudalism feudal hopefulness hope",
-        "sensibility sensibl carefully care geology geolog archaeology archaeolog triplicate triplic formative form goodness good",
-        "revival reviv replacement replac element element adoption adopt communism commun probate probat controlling control",
+        "valenci valenc digitizer digit radically radic formally formal vietnamization vietnam hopefulness hope",
+        "operator oper feudalism feudal sensibility sensibl carefully care geology geolog archaeology archaeolog",
+        "triplicate triplic goodness good revival reviv replacement replac element element adoption adopt communism commun probate probat controlling control",
         "rate rate roll roll news news howe howe exceed exceed dying die syzygy syzygi yes ye says say is is a a été été 2022 2022",
     ],
 )
