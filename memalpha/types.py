@@ -27,7 +27,7 @@ class Question:
     answers: tuple[str, ...]  # accepted answers; the metrics ``bound_all`` and ``keywords`` need all of them
     metric: str = "substring"  # a name in ``memalpha.qa.metrics.METRICS``
     kind: str = "single"  # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
-    subject: str | None = None  # who or what the answer must belong to
+    subject: str | None = None  # who or what the answer must belong to; for ``recall_at_5`` the file of all titles
     stale: tuple[str, ...] = ()  # earlier values that are now wrong
     evidence: tuple[int, ...] | None = None  # indices of the chunks that hold the answer; None if unknown
     id: str = ""  # unique inside its instance

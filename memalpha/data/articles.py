@@ -2,6 +2,10 @@
 
 **SQuAD** (arXiv 1606.05250, 1806.03822): distinct paragraphs in file order, in chunks of random length, as in arXiv 2509.25911.
 **HotpotQA** (arXiv 1809.09600), **MuSiQue** (arXiv 2108.00573): evidence articles of consecutive questions, packed likewise.
+
+Scores. All three by ``substring``, as Mem-alpha's ``evaluate_agent_results.py`` scores the first two; any accepted answer counts,
+there the first, and both sides are normalised as well. SQuAD with metric ``f1`` or ``exact_match`` has the numbers of its
+``evaluate-v1.1.py`` on the questions that are kept (unanswerable ones are not). HotpotQA's and MuSiQue's own F1 are not offered.
 """
 
 from __future__ import annotations
@@ -161,9 +165,6 @@ class _Hop(BaseModel):
     id: Scalar = ""
     type: Scalar = ""
 
-    def articles(self) -> dict[str, bool]:
-        raise NotImplementedError
-
 
 class _Hotpot(_Hop):
     context: list[tuple[Cleaned, list[Cleaned]]]
@@ -187,7 +188,7 @@ class _Musique(_Hop):
         return {f"{each.title}\n{each.paragraph_text}".strip(): each.is_supporting is True for each in self.paragraphs}
 
 
-def _multihop(name: str, model: type[_Hop]) -> Loader:
+def _multihop(name: str, model: type[_Hotpot] | type[_Musique]) -> Loader:
     def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
         def asked(row: Row) -> tuple[Question, dict[str, bool]] | None:
             data = checked(model, row.data, row.where)
@@ -235,10 +236,13 @@ def _multihop_instances(
         yield instance()
 
 
-_HOTPOT, _MUSIQUE = _multihop("hotpotqa", _Hotpot), _multihop("musique", _Musique)
-
 SOURCES = (
     Source("squad", "SQuAD 1.1 or 2.0, original or flattened JSON: paragraphs in chunks", load_squad, SquadOptions),
-    Source("hotpotqa", "HotpotQA, original JSON: evidence articles in chunks", _HOTPOT, MultihopOptions),
-    Source("musique", "MuSiQue, original JSON Lines: supporting paragraphs in chunks", _MUSIQUE, MultihopOptions),
+    Source("hotpotqa", "HotpotQA, original JSON: evidence articles in chunks", _multihop("hotpotqa", _Hotpot), MultihopOptions),
+    Source(
+        "musique",
+        "MuSiQue, original JSON Lines: supporting paragraphs in chunks",
+        _multihop("musique", _Musique),
+        MultihopOptions,
+    ),
 )

@@ -2,7 +2,8 @@
 
 As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option ``examples`` takes them from a file, as
 in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once, and never asked where it is an example (letter case
-ignored). Evidence: the chunks with an example of the label.
+ignored). Evidence: the chunks with an example of the label. Score: the share of right numbers, as Mem-alpha's
+``evaluate_agent_results.py`` counts them; of several boxes the last one counts, there the first, and "07" is 7.
 """
 
 from __future__ import annotations
@@ -54,11 +55,6 @@ def lines_of(pattern: str) -> Reader:
                 yield Row(where, match.groupdict() if match else SchemaError(f"{where} is {line!r:.60}", expected=f"/{pattern}/"))
 
     return read
-
-
-read_trec_coarse = lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)")
-read_trec_fine = lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)")
-read_pubmed = lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)")
 
 
 def read_parallel(source: str, split: str) -> Iterator[Row]:
@@ -289,12 +285,29 @@ class _Builder:
 
 
 _SETS = (
-    LabelledSet("trec_coarse", "TREC question types, 6 labels: lines of COARSE:fine sentence", read_trec_coarse, 390),
-    LabelledSet("trec_fine", "TREC, 50 labels: the same lines", read_trec_fine, 390, kind=lambda label: label.partition(":")[0]),
+    LabelledSet(
+        "trec_coarse",
+        "TREC question types, 6 labels: lines of COARSE:fine sentence",
+        lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)"),
+        390,
+    ),
+    LabelledSet(
+        "trec_fine",
+        "TREC, 50 labels: the same lines",
+        lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)"),
+        390,
+        kind=lambda label: label.partition(":")[0],
+    ),
     LabelledSet("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
     LabelledSet("clinc150", "CLINC150: data_full.json", read_clinc, 611, kind=lambda name: name if name == "oos" else "intent"),
     LabelledSet("hwu64", "HWU64: a folder of seq.in and label", read_parallel, 611, kind=lambda name: name.partition("_")[0]),
-    LabelledSet("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
+    LabelledSet(
+        "pubmed_rct",
+        "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence",
+        lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)"),
+        1676,
+        "Sample",
+    ),
     LabelledSet("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
 )
 SOURCES = tuple(Source(labelled.name, labelled.form, labelled, ClassificationOptions) for labelled in _SETS)

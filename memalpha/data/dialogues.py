@@ -3,6 +3,11 @@
 **LongMemEval** (arXiv 2410.10813): sessions by date, joined to chunks. Evidence: turns marked, else sessions. **LoCoMo** (arXiv
 2402.17753): a session a chunk, pictures as captions. **MSC** (arXiv 2107.07567; ``self_instruct``: 2310.08560): a session a chunk.
 **PerLTQA** (arXiv 2402.16288): a fictional person; profile, relations, then each event with its dialogues, as in arXiv 2509.25911.
+
+Scores. LongMemEval: a judge by question type, see ``memalpha.qa.judges.EndpointAnswerJudge``. LoCoMo: by category, as its
+``task_eval/evaluation.py``; category 5 is asked openly, not as a choice of two, and ``unknown`` counts too. MSC: F1 for personas
+(there perplexity), the judge for self-instruct (there ROUGE-L too). PerLTQA: Mem-alpha's ``evaluate_agent_results.py``, letter case
+aside and without blank parts (its authors ask a chat model).
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, Text
 from memalpha.data.wording import PERSONA, asked_on, iso_date, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
+from memalpha.qa.readers import UNKNOWN
 from memalpha.types import Chunk, Instance, Question
 from memalpha.units import cut
 
@@ -81,8 +87,9 @@ def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: To
 
 
 # ------------------------------------------------------------------------------------------------ LoCoMo
-KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
-"""Kind of each LoCoMo category but the fifth."""
+KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+"""Kind of each LoCoMo category."""
+_LOCOMO_METRICS: Mapping[int, str] = {1: "stemmed_list_f1", 5: "unmentioned"}  # stemmed_f1 for the others
 
 _SESSION = re.compile(r"session_0*([0-9]+)")
 _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
@@ -92,7 +99,7 @@ _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
 class LocomoOptions(TextOptions):
     """How LoCoMo becomes instances."""
 
-    metric: Metric = "f1"
+    adversarial: bool = False  # ask the questions of category 5 without an answer: what was never said
 
 
 class _LocomoTurn(BaseModel):
@@ -136,9 +143,15 @@ def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCo
         asked = checked(_LocomoQuestion, item, where)
         evidence = dialogue.evidence(_turn_names(str(asked.evidence)))
         result.notes["evidence that is not there"] += evidence is None
-        if asked.category == 5 or not asked.answer:
+        golds = asked.answer
+        if asked.category == 3:  # what follows ";" explains
+            golds = tuple(filter(None, (answer.partition(";")[0].strip() for answer in golds)))
+        if asked.category == 5 and (golds or options.adversarial):
+            golds = (*golds, UNKNOWN)
+        if not golds:
             return "adversarial, no gold answer" if asked.category == 5 else EMPTY_ANSWER
-        return Question(asked.question, asked.answer, options.metric, KINDS[asked.category], evidence=evidence)
+        metric = options.metric or _LOCOMO_METRICS.get(asked.category, "stemmed_f1")
+        return Question(asked.question, golds, metric, KINDS[asked.category], evidence=evidence)
 
     questions = read_questions(data.qa, place, result, question)
     return Instance(data.sample_id or f"locomo {place}", "locomo", dialogue.chunks, questions)
@@ -196,14 +209,7 @@ def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, r
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class PerltqaOptions(CommonOptions):
-    """How PerLTQA becomes instances."""
-
-    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
-
-
-def load_perltqa(source: str, options: PerltqaOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+def load_perltqa(source: str, options: TextOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
     asked = inputs.existing_file(source)
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
@@ -302,7 +308,7 @@ class _Memories(BaseModel):
             yield "\n".join(self.dialogues[name].lines()) or name, None, [f"event {name}"]
 
 
-def _perltqa(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
+def _perltqa(row: Row, memories: Mapping[str, Any], options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
     name, data = row.data
     asked = checked(_Person, data, row.where).questions()
     if name not in memories:
@@ -323,13 +329,13 @@ def _perltqa(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, cou
         evidence = made.evidence(keys)
         result.notes["evidence that is not there"] += evidence is None
         golds = ("; ".join(qa.anchors),) if qa.anchors else qa.answer
-        return Question(qa.question, golds, "parts", section, evidence=evidence)
+        return Question(qa.question, golds, options.metric or "parts", section, evidence=evidence)
 
     return Instance(name, "perltqa", made.chunks, read_questions(asked, row.where, result, question))
 
 
 SOURCES = (
-    Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, PerltqaOptions),
+    Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, TextOptions),
     Source("locomo", "LoCoMo, original JSON: conversations and their questions", by_row(_LocomoRow, _locomo), LocomoOptions),
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_Item, _longmemeval), LongMemEvalOptions),
     Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_MscRow, _msc), TextOptions),

@@ -1,8 +1,13 @@
-"""Texts with questions or summaries; docs/data.md has forms and departures.
+r"""Texts with questions or summaries; docs/data.md has forms and departures.
 
 **BookSum** (arXiv 2105.08209): a chapter with one summary question. **QMSum** (arXiv 2104.05938): a meeting with its queries.
 **MemoryAgentBench** (arXiv 2507.05257), **Mem-alpha's data** (arXiv 2509.25911): rows as on the Hub, whose lists may be JSON text;
 the metric is that of the row's source. **bAbI** (arXiv 1502.05698): each question is an instance with the sentences before it.
+
+Scores. MemoryAgentBench: the metric of its README and ``utils/eval_other_utils.py``, applied to the whole answer (there also to its
+first line); summaries by keywords (there by a chat model); labels also in ``\\boxed{}``. Mem-alpha's data, BookSum: its
+``evaluate_agent_results.py``; of several accepted answers each counts, there the first; no rubric for all that is judged. QMSum: F1
+(there ROUGE). bAbI: exact match; of several parts the share, where its authors count all or none.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Sour
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
+from memalpha.qa.titles import read_titles
 from memalpha.types import Chunk, Instance, Question
 from memalpha.units import cut
 
@@ -108,13 +114,14 @@ def _qmsum(data: _Meeting, place: str, options: SummaryOptions, count: TokenCoun
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
 METRIC_OF_PREFIX: Mapping[str, str] = {
-    "ruler_qa": "substring", "longmemeval": "judge", "eventqa": "substring", "icl_": "boxed", "recsys": "keywords",
+    "ruler_qa": "substring", "longmemeval": "judge", "eventqa": "substring", "icl_": "boxed", "recsys": "recall_at_5",
     "infbench_sum": "keywords", "detective": "exact_match", "factconsolidation": "substring",
     "squad": "substring", "hotpotqa": "substring", "perltqa": "parts", "lme_train": "judge", "pubmed-rct": "boxed",
-    "booksum": "keywords",
+    "booksum": "keywords", "ttl_train": "boxed",
 }  # fmt: skip
 """Metric by the beginning of a row's source: MemoryAgentBench's, which end with a size (``eventqa_65536``), and Mem-alpha's."""
 
+_RECOMMENDS = "recsys"  # how the sources begin whose answers are numbers of a table of titles
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
 
 
@@ -123,6 +130,7 @@ class MemoryAgentBenchOptions(TextOptions):
     """How MemoryAgentBench becomes instances."""
 
     split: str = "Accurate_Retrieval"  # split of the data set on the Hub
+    entities: str = ""  # the set's entity2id.json, without which its recommendations (recsys) cannot be scored
 
 
 class _About(BaseModel):
@@ -158,8 +166,10 @@ def _memoryagentbench(
     about, source, number = data.metadata, data.metadata.source, len(data.questions)
     if number != len(data.answers):
         raise SchemaError(f"{place} has {number} questions and {len(data.answers)} answers", expected="as many of both")
-    if not (metric := options.metric or metric_of(source)):
-        return _unknown(source, number, result)
+    metric = options.metric or metric_of(source)
+    if not metric or (source.startswith(_RECOMMENDS) and not options.entities):
+        return _unscored(source, number, result)
+    titles = read_titles(options.entities) if source.startswith(_RECOMMENDS) else None
     columns = [about.column(key, number) for key in ("question_types", "question_ids", "question_dates")]
 
     def question(item: Any, where: str) -> Question | str:
@@ -170,7 +180,13 @@ def _memoryagentbench(
             golds = keyphrases("\n".join(about.keypoints or golds))
         if not golds:
             return EMPTY_ANSWER
-        return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
+        text, kind = asked_on(asked.date, asked.question), asked.kind or _SIZE.sub("", source)
+        if titles is None:
+            return Question(text, golds, metric, kind, id=asked.id)
+        if not titles.keys() >= set(golds):
+            return "answer that is not in entities"
+        golds = tuple(titles[number] for number in golds)
+        return Question(text, golds, metric, kind, subject=options.entities, id=asked.id)
 
     questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), place, result, question)
     return Instance(f"{source} {place}", source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
@@ -186,10 +202,12 @@ def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
         raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")
 
 
-def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
+def _unscored(source: str, questions: int, result: LoadResult) -> Instance:
+    recommends = source.startswith(_RECOMMENDS)
     result.asked += questions
-    result.skipped["unknown source"] += questions
-    result.notes[f"source {source!r} has no metric; give option 'metric'"] += 1
+    result.skipped["recommendations without entities" if recommends else "unknown source"] += questions
+    option = "'entities' with the set's entity2id.json" if recommends else "'metric'"
+    result.notes[f"source {source!r} cannot be scored; give option {option}"] += 1
     return Instance(source, source, (Chunk(source),), ())
 
 
@@ -215,8 +233,9 @@ class _MemalphaQuestion(BaseModel):
 
 def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
-    if not (metric := options.metric or metric_of(source)):
-        return _unknown(source, len(given), result)
+    metric = options.metric or metric_of(source)
+    if not metric or source.startswith(_RECOMMENDS):
+        return _unscored(source, len(given), result)
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_MemalphaQuestion, item, where)
@@ -235,11 +254,10 @@ _SPLIT = re.compile(r"_(train|test|valid)(?=[_.]|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class BabiOptions(CommonOptions):
-    """How bAbI becomes instances."""
+class BabiOptions(TextOptions):
+    """How bAbI becomes instances; metric "" is exact_match, or keywords for answers with several parts."""
 
     chunk_tokens: PositiveInt = 64  # maximum tokens of a chunk
-    metric: Metric = ""  # metric of every question ("" = exact_match; keywords for answers with several parts)
 
 
 _Number = Annotated[int, Field(ge=0, lt=10**9)]
@@ -308,11 +326,15 @@ def _line(row: Row, number: int) -> _Line:
     return checked(_Line, {"number": match[1], "text": text, **asks}, row.where)
 
 
-_MEMORYAGENTBENCH = by_row(_Context, _memoryagentbench)
 SOURCES = (
     Source("babi", "bAbI tasks: numbered stories, one file or a folder of qa*.txt", load_babi, BabiOptions),
     Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_Chapter, _booksum), BooksumOptions),
     Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_Meeting, _qmsum), SummaryOptions),
-    Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", _MEMORYAGENTBENCH, MemoryAgentBenchOptions),
+    Source(
+        "memoryagentbench",
+        "MemoryAgentBench: Parquet, JSON, JSON Lines",
+        by_row(_Context, _memoryagentbench),
+        MemoryAgentBenchOptions,
+    ),
     Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_MemalphaRow, _memalpha), MemalphaOptions),
 )

@@ -1,8 +1,10 @@
 r"""Metrics: scores of one answer to one question in [0, 1], as pure functions listed in ``METRICS``.
 
-Sources: Mem-alpha (arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``; SQuAD (arXiv 1606.05250,
-section 6.1): ``exact_match``, ``f1``; the others are this project's. A metric never raises for an answer; InputError is for a
-question that it cannot score. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
+Sources: Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``): ``substring``, ``parts``, ``boxed``,
+``keywords``; SQuAD (its ``evaluate-v1.1.py``): ``exact_match``, ``f1``; LoCoMo (its ``task_eval/evaluation.py``): ``stemmed_f1``,
+``stemmed_list_f1``, ``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``): ``recall_at_5``; the others are this
+project's. docs/data.md lists how each differs from its source. A metric never raises for an answer; InputError is for a question
+that it cannot score. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from memalpha.errors import InputError
+from memalpha.qa.stemming import stem
+from memalpha.qa.titles import nearest, recommended
 from memalpha.types import Answer, Question
 
 Metric = Callable[[Question, Answer], float]
@@ -24,8 +28,10 @@ LABEL_METRICS = frozenset({"boxed", "label"})  # the answer is the number of a l
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+_LOCOMO_ARTICLES = re.compile(r"\b(a|an|the|and)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED = re.compile(r"\A\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
+_BARE = re.compile(r"\A\s*(?:answer:\s*)?[\"']?([0-9]{1,18})[\"']?\s*\Z", re.IGNORECASE)
 _LABELLED = re.compile(r"\blabel[\s:=#]{0,3}([+-]?[0-9]{1,18})(?![0-9])", re.IGNORECASE)
 _INTEGER = re.compile(r"(?<![\w.,])([+-]?[0-9]{1,18})(?!\w|[.,][0-9])")
 _LABEL = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
@@ -40,6 +46,8 @@ _NOTHING_KNOWN = (
     "has no", "have no",
 )  # fmt: skip
 """Phrases of a generated answer that mean "none"; so does an answer that begins with "no"."""
+
+_UNMENTIONED = ("not mentioned", "no information available")
 
 
 # ------------------------------------------------------------------------------------------------ text
@@ -93,15 +101,59 @@ def exact_match(question: Question, answer: Answer) -> float:
 
 def f1(question: Question, answer: Answer) -> float:
     """Harmonic mean of normalised word precision and recall, best over the accepted answers. Source: SQuAD."""
-    return max(overlap_f1(answer.text, gold) for gold in _golds(question))
+    given = normalise(answer.text).split()
+    return max(_f1(given, normalise(gold).split()) for gold in _golds(question))
 
 
-def overlap_f1(first: str, second: str) -> float:
-    """Return the F1 of two texts' normalised words, with multiplicity; 1 for two empty texts."""
-    left, right = Counter(normalise(first).split()), Counter(normalise(second).split())
-    if not left or not right:
-        return float(left == right)
-    return 2 * (left & right).total() / (left.total() + right.total())
+def _f1(left: Sequence[str], right: Sequence[str]) -> float:
+    common = Counter(left) & Counter(right)
+    return 2 * common.total() / max(1, len(left) + len(right))
+
+
+def stemmed_f1(question: Question, answer: Answer) -> float:
+    """F1 of word stems, without articles and "and", best over the accepted answers. Source: LoCoMo's categories 2 to 4."""
+    stems = _stems(answer.text)
+    return max(_f1(stems, _stems(gold)) for gold in _golds(question))
+
+
+def stemmed_list_f1(question: Question, answer: Answer) -> float:
+    """Mean over an accepted answer's parts, cut at commas, of the best F1 with a part of the answer; best over the answers.
+
+    Source: LoCoMo's category 1. F1 as in ``stemmed_f1``.
+    """
+    return max(_list_f1(answer.text.split(","), gold.split(",")) for gold in _golds(question))
+
+
+def _list_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
+    best = (max(_f1(_stems(part), _stems(gold)) for part in given) for gold in wanted)
+    return sum(best) / len(wanted)
+
+
+@lru_cache(maxsize=8192)
+def _stems(text: str) -> tuple[str, ...]:
+    lowered = text.lower().translate(_PUNCTUATION)
+    return tuple(map(stem, _LOCOMO_ARTICLES.sub(" ", lowered).split()))
+
+
+def unmentioned(question: Question, answer: Answer) -> float:
+    """1 if the answer has one of two phrases for what was never said, or equals an accepted answer. Source: LoCoMo's category 5.
+
+    There the two phrases alone count. The accepted answers are what this project's readers write instead, and the answer of
+    the few questions that have one.
+    """
+    text = answer.text.lower()
+    return float(any(phrase in text for phrase in _UNMENTIONED) or exact_match(question, answer))
+
+
+def recall_at_5(question: Question, answer: Answer) -> float:
+    """Share of the accepted titles among the first five lines of the answer. Source: MemoryAgentBench's recommendations.
+
+    A line counts as the nearest title of the table that the question's ``subject`` names (see ``memalpha.qa.titles``).
+    InputError if there is no such table.
+    """
+    titles = [nearest(line, question.subject or "") for line in recommended(answer.text)[:5]]
+    golds = _golds(question)
+    return sum(gold in titles for gold in golds) / len(golds)
 
 
 def parts(question: Question, answer: Answer) -> float:
@@ -120,8 +172,12 @@ def _share(golds: Iterable[str], text: str) -> float:
 
 
 def boxed(question: Question, answer: Answer) -> float:
-    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer. Source: the published classification sets."""
-    return float(_boxed(answer.text) in _labels(question))
+    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer; so is one that is all of the answer.
+
+    Source: the published classification sets. There the first box counts.
+    """
+    number = _number(_BARE, answer.text) if _boxed(answer.text) is None else _boxed(answer.text)
+    return float(number in _labels(question))
 
 
 def label(question: Question, answer: Answer) -> float:
@@ -163,7 +219,7 @@ def bound(question: Question, answer: Answer) -> float:
     Generated answer: it contains an accepted answer and no stale value.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
-    return float(any(contains(text, gold) for text in texts for gold in golds) and not _stale(question, texts))
+    return float(any(contains(text, gold) for text in texts for gold in golds) and not gives_stale(question, answer))
 
 
 def bound_all(question: Question, answer: Answer) -> float:
@@ -173,7 +229,7 @@ def bound_all(question: Question, answer: Answer) -> float:
     their number, in digits or as a word up to twenty.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
-    if _stale(question, texts):
+    if gives_stale(question, answer):
         return 0.0
     number = ((str(len(golds)),), *((name,) for name in _NUMBER_WORDS[len(golds) : len(golds) + 1]))
     counted = answer.passages is None and contains(question.text, "how many") and words(answer.text) in number
@@ -187,7 +243,7 @@ def absent(question: Question, answer: Answer) -> float:
     that it is not known, and gives no stale value.
     """
     texts = _about_subject(question, answer)
-    if _stale(question, texts):
+    if gives_stale(question, answer):
         return 0.0
     if answer.passages is not None:
         return float(bool(texts))
@@ -203,10 +259,7 @@ def _about_subject(question: Question, answer: Answer) -> list[str]:
 
 def gives_stale(question: Question, answer: Answer) -> bool:
     """Whether an answer gives a stale value (in passages: beside the subject, if there is one)."""
-    return _stale(question, _about_subject(question, answer))
-
-
-def _stale(question: Question, texts: list[str]) -> bool:
+    texts = _about_subject(question, answer)
     return any(_gives(text, stale, question.answers) for text in texts for stale in question.stale)
 
 
@@ -224,8 +277,12 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
 
 # ------------------------------------------------------------------------------------------------ the table
 METRICS: dict[str, Metric] = {
-    metric.__name__: metric for metric in (substring, exact_match, f1, parts, boxed, label, keywords, bound, bound_all, absent)
-}
+    metric.__name__: metric
+    for metric in (
+        substring, exact_match, f1, stemmed_f1, stemmed_list_f1, unmentioned, recall_at_5, parts, boxed, label, keywords,
+        bound, bound_all, absent,
+    )
+}  # fmt: skip
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:

@@ -23,7 +23,9 @@ from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.types import Instance, Question
 from memalpha.units import sentences
 
-ANSWERED = frozenset({"substring", "exact_match", "f1", "parts", "bound", "bound_all", "absent"})
+ANSWERED = frozenset({
+    "substring", "exact_match", "f1", "stemmed_f1", "stemmed_list_f1", "parts", "bound", "bound_all", "absent",
+})  # fmt: skip
 """Metrics whose accepted answers are what a reader should write."""
 _ALL = 1000  # passages that are looked through for one with the answer
 

@@ -80,10 +80,34 @@ def test_locomo(tmp_path):
         Chunk("[Session 2, 2023-06-02T09:05]\nBen: I sold the boat.", "2023-06-02T09:05"),
     )
     assert instance.questions == (
-        Question("What did Ada adopt?", ("a goat",), "f1", "single-hop", evidence=(0,), id="0"),
-        Question("When was that?", ("2023",), "f1", "temporal", evidence=(0, 1), id="1"),
+        Question("What did Ada adopt?", ("a goat",), "stemmed_f1", "single-hop", evidence=(0,), id="0"),
+        Question("When was that?", ("2023",), "stemmed_f1", "temporal", evidence=(0, 1), id="1"),
     )
     assert (instance.id, result.skipped) == ("conv-1", {"adversarial, no gold answer": 1})
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({"answer": "Likely no; she prefers people", "category": 3}, ("stemmed_f1", "open-domain", ("Likely no",))),
+        ({"answer": " Yes;no;maybe", "category": 3}, ("stemmed_f1", "open-domain", ("Yes",))),
+        ({"answer": "tea; coffee", "category": 4}, ("stemmed_f1", "single-hop", ("tea; coffee",))),
+        ({"answer": "tea, milk; rum", "category": 1}, ("stemmed_list_f1", "multi-hop", ("tea, milk; rum",))),
+        ({"answer": "No", "adversarial_answer": "Yes", "category": 5}, ("unmentioned", "adversarial", ("No", "unknown"))),
+        ({"answer": "; explained", "category": 3}, "empty answer"),
+        ({"adversarial_answer": "Yes", "category": 5}, "adversarial, no gold answer"),
+    ],
+)
+def test_locomo_answers_and_metrics_by_category(tmp_path, asked, wanted):
+    rows = [{"question": "first?", "answer": "a", "category": 4}, {"question": "q?", **asked}]
+    (instance,), result = load("locomo", write(tmp_path / "locomo.json", [locomo_sample(qa=rows)]))
+    if isinstance(wanted, str):
+        assert (len(instance.questions), result.skipped) == (1, {wanted: 1})
+    else:
+        assert [(q.metric, q.kind, q.answers) for q in instance.questions[1:]] == [wanted]
+    (judged,), _ = load("locomo", write(tmp_path / "locomo.json", [locomo_sample(qa=rows)]), metric="judge", adversarial=True)
+    assert {q.metric for q in judged.questions} == {"judge"}
+    assert len(judged.questions) == (1 if wanted == "empty answer" else 2)
 
 
 def test_locomo_evidence_with_zeros_or_as_a_text(tmp_path):
@@ -98,12 +122,14 @@ def test_real_locomo(real):
     data = json.loads(real("locomo/locomo_first2.json").read_text())
     instances, result = load("locomo", real("locomo/locomo_first2.json"))
     assert result.asked == sum(len(sample["qa"]) for sample in data) == 304
-    assert result.skipped == {"adversarial, no gold answer": sum(q["category"] == 5 for s in data for q in s["qa"])}
+    assert result.skipped == {"adversarial, no gold answer": 71 - 2}  # two have the answer "No"
     for sample, instance in zip(data, instances, strict=True):
         turns = {t["dia_id"]: t["text"] for k, v in sample["conversation"].items() if isinstance(v, list) for t in v}
-        golds = [q for q in sample["qa"] if q["category"] != 5]
+        golds = [q for q in sample["qa"] if "answer" in q]
         for given_, question in zip(golds, instance.questions, strict=True):
-            assert question.answers == (str(given_["answer"]).strip(),)
+            before, _, explained = str(given_["answer"]).partition(";")
+            wanted = (before.strip(),) if given_["category"] == 3 or not explained else (str(given_["answer"]),)
+            assert question.answers == (wanted if given_["category"] != 5 else ("No", "unknown"))
             held = "\n".join(instance.chunks[i].text for i in question.evidence or ())
             assert all(turns[name] in held for name in given_["evidence"] if name in turns)
 

@@ -76,7 +76,6 @@ def test_real_qmsum(real):
         ("longmemeval_s*", "judge", ["a"], ("a",)),
         ("eventqa_65536", "substring", "a", ("a",)),
         ("icl_trec_fine_6400shot_balance", "boxed", ["12"], ("12",)),
-        ("recsys_redial_full", "keywords", [7, 9], ("7", "9")),
         ("infbench_sum_eng_shots2", "keywords", ["Then Queen Mab meets Oberon."], ("Queen Mab", "Oberon")),
         ("detective_qa", "exact_match", ["A. the cook"], ("A. the cook",)),
         ("factconsolidation_mh_6k", "substring", ["a"], ("a",)),

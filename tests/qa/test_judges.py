@@ -193,6 +193,39 @@ def client(chat_server):
 
 
 QUESTION = Question("Where?", ("Oslo",), "judge")
+SAME = "says what an accepted answer says"
+
+
+@pytest.mark.parametrize(
+    ("kind", "id", "words", "not_words"),
+    [
+        ("single-session-user", "1", (SAME, "all the steps", "only a part"), ("too high",)),
+        ("single-session-assistant", "1", (SAME,), ("too high",)),
+        ("multi-session", "1", (SAME,), ("too high",)),
+        ("recall", "1", (SAME,), ("too high",)),  # of another set
+        ("temporal-reasoning", "1", (SAME, "days, weeks or months may be one too high or too low"), ("no answer",)),
+        ("knowledge-update", "1", ("what holds now", "Older values"), (SAME,)),
+        ("single-session-preference", "1", ("known of the user", "leave points out"), (SAME,)),
+        ("abstention", "1", ("has no answer", "unknown or was never said"), (SAME,)),
+        ("adversarial", "1", ("has no answer",), (SAME,)),
+        ("temporal-reasoning", "gpt4_1_abs", ("has no answer",), (SAME, "too high")),
+        ("multi-session", "x_abs#2", ("has no answer",), (SAME,)),  # a repeated id that was numbered
+        ("multi-session", "x_absent", (SAME,), ("has no answer",)),
+    ],
+)
+def test_the_answer_judge_is_told_the_criterion_of_the_kind(chat_server, client, kind, id, words, not_words):
+    chat_server.reply = lambda body: "yes" if told(body)["question"] == "Where?" else "no"
+    other = Question("Who?", ("Ann",), "judge", "single-session-user", id="0")
+    question = Question("Where?", ("Oslo",), "judge", kind, id=id)
+    assert EndpointAnswerJudge(client).judge([AnswerRequest(other, Answer("Bo")), AnswerRequest(question, Answer("Rome"))]) == [
+        False,
+        True,
+    ]
+    bodies = {told(body)["question"]: body for body in chat_server.bodies}
+    system = bodies["Where?"]["messages"][0]["content"]
+    assert [word for word in words if word not in system] == [] and [word for word in not_words if word in system] == []
+    assert told(bodies["Where?"]) == {"question": "Where?", "accepted_answers": ["Oslo"], "given_answer": "Rome"}
+    assert SAME in bodies["Who?"]["messages"][0]["content"]  # each of a batch is told its own
 
 
 def answers(*texts: str) -> list[AnswerRequest]:

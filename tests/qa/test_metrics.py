@@ -72,6 +72,11 @@ def test_normalise(text, expected):
         (ask("boxed", "7"), r"\boxed{7} \boxed{seven}", 0),
         (ask("boxed", "12", "07"), r"\boxed{7}", 1),
         (ask("boxed", "7"), r"\boxed{" + "7" * 5000 + "}", 0),
+        (ask("boxed", "7"), ' "7" ', 1),  # the published scorers take a bare number too, and what follows "Answer:"
+        (ask("boxed", "7"), "Answer: 7", 1),
+        (ask("boxed", "7"), "label: 7", 0),
+        (ask("boxed", "7"), "7.", 0),
+        (ask("boxed", "7"), r"7, no: \boxed{3}", 0),
     ],
 )
 def test_published_metrics(question, answer, expected):
@@ -180,7 +185,7 @@ TEXT = st.text() | st.sampled_from([r"\boxed{", r"\boxed{3", "Marta Oslo", "two"
 
 
 @given(
-    st.sampled_from(sorted(METRICS)),
+    st.sampled_from(sorted(METRICS.keys() - {"recall_at_5"})),  # needs a table of titles
     st.lists(st.text().filter(str.strip), min_size=1, max_size=3),
     st.lists(st.text(), max_size=3),
     TEXT,
@@ -197,12 +202,21 @@ def test_every_metric_is_total_and_stays_in_the_unit_interval(metric, golds, sta
 @pytest.mark.parametrize("text", ["a" * 200_000, "the " * 50_000, r"\boxed{" * 30_000, "tea green " * 20_000])
 def test_long_answers_are_quick(text):
     start = time.process_time()
-    for metric in METRICS:
+    for metric in METRICS.keys() - {"recall_at_5"}:
         score(ask(metric, "3" if metric in LABEL_METRICS else "green tea", subject="Marta", stale=("tea",)), Answer(text, (text,)))
     assert time.process_time() - start < 2
 
 
-UNFIT = [ask("bleu", "x"), ask("judge", "x"), ask("boxed", "seven"), ask("label", "8", "seven"), ask("f1"), ask("f1", "x", "  ")]
+UNFIT = [
+    ask("recall_at_5", "x"),
+    ask("recall_at_5", "x", subject="no/table.json"),
+    ask("bleu", "x"),
+    ask("judge", "x"),
+    ask("boxed", "seven"),
+    ask("label", "8", "seven"),
+    ask("f1"),
+    ask("f1", "x", "  "),
+]
 
 
 @pytest.mark.parametrize("question", UNFIT)
