@@ -210,6 +210,16 @@ def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tup
     return "".join([*pieces, text[end:]]), open_at
 
 
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Return the text of a completion without special tokens, those that mark thinking aside."""
+    special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    marks = {i for i, name in special.items() if re.search("think|thought|channel|message|inner_", name, re.IGNORECASE)}
+    if marks.isdisjoint(ids):
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    shown = [token for token in ids if token in marks or token not in special]
+    return str(tokenizer.decode(shown, skip_special_tokens=False))
+
+
 def opens_thinking(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template opens the thinking in the prompt, so that completions begin inside it."""
     prompt = render_chat(tokenizer, [{"role": "user", "content": slot("asked")}])

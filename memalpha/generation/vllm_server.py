@@ -19,6 +19,7 @@ from pydantic import AliasPath, BaseModel, FailFast, Field
 
 from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling
 
 _ROUNDING = 1e-3  # by which a log-probability may exceed 0
@@ -53,7 +54,7 @@ class _Tokens(ChatClient):
         problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
         if problem:
             raise Transient(f"the reply has {problem}")
-        text = self.tokenizer.decode(drawn.ids, skip_special_tokens=True)
+        text = decoded(self.tokenizer, drawn.ids)
         return Completion(tuple(drawn.ids), text, STOPS[drawn.finish_reason], tuple(drawn.logprobs))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from memalpha.errors import ServiceError
 from memalpha.generation.vllm_server import token_problem
+from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class TRLGenerator:
             if problem:
                 raise ServiceError(f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
         ends = (StopReason.LENGTH, StopReason.END)
-        texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = [decoded(trainer._tokenizer, row) for row in ids]
         return [
             Completion(tuple(ids[i]), texts[i], ends[ids[i][-1] in trainer.eos_token_ids], tuple(logprobs[i]) if logprobs else None)
             for i in range(len(prompts))
