@@ -116,7 +116,7 @@ class ChatClient(Options):
 
         with start_blocking_portal() as portal:
             try:
-                return portal.call(self._call, route, body)
+                return bytes(portal.call(self._call, route, body))
             except Transient as failure:
                 raise ServiceError(f"{self._url(route)}: {failure}") from failure
 

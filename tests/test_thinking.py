@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -71,7 +72,8 @@ def test_every_form_of_thinking_is_separated(marks):
         (f"{opening}{closing}Oslo", "Oslo"), (f"{opening}a{opening}b{closing}c{closing}Oslo", "Oslo"),
         (f"{opening}I end with {closing} and then answer.{closing}Oslo", "Oslo"),
     ):  # fmt: skip
-        assert content_of(text) == (said, None)
+        spoken, open_at = content_of(text)
+        assert (" ".join(spoken.split()), open_at) == (said, None)
         blanked, open_at = content_of(text, in_place=True)
         assert len(blanked) == len(text) and "".join(blanked.split()) == "".join(said.split()) and open_at is None
     assert content_of(f"Well. {opening}Rome") == ("Well. ", 6)
@@ -94,12 +96,11 @@ def test_the_tags_of_an_answer_go_with_the_thinking(wrapped):
     assert content_of(f"<think>Rome</think>{wrapped}")[0].strip() == "Oslo"
 
 
-@given(st.text(alphabet=st.sampled_from([*"ab<>/[]◁▷|{}`+- \n", "think", "<tool_call>", "</tool_call>", "answer"])))
-def test_text_without_thinking_is_not_touched(text):
+@given(st.lists(st.sampled_from([*"ab<>/[]◁▷|{}`+- \n", "think", "<think>", "</think>", "<tool_call>", "</tool_call>", "answer"])))
+def test_text_without_thinking_is_not_touched(pieces):
+    text = "".join(pieces)
     spoken, open_at = content_of(text)
-    if not any(
-        mark in text for mark in ("<think>", "</think>", "[think]", "[/think]", "◁think▷", "◁/think▷", "<think ", "</think ")
-    ):
+    if not re.search(r"[<\[◁]/?think", text):
         assert (spoken, open_at) == (text, None)
     blanked, again = content_of(text, in_place=True, lines=True)
     assert len(blanked) == len(text) and (again is None or 0 <= again < len(text))
@@ -227,7 +228,8 @@ def test_an_endpoint_reader_is_scored_by_its_answer_and_masked_without_a_whole_o
     [
         (completion("<think>no?</think> yes"), True), (completion("yes", reasoning_content="no"), True),
         (completion("<think>yes</think>No."), False), (completion("yes", "length"), None),
-        (completion("<think>yes", "length"), None), (completion("<think>yes</think>"), None), (completion(None, "length", reasoning="yes"), None),
+        (completion("<think>yes", "length"), None), (completion("<think>yes</think>"), None),
+        (completion(None, "length", reasoning="yes"), None),
     ],
 )  # fmt: skip
 def test_a_judge_says_yes_or_no_after_its_thinking_or_cannot_tell(chat_server, reply, verdict):
