@@ -31,10 +31,10 @@ class _Codec:
         before = THINK if self.begins_thinking else ""
         content, open_at = content_of(before + text, in_place=True, lines=self.reads_lines)
         parsed = self._parse(content[len(before) :], cut_off)
-        if open_at is None:
-            return parsed
-        error = CallError("the thinking never ends", max(0, open_at - len(before)), len(text))
-        return ParsedCompletion(parsed.calls, (*parsed.errors, error))
+        if open_at is not None:
+            error = CallError("the thinking never ends", max(0, open_at - len(before)), len(text))
+            return ParsedCompletion(parsed.calls, (*parsed.errors, error))
+        return parsed
 
     def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
         raise NotImplementedError

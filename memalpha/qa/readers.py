@@ -74,19 +74,16 @@ class ModelReader(_BudgetedReader):
         self._generate = generate
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer per request; PartialServiceError if one only thought; ServiceError if the number of replies differs."""
+        """Return one answer per request; PartialServiceError if one only thought."""
         replies = self._generate(self.messages(requests)) if requests else []
-        if len(replies) != len(requests):
-            raise ServiceError(f"the reader's model gave {len(replies)} replies to {len(requests)} questions")
         return whole([_answer_of(reply) for reply in replies])
 
 
 def _answer_of(reply: str) -> Answer | ServiceError:
     text, open_at = content_of(reply)
-    if open_at is None:
-        return Answer(text.strip())
-    fix = "a model whose template takes enable_thinking, or a larger max_new_tokens"
-    return ServiceError(f"the reader's model did not end its thinking: {reply[:200]!r}", fix=fix)
+    if open_at is not None:
+        return ServiceError(f"the reader's model did not end its thinking: {reply[:200]!r}", fix="raise max_new_tokens")
+    return Answer(text.strip())
 
 
 class EndpointReader(_BudgetedReader):
@@ -112,7 +109,7 @@ class EndpointReader(_BudgetedReader):
         if isinstance(reply, ServiceError):
             return reply
         text = reply.text.strip()
-        if reply.cut_off:
-            fix = "raise max_tokens (extra fields of the request), or switch the model's thinking off"
-            return ServiceError(f"the answer of {self._client.model} was cut off by the limit of tokens: {text[:200]!r}", fix=fix)
-        return Answer(text) if text else ServiceError(f"{self._client.model} thought and gave no answer")
+        if reply.cut_off or not text:
+            said = f"the answer of {self._client.model} is empty or was cut off by the limit of tokens: {text[:200]!r}"
+            return ServiceError(said, fix="raise max_tokens, or switch thinking off (extra fields of the request)")
+        return Answer(text)
