@@ -1,8 +1,8 @@
 """A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
-A reply is a completion or an error. Timeouts, lost connections, 408, 429, 5xx and malformed replies are retried with backoff, not
-before ``Retry-After``; at last they are a ServiceError. 401, 403, 404 and redirects raise InputError. The key comes from an
-environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
+A reply is a completion or an error. Timeouts, lost connections, 408, 429, 5xx and malformed or huge replies are retried with
+backoff, not before ``Retry-After``; at last they are a ServiceError. 401, 403, 404 and redirects raise InputError. The key comes
+from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from memalpha.config import Options
-from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.errors import InputError, PartialServiceError, ServiceError, whole
+from memalpha.text import content_of
 from memalpha.types import Completion, Message, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 _RETRIED = {408, 429}
 _WRONG_SETUP = {401: "the server does not accept the key", 403: "the key may not use this model", 404: "no such model or URL"}
 STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
+Finish = Annotated[Literal["stop", "length"], Field(validation_alias=AliasPath("choices", 0, "finish_reason"))]
+_Shape = TypeVar("_Shape", bound=BaseModel)
 _SHOWN = 300  # characters of a server's message that an error shows
 _MAX_BODY = 2**24  # longest reply in bytes
 _WARN_EVERY = 10.0  # seconds between warnings about one server
@@ -94,63 +97,64 @@ class ChatClient(Options):
         key = os.environ.get(self.api_key_env, "").strip()
         if not key.isascii() or not key.isprintable():
             raise InputError(f"the value of ${self.api_key_env} is no key", expected="printable ASCII characters")
-        self._key, self._headers = key, {"Authorization": f"Bearer {key}"} if key else {}
+        self._key, self._headers = key, {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
-    @property
-    def url(self) -> str:
-        """URL of the requests."""
-        return f"{self.base_url.rstrip('/')}/{self.route}"
+    def _url(self, route: str) -> str:
+        return f"{self.base_url.rstrip('/')}/{route}"
 
-    def call(self, route: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send one request of JSON (GET without a ``body``), without retries; return the reply. ServiceError for any failure."""
+    def _http(self) -> Any:
         import httpx2
 
-        url = f"{self.base_url.rstrip('/')}/{route}"
-        try:
-            with httpx2.Client(headers=self._headers, timeout=self.timeout) as http:
-                reply = http.request("GET" if body is None else "POST", url, json=body)
-            if reply.status_code != 200:
-                raise ServiceError(f"{url}: HTTP {reply.status_code}: {_said(reply.content)}")
-            return reply.json() if reply.headers.get("content-type", "").startswith("application/json") else reply.text
-        except (OSError, ValueError, httpx2.HTTPError) as error:
-            raise ServiceError(f"{url}: {type(error).__name__}: {error}") from error
+        return httpx2.AsyncClient(headers=self._headers, timeout=None)
 
-    def complete(self, messages: Sequence[Message], sampling: Sampling, *, may_be_empty: bool = False) -> Completion:
+    def call(self, route: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """Send one request (GET without a ``body``), without retries; return the reply.
+
+        InputError as in ``complete_many``; ServiceError for any other failure.
+        """
+        from anyio.from_thread import start_blocking_portal
+
+        with start_blocking_portal() as portal:
+            try:
+                return bytes(portal.call(self._call, route, body))
+            except Transient as failure:
+                raise ServiceError(f"{self._url(route)}: {failure}") from failure
+
+    async def _call(self, route: str, body: Mapping[str, Any] | None) -> bytes:
+        async with self._http() as http:
+            return await self._fetch(http, route, body)
+
+    def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """Return one reply, without ``ids``; errors as in ``complete_many``, but with the request's own ServiceError."""
         try:
-            return self.complete_many([messages], sampling, may_be_empty=may_be_empty)[0]
+            return self.complete_many([messages], sampling)[0]
         except PartialServiceError as error:
             raise error.outcomes[0] from error
 
-    def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling, *, may_be_empty: bool = False) -> list[Completion]:
-        """Return one reply per request, in order; the seed grows by one per request.
+    def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Completion]:
+        """Return one reply per request, in order, without its thinking; the seed grows by one per request.
 
-        PartialServiceError with the other replies if one failed; InputError if key, model or URL are refused. After ``max(8, 2 *
-        concurrency)`` failures in a row the server counts as down. ``may_be_empty`` allows a reply without text.
+        PartialServiceError with the other replies if one failed, is empty without thinking, or never ended it; InputError if key,
+        model or URL are refused. After ``max(8, 2 * concurrency)`` failures in a row the server counts as down.
         """
         from anyio.from_thread import start_blocking_portal
 
         if not batch:
             return []
         with start_blocking_portal() as portal:  # own thread and loop: works in a notebook
-            outcomes: list[Any] = portal.call(self._complete_all, batch, sampling, may_be_empty)
-        if any(isinstance(outcome, ServiceError) for outcome in outcomes):
-            raise PartialServiceError(outcomes)
-        return outcomes
+            return whole(portal.call(self._complete_all, batch, sampling))
 
-    async def _complete_all(self, batch: Sequence[Sequence[Any]], sampling: Sampling, may_be_empty: bool) -> list[Any]:
-        import httpx2
-
+    async def _complete_all(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Any]:
         outcomes: dict[int, Completion | ServiceError] = {}
         waiting = random.Random(len(batch)).sample(range(len(batch)), len(batch))
         down, in_a_row = max(8, 2 * self.concurrency), 0
 
-        async def work(http: httpx2.AsyncClient) -> None:
+        async def work(http: Any) -> None:
             nonlocal in_a_row
             while waiting:
                 index = waiting.pop(0)
                 try:
-                    outcomes[index] = await self._with_retries(http, self._body(batch[index], sampling, index), may_be_empty)
+                    outcomes[index] = await self._with_retries(http, self._body(batch[index], sampling, index))
                     in_a_row = 0
                 except ServiceError as error:
                     outcomes[index] = error
@@ -161,7 +165,7 @@ class ChatClient(Options):
                         outcomes.update(dict.fromkeys(waiting, unsent))
                         waiting.clear()
 
-        async with httpx2.AsyncClient(headers=self._headers, timeout=None) as http:
+        async with self._http() as http:
             workers = [asyncio.create_task(work(http)) for _ in range(min(self.concurrency, len(batch)))]
             try:
                 await asyncio.gather(*workers)
@@ -170,19 +174,19 @@ class ChatClient(Options):
                     worker.cancel()
         return [outcomes[index] for index in range(len(batch))]
 
-    async def _with_retries(self, http: Any, body: dict[str, Any], may_be_empty: bool) -> Completion:
+    async def _with_retries(self, http: Any, body: dict[str, Any]) -> Completion:
         for attempt in range(self.retries + 1):
             try:
-                return await self._attempt(http, body, may_be_empty)
+                return self._parse(await self._fetch(http, self.route, body), body)
             except Transient as failure:
                 step = min(self.max_wait, self.backoff * 2.0 ** min(attempt, 64))
                 wait = max(step * random.Random().uniform(0.5, 1.0), failure.retry_after)
                 if attempt == self.retries or wait > self.max_wait:
                     asks = f"; it asks to wait {wait:.0f} s" if wait > self.max_wait else ""
-                    raise ServiceError(f"{self.url}: {failure} (after {attempt + 1} attempts{asks})") from failure
+                    raise ServiceError(f"{self._url(self.route)}: {failure} (after {attempt + 1} attempts{asks})") from failure
                 if time.monotonic() >= self._quiet_until:
                     self._quiet_until = time.monotonic() + _WARN_EVERY
-                    logger.warning("%s: %s; attempt %d follows in %.1f s", self.url, failure, attempt + 2, wait)
+                    logger.warning("%s: %s; attempt %d follows in %.1f s", self._url(self.route), failure, attempt + 2, wait)
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -194,14 +198,16 @@ class ChatClient(Options):
         body |= {"seed": sampling.seed + index} if sampling.seed is not None else {}
         return body | self.extra
 
-    async def _attempt(self, http: Any, body: dict[str, Any], may_be_empty: bool) -> Completion:
+    async def _fetch(self, http: Any, route: str, body: Mapping[str, Any] | None) -> bytes:
+        """Send one request in at most ``timeout`` seconds; the bytes of a reply of status 200."""
         import httpx2
 
+        method, url = "GET" if body is None else "POST", self._url(route)
         status, headers, raw = 0, httpx2.Headers(), b""
         try:
-            async with asyncio.timeout(self.timeout), http.stream("POST", self.url, json=body) as response:
+            async with asyncio.timeout(self.timeout), http.stream(method, url, json=body) as response:
                 status, headers = response.status_code, response.headers
-                async for piece in response.aiter_bytes():
+                async for piece in response.aiter_raw():  # not unpacked: a few bytes could become gigabytes
                     raw += piece
                     if len(raw) > _MAX_BODY:
                         raise Transient(f"the reply is longer than {_MAX_BODY} bytes")
@@ -214,7 +220,7 @@ class ChatClient(Options):
         if self._key:
             raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
         if status == 200:
-            return self._parse(raw, may_be_empty)
+            return raw
         said = f"HTTP {status}: {_said(raw)}"
         if status in _RETRIED or status >= 500:
             passing = Transient(said)
@@ -223,19 +229,41 @@ class ChatClient(Options):
             raise passing
         if status in _WRONG_SETUP or status < 400:
             why = _WRONG_SETUP.get(status, "it redirects")
-            raise InputError(f"{self.url} (model {self.model!r}): {said}: {why}", fix=f"check these and ${self.api_key_env}")
-        raise ServiceError(f"{self.url}: {said}")
+            raise InputError(f"{url} (model {self.model!r}): {said}: {why}", fix=f"check these and ${self.api_key_env}")
+        raise ServiceError(f"{url}: {said}")
 
-    def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
-        try:
-            choice = json.loads(raw)["choices"][0]
-            text, stop = choice["message"]["content"], STOPS[choice["finish_reason"]]
-            text.encode()  # fails for a lone surrogate
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise Transient(f"the reply is no finished chat completion ({type(error).__name__}): {_said(raw)!r}") from error
-        if not may_be_empty and not text.strip():
-            raise Transient(f"the reply is empty (finish_reason {choice['finish_reason']!r})")
+    def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
+        reply = read_json(_Chat, raw)
+        written = reply.content or ""
+        if not isinstance(written, str):
+            written = "".join(str(part.get("text", "")) for part in written if isinstance(part, dict))
+        text, open_at = content_of(written)
+        stop = STOPS[reply.finish_reason]
+        thought = bool(reply.reasoning) or text != written
+        if not text.strip() and not thought:
+            raise Transient(f"the reply is empty (finish_reason {reply.finish_reason!r})")
+        if open_at is not None or (not text.strip() and stop is StopReason.LENGTH):
+            what = f"{self._url(self.route)}: {self.model} did not end its thinking in {body['max_tokens']} tokens"
+            raise ServiceError(what, fix="switch its thinking off, or raise max_tokens (extra fields of the request)")
         return Completion((), text, stop)
+
+
+class _Chat(BaseModel):
+    content: str | list[Any] | None = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
+    finish_reason: Finish
+    reasoning: Any = Field(None, validation_alias=AliasChoices(
+        AliasPath("choices", 0, "message", "reasoning_content"), AliasPath("choices", 0, "message", "reasoning")
+    ))  # fmt: skip
+
+
+def read_json(shape: type[_Shape], raw: bytes) -> _Shape:
+    """Read the fields of a reply; Transient if one is missing or of another type."""
+    try:
+        return shape.model_validate_json(raw, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Transient(f"the reply is not as expected ({where} {first['msg']}): {_said(raw)!r}") from None
 
 
 def _said(raw: bytes) -> str:

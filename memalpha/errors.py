@@ -53,6 +53,13 @@ class PartialServiceError(ServiceError):
         super().__init__(f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}")
 
 
+def whole(outcomes: Sequence[Any]) -> list[Any]:
+    """Return the outcomes of a batch; PartialServiceError if one is a ServiceError."""
+    if any(isinstance(outcome, ServiceError) for outcome in outcomes):
+        raise PartialServiceError(outcomes)
+    return list(outcomes)
+
+
 class JournalError(MemAlphaError):
     """A durable store cannot do what was asked."""
 

@@ -2,7 +2,8 @@
 
 Text from data never becomes a special token, nor an added token with structure (``<tool_call>``). A template is rendered once with
 slots; its parts and the texts are tokenised separately, so the end of the prefix that rollouts share is exact. ``quote``,
-``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer normalises.
+``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer normalises. Back from
+a model, ``content_of`` separates what it says from what it thinks.
 """
 
 from __future__ import annotations
@@ -165,3 +166,61 @@ def one_line(text: str) -> str:
 def quoted_json(data: Any) -> str:
     """Return data as JSON on one line, not limited to ASCII, safe under NFKC normalisation."""
     return json.dumps(data, ensure_ascii=False).translate(_JSON_ESCAPES)
+
+
+THINK = "<think>"  # begins a completion whose prompt has opened the thinking
+_TAG = r"(?:[\w-]{1,20}[:_])?(?:think|thinking|thought|reasoning)(?:[:\s][^<>\n]{0,40})?"
+_MARKS = (  # opening and closing, of Qwen3, DeepSeek-R1 and most others; Magistral; Kimi; Command A; Apertus; OpenThinker; PLaMo
+    (rf"<{_TAG}>", rf"</{_TAG}>"), (r"\[THINK\]", r"\[/THINK\]"), ("◁think▷", "◁/think▷"),
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"), (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),
+    (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
+    (r"<\|plamo:begin_think:plamo\|>", r"<\|plamo:end_think:plamo\|>"),
+    (r"<\|channel>thought", r"<channel\|>"),  # Gemma 4
+    (r"<\|channel\|>analysis[^<\n]{0,40}<\|message\|>", r"<\|channel\|>final[^<\n]{0,40}<\|message\|>"),  # gpt-oss
+)  # fmt: skip
+_OPEN = "|".join(mark for mark, _ in _MARKS)
+_CLOSE = rf"(?:{'|'.join(mark for _, mark in _MARKS)})(?:\s*<(?:answer|response)>)?"
+_PARTS = (
+    rf"<tool_call>\s*[\[{{`<](?:(?!<tool_call>).)*?[\]}}`>]\s*</tool_call>|`(?:{_OPEN}|{_CLOSE})`"  # marks there are data
+    rf"|(?P<thought>(?:{_OPEN}).*?(?P<end>{_CLOSE}|\Z))|(?P<close>{_CLOSE})|(?P<wrap></(?:answer|response)>\s*\Z)"
+)
+_IN_TEXT = re.compile(_PARTS, re.DOTALL | re.IGNORECASE)
+_IN_LINES = re.compile(rf"(?m:^)[ \t]*[+=*>?-]\w*[ \t][^\n]*|{_PARTS}", re.DOTALL | re.IGNORECASE)  # operations are data, too
+
+
+def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tuple[str, int | None]:
+    """Return a completion without its thinking, and where thinking begins that never ends; without any, the text as it is.
+
+    A closing mark without an opening one ends thinking that the prompt began: all before it is thinking. Thinking without an end
+    reaches to the end. ``in_place`` blanks it, so that offsets stay; ``lines``: the text has a compact operation a line.
+    """
+    pieces: list[str] = []
+    end, open_at = 0, None
+    for mark in (_IN_LINES if lines else _IN_TEXT).finditer(text):
+        kind = mark.lastgroup
+        if kind is None or (kind == "wrap" and not end):
+            continue
+        start = end if kind == "close" else mark.start()
+        pieces.append(text[end:start])
+        if in_place:
+            pieces.append(re.sub(r"\S", " ", text[start : mark.end()]))
+        if kind == "thought" and not mark["end"]:
+            open_at = start
+        end = mark.end()
+    return "".join([*pieces, text[end:]]), open_at
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Return the text of a completion without special tokens, those that mark thinking aside."""
+    special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    marks = {i for i, name in special.items() if re.search("think|thought|channel|message|inner_", name, re.IGNORECASE)}
+    if marks.isdisjoint(ids):
+        return str(tokenizer.decode(ids, skip_special_tokens=True))
+    shown = [token for token in ids if token in marks or token not in special]
+    return str(tokenizer.decode(shown, skip_special_tokens=False))
+
+
+def opens_thinking(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template opens the thinking in the prompt, so that completions begin inside it."""
+    prompt = render_chat(tokenizer, [{"role": "user", "content": slot("asked")}])
+    return content_of(prompt.rpartition(slot("asked"))[2])[1] is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -27,8 +28,8 @@ def error(status, message="scripted", **headers):
     return Fault(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def completion(text, finish="stop"):
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+def completion(text, finish="stop", **more):
+    choice = {"index": 0, "message": {"role": "assistant", "content": text, **more}, "finish_reason": finish}
     head = {"id": "stub", "object": "chat.completion", "created": 0, "model": "stub"}
     return json.dumps({**head, "choices": [choice]}).encode()
 
@@ -42,12 +43,14 @@ class StubServer:
     """Serves ``script`` fault by fault, then answers with ``reply(body)``; keeps every request.
 
     ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival. ``port`` 0 takes a free one.
+    ``page`` makes the reply to a GET.
     """
 
     def __init__(self, port=0):
         self.script: list[Fault] = []
         self.fault_for: Callable[[dict[str, Any]], Fault | None] = lambda body: None
         self.reply: Callable[[dict[str, Any]], str] = lambda body: str(body["messages"][-1]["content"]).upper()
+        self.page: Callable[[], Fault] = lambda: error(404)
         self.finish = "stop"
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -84,6 +87,9 @@ def _handler(stub):
                 stub.active -= 1
             self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
 
+        def do_GET(self):
+            self.answer(stub.page())
+
         def answer(self, fault):
             if fault.hang:
                 stub.released.wait(10)
@@ -101,7 +107,8 @@ def _handler(stub):
                 except OSError:
                     return
             if not fault.drip:
-                self.wfile.write(fault.body)
+                with suppress(OSError):
+                    self.wfile.write(fault.body)
 
         def log_message(self, format, *args):
             pass

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import gzip
+import json
+import math
 import socketserver
 import threading
 import time
 from contextlib import suppress
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from stub_server import Fault, StubServer, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.step import system_text
 from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
+from memalpha.generation.vllm_server import VLLMServers
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
@@ -60,9 +67,108 @@ def test_a_passing_fault_is_retried(chat_server, client, fault):
     assert len(chat_server.bodies) == 3
 
 
-def test_a_policy_may_be_silent(chat_server, client):
-    chat_server.script = [Fault(200, completion(""))]
-    assert client.complete_many([chat("x")], GREEDY, may_be_empty=True)[0].text == ""
+# ------------------------------------------------------------------------------------------------ replies of all shapes
+PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Rome?"}]}, {"type": "text", "text": "Oslo"}]
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (completion("<think>Rome?</think>\n\nOslo"), "\n\nOslo"), (completion("Rome?\n</think>Oslo"), "Oslo"),
+        (completion("Oslo", reasoning_content="Rome?"), "Oslo"), (completion("Oslo", reasoning="<think>Rome?"), "Oslo"),
+        (completion(PARTS), "Oslo"), (completion("<think>Nothing to keep.</think>"), ""),
+        (completion(None, reasoning_content="Nothing to keep."), ""), (completion("", reasoning="Nothing to keep."), ""),
+    ],
+)  # fmt: skip
+def test_a_reply_is_what_is_said_and_may_be_empty_after_thinking(chat_server, client, reply, text):
+    chat_server.script = [Fault(200, reply)]
+    assert client.complete(chat("x"), GREEDY) == Completion((), text, StopReason.END)
+    assert len(chat_server.bodies) == 1
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize("reply", [{"text": "<think>Rome"}, {"text": "[THINK]Rome"}, {"text": "Well. <think>Rome"}])
+def test_thinking_that_never_ends_is_no_reply_and_not_asked_for_again(chat_server, client, reply, finish):
+    chat_server.script = [Fault(200, completion(**reply, finish=finish))]
+    with pytest.raises(ServiceError, match=r"did not end its thinking in 5 tokens\n.*switch its thinking off, or raise max_tokens"):
+        client.complete(chat("x"), GREEDY)
+    assert len(chat_server.bodies) == 1
+
+
+@pytest.mark.parametrize("content", [None, "", "<think>Rome</think>"])
+def test_a_reply_cut_off_before_it_said_anything_is_none(chat_server, client, content):
+    chat_server.script = [Fault(200, completion(content, "length", reasoning_content="Rome"))]
+    with pytest.raises(ServiceError, match="did not end its thinking in 5 tokens"):
+        client.complete(chat("x"), GREEDY)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.floats() | st.sampled_from(["", "stop", "length", "content"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "content", "text", "0", "x"]), inner),
+    max_leaves=5,
+)
+VALID = [
+    json.loads(completion("Oslo", reasoning_content="")), {"data": [{"id": "base"}]},
+    {"choices": [{"token_ids": [3, 4], "logprobs": {"token_logprobs": [-0.5, 0]}, "finish_reason": "stop", "text": "ab"}]},
+]  # fmt: skip
+
+
+@st.composite
+def odd_replies(draw):
+    """A valid reply with one value, at any depth, replaced or left out; or any JSON."""
+    reply = copy.deepcopy(draw(st.sampled_from(VALID)))
+    place, key = reply, None
+    for _ in range(draw(st.integers(0, 5))):
+        inner = place if key is None else place[key]
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner))) if isinstance(inner, list) else []
+        if not keys:
+            break
+        place, key = inner, draw(st.sampled_from(keys))
+    if key is None:
+        return draw(JSON)
+    if draw(st.booleans()):
+        place[key] = draw(JSON)
+    else:
+        del place[key]
+    return reply
+
+
+@given(st.lists(odd_replies(), min_size=30, max_size=30))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+def test_odd_json_is_a_reply_or_one_clear_error(chat_server, replies):
+    servers = VLLMServers([chat_server.url], make_tokenizer(("apple",), 512), 8, timeout=5, wait=0)
+    faults = [Fault(200, json.dumps(reply).encode()) for reply in replies]
+    chat_server.fault_for = lambda body: faults[int(body["prompt"][0] if "prompt" in body else body["messages"][0]["content"])]
+    chat_server.page = lambda: faults[0]
+    numbers = range(len(replies))
+    for client, batch in (
+        (ChatClient(chat_server.url, "m"), [chat(str(i)) for i in numbers]),
+        (servers._clients[0], [[i] for i in numbers]),
+    ):
+        client.retries, client.concurrency = 0, 100  # of so many, none counts as down
+        outcomes = []
+        try:
+            outcomes = client.complete_many(batch, Sampling(2))
+        except PartialServiceError as error:
+            outcomes = error.outcomes
+        for made in outcomes:
+            assert isinstance(made, ServiceError) or (isinstance(made.text, str) and made.stop in StopReason)
+            if isinstance(made, Completion) and client is servers._clients[0]:
+                assert 0 < len(made.ids) == len(made.logprobs) <= 2 and all(type(i) is int and 0 <= i < 8 for i in made.ids)
+                assert all(-math.inf < value <= 1e-3 for value in made.logprobs)
+    assert all(type(name) is str for name in servers._held(servers._clients[0]))
+
+
+@pytest.mark.parametrize("body", [b"x" * (2**24 + 1), gzip.compress(completion("x"))])
+def test_a_flood_or_a_packed_reply_is_an_error(chat_server, body):
+    client = ChatClient(chat_server.url, "m", retries=0)
+    chat_server.page = lambda: Fault(200, body, {"Content-Encoding": "gzip"})
+    chat_server.script = [chat_server.page()]
+    with pytest.raises(ServiceError, match=r"longer than 16777216 bytes|not as expected"):
+        client.complete(chat("x"), GREEDY)
+    if len(body) > 2**24:
+        with pytest.raises(ServiceError, match="longer than 16777216 bytes"):
+            client.call("models")
 
 
 @pytest.mark.parametrize("fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")])
@@ -131,10 +237,11 @@ def hostile():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
     client = ChatClient(hostile(name), "m", timeout=1, retries=0)
-    began = time.monotonic()
-    with pytest.raises(ServiceError):
-        client.complete(chat("x"), GREEDY)
-    assert time.monotonic() - began < 6
+    for ask in (lambda: client.complete(chat("x"), GREEDY), lambda: client.call("models")):
+        began = time.monotonic()
+        with pytest.raises(ServiceError):
+            ask()
+        assert time.monotonic() - began < 6
 
 
 # ------------------------------------------------------------------------------------------------ Retry-After, refusals

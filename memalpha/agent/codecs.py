@@ -3,6 +3,7 @@
 ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, about 34 tokens a call; text around calls is ignored.
 ``compact``: one operation a line, about 6 tokens a call, for small policies; every line must be an operation.
 ``compact_text``: like ``compact``, but calls name entries by their texts; the view shows no ids.
+A model's thinking is no part of its calls; thinking that never ends is an error.
 With ``searches`` there is one more call, which looks for entries: ``memory_search``, in the compact notations ``? words``.
 """
 
@@ -15,13 +16,31 @@ from typing import NamedTuple
 
 from memalpha.errors import InputError
 from memalpha.memory.schema import SEARCH, MemorySchema, tool_name
-from memalpha.text import is_text
+from memalpha.text import THINK, content_of, is_text
 from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
 
 _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 
-class HermesCodec:
+class _Codec:
+    reads_lines = False
+    begins_thinking = False  # whether the prompt has opened the thinking (``opens_thinking``)
+
+    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
+        """Read the calls beside the thinking; ``cut_off``: the text ended at a length limit."""
+        before = THINK if self.begins_thinking else ""
+        content, open_at = content_of(before + text, in_place=True, lines=self.reads_lines)
+        parsed = self._parse(content[len(before) :], cut_off)
+        if open_at is not None:
+            error = CallError("the thinking never ends", max(0, open_at - len(before)), len(text))
+            return ParsedCompletion(parsed.calls, (*parsed.errors, error))
+        return parsed
+
+    def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
+        raise NotImplementedError
+
+
+class HermesCodec(_Codec):
     """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own ``tools=`` where it takes them."""
 
     name = "hermes"
@@ -31,7 +50,7 @@ class HermesCodec:
     def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
         self.schema, self.searches = schema, searches
 
-    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
+    def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
         """Read every ``<tool_call>`` block; a block without closing tag is an error, whether or not the text was ``cut_off``."""
         found: list[ToolCall | CallError] = []
         opened: re.Match[str] | None = None
@@ -76,7 +95,7 @@ def _sorted_out(found: Sequence[ToolCall | CallError]) -> ParsedCompletion:
     return ParsedCompletion(calls, tuple(item for item in found if isinstance(item, CallError)))
 
 
-class CompactCodec:
+class CompactCodec(_Codec):
     """``+ text`` inserts into the first list section (``+e text`` into episodic), ``= id text`` updates, ``- id`` deletes.
 
     ``* text`` replaces the first block (``*p text`` another), ``.`` does nothing. A section is named by the shortest beginning that
@@ -84,6 +103,7 @@ class CompactCodec:
     """
 
     name = "compact"
+    reads_lines = True
     names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
     _LINE = re.compile(r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL)
     _FORMS = "'+ text', '= id text', '- id' or '.'"
@@ -97,7 +117,7 @@ class CompactCodec:
         if lists := [tool.name for tool in schema.tools for each in tool.arguments.values() if each["type"] == "array"]:
             raise InputError(f"the tool {lists[0]!r} takes a list", expected="str, int, float or bool", fix="or codec: hermes")
 
-    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
+    def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
         """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last line is an error."""
         found = list(self._read_lines(_spoken(text)))
         if cut_off and found and found[-1].end == len(text):

@@ -12,7 +12,7 @@ from functools import partial
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator, Retriever
-from memalpha.text import in_common
+from memalpha.text import decoded, in_common
 from memalpha.types import Chunk, Completion, Instance, Prompt, QuestionRecord, Sampling, StopReason
 
 
@@ -119,7 +119,7 @@ def _within(new: Completion, left: int, agent: AgentStep) -> Completion:
     if len(new.ids) <= left:
         return new
     ids, logprobs = new.ids[:left], new.logprobs and new.logprobs[:left]
-    return Completion(ids, agent.encoder.tokenizer.decode(ids, skip_special_tokens=True), StopReason.LENGTH, logprobs)
+    return Completion(ids, decoded(agent.encoder.tokenizer, ids), StopReason.LENGTH, logprobs)
 
 
 def _joined(before: Completion, new: Completion) -> Completion:

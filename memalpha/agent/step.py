@@ -22,7 +22,7 @@ from memalpha.memory.memory import Memory, Snapshot, render_entry
 from memalpha.memory.schema import SEARCH, MemorySchema, query_of, to_call, to_operations, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.text import PromptEncoder, is_text, one_line, quote, slot, takes_tools, unmarked
+from memalpha.text import PromptEncoder, is_text, one_line, opens_thinking, quote, slot, takes_tools, unmarked
 from memalpha.types import CallError, Change, Chunk, Completion, Entry, Operation, OperationResult, Prompt, ResultCode, ToolCall
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class AgentStep:
         ]
         tools = None if described else tool_schemas(self.schema, config.searches > 0)
         self.encoder = PromptEncoder(tokenizer, layout, tools)
+        self.codec.begins_thinking = opens_thinking(tokenizer)
         self.around: tuple[tuple[int, ...], tuple[int, ...]] = (), ()  # ids before and after an answer to a search
         if config.searches:  # a user's message: every template takes it, and a tool's message not all
             layout += [{"role": "assistant", "content": slot("said")}, {"role": "user", "content": slot("found")}]

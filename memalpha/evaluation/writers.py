@@ -24,7 +24,7 @@ from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.systems import Kept, Setting, System, kept_memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval import RetrievalMode
-from memalpha.text import PromptEncoder, quote, slot
+from memalpha.text import THINK, PromptEncoder, content_of, opens_thinking, quote, slot
 from memalpha.types import Chunk, Instance, Prompt
 from memalpha.units import units
 
@@ -128,6 +128,7 @@ class Rewriting(System):
             {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
         ]
         self.encoder = PromptEncoder(setting.host.tokenizer, layout)
+        self.begun = THINK if opens_thinking(setting.host.tokenizer) else ""
 
     def check(self, instances: Sequence[Instance]) -> None:
         """InputError if a chunk, the longest text and the longest reply exceed the model's window."""
@@ -149,7 +150,7 @@ class Rewriting(System):
             prompts = [self._prompt(instances[i].chunks[t], texts[i]) for i in active]
             drawn = replace(sampling, seed=None if sampling.seed is None else sampling.seed + t)
             for i, completion in zip(active, self.generator.generate(prompts, drawn), strict=True):
-                before, texts[i] = texts[i], self.parse(completion.text)
+                before, texts[i] = texts[i], self.parse(content_of(self.begun + completion.text)[0])
                 cut_off[i] += completion.cut_off
                 updates[i] += texts[i] != before
             if on_step:

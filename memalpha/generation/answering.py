@@ -9,7 +9,7 @@ from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import same_trainable
 from memalpha.protocols import Generator
-from memalpha.text import chat_ids, in_common
+from memalpha.text import THINK, chat_ids, in_common, opens_thinking
 from memalpha.types import Message, Prompt, Sampling
 
 Answering = Callable[[list[list[Message]]], list[str]]
@@ -19,12 +19,16 @@ BATCH_TOKENS = 16_384
 def answer_chats(
     generator: Generator, tokenizer: Any, chats: Sequence[list[Message]], max_new_tokens: int, batch_tokens: int = BATCH_TOKENS
 ) -> list[str]:
-    """Answer chats; equal chats and shared prefixes are computed once, and ``batch_tokens`` bounds what is read at once."""
+    """Answer chats; equal chats and shared prefixes are computed once, and ``batch_tokens`` bounds what is read at once.
+
+    An answer begins with ``THINK`` if the chat template has opened the thinking.
+    """
     prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
     different = list({prompt.ids: prompt for prompt in prompts}.values())
     batches = within_tokens(sharing(different), batch_tokens, max_new_tokens)
     said = (made.text for batch in batches for made in generator.generate(batch, Sampling(max_new_tokens)))
-    answers = {prompt.ids: text for prompt, text in zip(different, said, strict=True)}
+    before = THINK if opens_thinking(tokenizer) else ""
+    answers = {prompt.ids: before + text for prompt, text in zip(different, said, strict=True)}
     return [answers[prompt.ids] for prompt in prompts]
 
 

@@ -20,6 +20,7 @@ from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
 from memalpha.generation.merging import exact, merged_lora
 from memalpha.generation.products import fast_linears
+from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 _MANY = 4  # rows from which laying out the weights anew pays
@@ -175,7 +176,7 @@ class HFGenerator:
         return tokens, logprobs, torch.where(ended.any(1), ended.int().argmax(1) + 1, sampling.max_new_tokens)
 
     def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        text = decoded(self.tokenizer, ids)
         stop = StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH
         return Completion(tuple(ids), text, stop, None if logprobs is None else tuple(logprobs))
 

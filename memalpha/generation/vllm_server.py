@@ -8,20 +8,38 @@ what differs between the two engines. A server that does not answer is waited fo
 
 from __future__ import annotations
 
-import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from memalpha.endpoints import STOPS, ChatClient, Transient
+from pydantic import AliasPath, BaseModel, FailFast, Field
+
+from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling
+
+_ROUNDING = 1e-3  # by which a log-probability may exceed 0
+_TRIES = 5  # of a batch, by a server that loses the adapter
+
+
+class _Drawn(BaseModel):
+    ids: Annotated[list[int], FailFast()] = Field(validation_alias=AliasPath("choices", 0, "token_ids"))
+    logprobs: Annotated[list[float], FailFast()] = Field(validation_alias=AliasPath("choices", 0, "logprobs", "token_logprobs"))
+    finish_reason: Finish
+
+
+class _Models(BaseModel):
+    data: Annotated[list[dict[str, Any]], FailFast()]
 
 
 class _Tokens(ChatClient):
     route = "completions"
+    tokenizer: Any = None
+    vocabulary = 0
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
         body = {
@@ -31,26 +49,41 @@ class _Tokens(ChatClient):
         }  # fmt: skip
         return body | self.extra  # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
 
-    def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
-        try:
-            choice = json.loads(raw)["choices"][0]
-            ids, logprobs = tuple(map(int, choice["token_ids"])), tuple(map(float, choice["logprobs"]["token_logprobs"]))
-            completion = Completion(ids, str(choice["text"]), STOPS[choice["finish_reason"]], logprobs)
-        except (ValueError, LookupError, TypeError) as error:
-            raise Transient(f"the reply is no completion with token ids ({type(error).__name__}): {raw[:200]!r}") from error
-        if not ids or len(ids) != len(logprobs):
-            raise Transient(f"the reply has {len(ids)} token ids and {len(logprobs)} log-probabilities")
-        return completion
+    def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
+        drawn = read_json(_Drawn, raw)
+        problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
+        if problem:
+            raise Transient(f"the reply has {problem}")
+        text = decoded(self.tokenizer, drawn.ids)
+        return Completion(tuple(drawn.ids), text, STOPS[drawn.finish_reason], tuple(drawn.logprobs))
+
+
+def token_problem(ids: Sequence[int], logprobs: Sequence[float], limit: int, vocabulary: int) -> str:
+    """Return why a completion's token ids and log-probabilities cannot be trained on; empty if they can."""
+    if len(ids) != len(logprobs) or not 0 < len(ids) <= limit:
+        return f"{len(ids)} token ids and {len(logprobs)} log-probabilities, where 1 to {limit} were asked for"
+    for token, value in zip(ids, logprobs, strict=True):
+        if not (0 <= token < vocabulary and -math.inf < value <= _ROUNDING):
+            return f"token id {token} of log-probability {value}, where ids are below {vocabulary} and logarithms at most 0"
+    return ""
 
 
 class VLLMServers:
-    """Draws at vLLM servers (base URLs with ``/v1``), which share the prompts; waits ``wait`` seconds for one that went away."""
+    """Draws at vLLM servers (base URLs with ``/v1``), which share the prompts; waits ``wait`` seconds for one that went away.
+
+    ``vocabulary`` is the number of the policy's token ids, which ``tokenizer`` decodes.
+    """
 
     logprobs = True
 
-    def __init__(self, urls: Sequence[str], *, timeout: float = 600.0, wait: float = 300.0, concurrency: int = 256) -> None:
+    def __init__(
+        self, urls: Sequence[str], tokenizer: Any, vocabulary: int, *, timeout: float = 600.0, wait: float = 300.0,
+        concurrency: int = 256,
+    ) -> None:  # fmt: skip
         self.wait = wait
         self._clients = [_Tokens(url, "base", timeout=timeout, retries=2, concurrency=concurrency) for url in urls]
+        for client in self._clients:
+            client.tokenizer, client.vocabulary = tokenizer, vocabulary
         self._folder: Path | None = None
 
     def load(self, name: str, folder: Path) -> None:
@@ -76,38 +109,44 @@ class VLLMServers:
             return [completion for part in asked for completion in part.result()]
 
     def _ask(self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        while True:
+        for _ in range(_TRIES):
             try:
                 return client.complete_many([prompt.ids for prompt in prompts], sampling)
             except (PartialServiceError, InputError) as error:
-                if self._folder is None or client.model in self._held(client):
-                    raise ServiceError(f"{client.base_url}: a completion failed: {error}") from error
-                self._load(client, client.model, self._folder)
+                problem = error
+            if self._folder is None or client.model in self._held(client):
+                break
+            self._load(client, client.model, self._folder)
+        raise ServiceError(f"{client.base_url}: a completion failed: {problem}") from problem
 
     def _load(self, client: _Tokens, name: str, folder: Path) -> None:
-        """Load an adapter unless it is there (its name tells the weights); wait for a server that does not answer."""
+        """Load an adapter unless it is there (its name tells the weights); wait for a server that does not answer or list it."""
         until = time.monotonic() + self.wait
+        problem = ""
         while time.monotonic() < until:
             try:
                 if name not in self._held(client, fail=True):
                     client.call("load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
-                return
-            except ServiceError as error:
+                if name in self._held(client, fail=True):
+                    return
+                problem = "it takes the adapter and does not list it"
+            except (ServiceError, InputError, Transient) as error:
+                problem = str(error)
                 if self._held(client):
                     raise InputError(
                         f"{client.base_url} does not take the adapter {folder}: {error}",
                         expected="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-lora-rank of at least lora_r and "
                         "every rank of lora_rank_pattern, and the trainer's file system",
                     ) from error
-                time.sleep(1)
-        said = f"{client.base_url} has not answered for {self.wait:.0f} s"
-        raise ServiceError(f"{said}\n  to fix: start it, then go on with --resume")
+            time.sleep(1)
+        said = f"{client.base_url} has not answered for {self.wait:.0f} s that it holds {name}: {problem}"
+        raise ServiceError(said, fix="start it, then go on with --resume")
 
     def _held(self, client: _Tokens, *, fail: bool = False) -> list[str]:
         """Models and adapters of a server; none if it does not answer (ServiceError with ``fail``)."""
         try:
-            return [str(model["id"]) for model in client.call("models")["data"]]
-        except ServiceError:
+            return [str(model.get("id")) for model in read_json(_Models, client.call("models")).data]
+        except (ServiceError, Transient):
             if fail:
                 raise
             return []

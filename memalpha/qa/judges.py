@@ -1,8 +1,9 @@
 """Judges: is an answer right (``AnswerJudge``), and is a write to a memory right, given the chunk (``ContentJudge``)?
 
-A judge gives a verdict or raises: a reply that is no verdict is asked again, then a ServiceError, never a "no"; PartialServiceError
-holds the verdicts on the other requests of a batch. Texts are sent as JSON strings. Departures from arXiv 2509.25911: the content
-judge sees the chunk, and judges deletes and updates like inserts; an outage or malformed verdict raises instead of scoring 0.
+A judge gives a verdict or raises: a reply that is no verdict, or was cut off, is asked again, then a ServiceError, never a "no";
+PartialServiceError holds the verdicts on the other requests of a batch. Texts are sent as JSON strings. Departures from arXiv
+2509.25911: the content judge sees the chunk, and judges deletes and updates like inserts; an outage or malformed verdict raises
+instead of scoring 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.errors import InputError, PartialServiceError, ServiceError, whole
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.metrics import contains, words
 from memalpha.text import quoted_json
@@ -78,7 +79,7 @@ def _verdicts(client: ChatClient, cases: Sequence[tuple[str, Mapping[str, Any]]]
         for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, ServiceError):
                 verdicts[index] = reply
-            elif found := _VERDICT.fullmatch(reply.text):
+            elif not reply.cut_off and (found := _VERDICT.fullmatch(reply.text)):
                 verdicts[index] = found[1].lower() == "yes"
             else:
                 unclear.append(index)
@@ -86,12 +87,6 @@ def _verdicts(client: ChatClient, cases: Sequence[tuple[str, Mapping[str, Any]]]
                 verdicts[index] = ServiceError(f"{client!r} gave {said}")
         waiting = unclear
     return [verdicts[index] for index in range(len(cases))]
-
-
-def _whole(outcomes: Sequence[Any]) -> list[Any]:
-    if any(isinstance(outcome, ServiceError) for outcome in outcomes):
-        raise PartialServiceError(outcomes)
-    return list(outcomes)
 
 
 class _EndpointJudge:
@@ -114,7 +109,7 @@ class EndpointAnswerJudge(_EndpointJudge):
             kind = "abstention" if question.id.partition("#")[0].endswith("_abs") else question.kind
             case = {"question": question.text, "accepted_answers": list(question.answers), "given_answer": answer.text}
             cases.append((ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM), case))
-        return _whole(_verdicts(self._client, cases))
+        return whole(_verdicts(self._client, cases))
 
 
 class EndpointContentJudge(_EndpointJudge):
@@ -130,7 +125,7 @@ class EndpointContentJudge(_EndpointJudge):
         verdicts = iter(_verdicts(self._client, [(CONTENT_SYSTEM, case) for case in cases]))
         chunks = [[next(verdicts) for _ in request.results] for request in requests]
         errors = [next((verdict for verdict in chunk if isinstance(verdict, ServiceError)), None) for chunk in chunks]
-        return _whole([error or chunk for chunk, error in zip(chunks, errors, strict=True)])
+        return whole([error or chunk for chunk, error in zip(chunks, errors, strict=True)])
 
 
 # ------------------------------------------------------------------------------------------------ by words

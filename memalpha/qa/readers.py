@@ -1,18 +1,20 @@
 """Readers: answer a question from its passages, under one token budget for all readers.
 
-A passage is read whole or not at all, on one line; all readers see the same passages; a reader that fails raises ServiceError.
+A passage is read whole or not at all, on one line; all readers see the same passages; a reader that fails raises ServiceError. An
+answer is what the model says beside its thinking; of thinking that never ends there is none.
 Departure from arXiv 2509.25911: there the reader gets the top 20 entries of each section, of any length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import PartialServiceError, ServiceError
+from memalpha.errors import PartialServiceError, ServiceError, whole
 from memalpha.protocols import ReadRequest, TokenCounter
-from memalpha.text import one_line
-from memalpha.types import Answer, Message, Sampling
+from memalpha.text import content_of, one_line
+from memalpha.types import Answer, Completion, Message, Sampling
 
 UNKNOWN = "unknown"
 SYSTEM = (
@@ -72,11 +74,16 @@ class ModelReader(_BudgetedReader):
         self._generate = generate
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer per request; ServiceError if the number of replies differs."""
+        """Return one answer per request; PartialServiceError if one only thought."""
         replies = self._generate(self.messages(requests)) if requests else []
-        if len(replies) != len(requests):
-            raise ServiceError(f"the reader's model gave {len(replies)} replies to {len(requests)} questions")
-        return [Answer(reply.strip()) for reply in replies]
+        return whole([_answer_of(reply) for reply in replies])
+
+
+def _answer_of(reply: str) -> Answer | ServiceError:
+    text, open_at = content_of(reply)
+    if open_at is not None:
+        return ServiceError(f"the reader's model did not end its thinking: {reply[:200]!r}", fix="raise max_new_tokens")
+    return Answer(text.strip())
 
 
 class EndpointReader(_BudgetedReader):
@@ -87,10 +94,22 @@ class EndpointReader(_BudgetedReader):
         self._client, self._sampling = client, sampling
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer per request; PartialServiceError if a request failed, InputError if key, model or URL is wrong."""
+        """Return one answer per request; InputError if key, model or URL is wrong.
+
+        PartialServiceError if a request failed, or an answer was cut off or is empty.
+        """
+        replies: Sequence[Any]
         try:
             replies = self._client.complete_many(self.messages(requests), self._sampling)
         except PartialServiceError as error:
-            said = [item if isinstance(item, ServiceError) else Answer(item.text.strip()) for item in error.outcomes]
-            raise PartialServiceError(said) from error
-        return [Answer(reply.text.strip()) for reply in replies]
+            replies = error.outcomes
+        return whole([self._answer(reply) for reply in replies])
+
+    def _answer(self, reply: Completion | ServiceError) -> Answer | ServiceError:
+        if isinstance(reply, ServiceError):
+            return reply
+        text = reply.text.strip()
+        if reply.cut_off or not text:
+            said = f"the answer of {self._client.model} is empty or was cut off by the limit of tokens: {text[:200]!r}"
+            return ServiceError(said, fix="raise max_tokens, or switch thinking off (extra fields of the request)")
+        return Answer(text)

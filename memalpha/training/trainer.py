@@ -149,12 +149,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         memory = self.agent.new_memory()
         prompt = self.agent.prompt(memory, self.agent.new_retriever(memory), self.instances[0].chunks[0])
         (drawn,) = servers.generate([prompt], Sampling(8, self.temperature))
-        apart = math.inf
-        if max(drawn.ids) < self.accelerator.unwrap_model(self.model).config.vocab_size:
-            ids = torch.tensor([[*prompt.ids, *drawn.ids]], device=self.accelerator.device)
-            with torch.no_grad():
-                logps, _, _ = self._get_per_token_logps_and_entropies(self.model, ids, torch.ones_like(ids), len(drawn.ids))
-            apart = float((logps[0].cpu() - torch.tensor(drawn.logprobs)).abs().mean())
+        ids = torch.tensor([[*prompt.ids, *drawn.ids]], device=self.accelerator.device)
+        with torch.no_grad():
+            logps, _, _ = self._get_per_token_logps_and_entropies(self.model, ids, torch.ones_like(ids), len(drawn.ids))
+        apart = float((logps[0].cpu() - torch.tensor(drawn.logprobs)).abs().mean())
         if apart > MOST_APART:
             said = f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}"
             raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memalpha.errors import ServiceError
+from memalpha.generation.vllm_server import token_problem
+from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ class TRLGenerator:
             trainer.vllm_generation._iter_fsdp2_params = lambda model: _whole_parameters(model, trainer.accelerator.device)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt; ``sampling.seed`` is not used."""
+        """Return one completion per prompt; ``sampling.seed`` is not used. ServiceError for ids that the policy does not have."""
         return self._generate(prompts, self._most(len(prompts)), sampling)
 
     def finish(self, sampling: Sampling) -> None:
@@ -40,8 +43,13 @@ class TRLGenerator:
         filler = [[trainer._tokenizer.eos_token_id]] * (most - len(prompts))
         with self._drawing(sampling):
             ids, logprobs = trainer._generate_single_turn([list(p.ids) for p in prompts] + filler, None, {}, 1)
+        vocabulary = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config().vocab_size
+        for i in range(len(prompts)):
+            problem = token_problem(ids[i], logprobs[i] if logprobs else [0.0] * len(ids[i]), sampling.max_new_tokens, vocabulary)
+            if problem:
+                raise ServiceError(f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
         ends = (StopReason.LENGTH, StopReason.END)
-        texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        texts = [decoded(trainer._tokenizer, row) for row in ids]
         return [
             Completion(tuple(ids[i]), texts[i], ends[ids[i][-1] in trainer.eos_token_ids], tuple(logprobs[i]) if logprobs else None)
             for i in range(len(prompts))

@@ -75,7 +75,7 @@ def run(options: Any) -> dict[str, Any]:
         "bfloat16": lambda: run_rollouts(instances, parts.agent, Replay(lower.generate, lockstep), sampling),
     }
     if options.vllm:
-        (client,) = (servers := VLLMServers([options.vllm]))._clients
+        (client,) = (servers := VLLMServers([options.vllm], parts.tokenizer, parts.model.config.vocab_size))._clients
 
         def served() -> None:
             client.extra = {"ignore_eos": True, "cache_salt": str(time.time())}  # its cache holds no prompts of earlier rounds

@@ -24,6 +24,9 @@ class LetterTokenizer:
 
     eos_token_id = None
 
+    def __init__(self):
+        self.added_tokens_decoder = {}
+
     def decode(self, ids, skip_special_tokens):
         assert skip_special_tokens
         return "".join(chr(ord("A") + i) for i in ids if i >= 2)
