@@ -35,6 +35,14 @@ def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) ->
                 memory.apply(Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id), chunk=index, time=chunk.time)
 
 
+def line_of(entry: Entry, lines: Sequence[Entry]) -> Entry | None:
+    """Return the one line that says an entry's fact, or None when that is not clear.  STAND-IN: the lead's function replaces it."""
+    shares = [(_common(Change(entry, None), line), line) for line in lines]
+    best = max((share for share, _ in shares), default=0.0)
+    lines = [line for share, line in shares if share == best]
+    return lines[0] if best >= _SHARE and len(lines) == 1 else None
+
+
 def outdates(change: Change, line: Entry) -> bool:
     """Whether a line of the same chunk has at least half of the words that a change took away."""
     return _common(change, line) >= _SHARE

@@ -15,19 +15,20 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
-from memalpha.store.memory import readable, schema_of
-from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, check
+from memalpha.store.memory import JournalMemory, schema_of, shape
+from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, check, fault, root
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Journal
 
+_UNEDITED = "an export that nobody edited"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
 
 
@@ -79,7 +80,7 @@ def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) 
 def import_from(journal: Journal, path: Path) -> int:
     """Read an export; return the number of records. InputError names the wrong line; ForgottenError if forgotten here."""
     lines = read_export(path)
-    chains: dict[str, list[Record]] = {}
+    chains: dict[str, _Import] = {}
     with journal.writing():
         for number, line in lines:
             where = f"{path}, line {number}"
@@ -88,13 +89,12 @@ def import_from(journal: Journal, path: Path) -> int:
             except ValidationError as error:
                 wrong = error.errors()[0]
                 what = f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:80]}"
-                raise InputError(what, expected=f"an export that nobody edited ({wrong['msg']})") from error
+                raise InputError(what, expected=f"{_UNEDITED} ({wrong['msg']})") from error
             match found:
                 case _Begin() as begin:
-                    _begin(journal, begin, where)
-                    chains[begin.begin] = []
+                    chains[begin.begin] = _begin(journal, begin, where)
                 case _Row(record=record) if record.ns in chains:
-                    chains[record.ns].append(record)
+                    chains[record.ns].take(record, journal.key, where)
                 case _Forgotten(forgotten=ns):
                     if alive := next((name for name, begun in journal.begun.items() if begun.ns == ns), None):
                         what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
@@ -103,46 +103,72 @@ def import_from(journal: Journal, path: Path) -> int:
                         journal.unregister(ns, {})
                 case _:
                     raise InputError(f"{where} holds {list(line)[:5]}", expected="a line of an export, after that of its namespace")
-        for ns, records in chains.items():
-            _add(journal, ns, records, path)
-    return sum(map(len, chains.values()))
+        for chain in chains.values():
+            records = chain.records
+            faults = check(records, root(chain.ns), records[-1].head, journal.key) if records else ["it has no records"]
+            if faults:
+                raise InputError(f"{chain.where}: {'; '.join(faults[:3])}", expected=_UNEDITED)
+            journal.database.append(records)
+    return sum(len(chain.records) for chain in chains.values())
 
 
-def _begin(journal: Journal, line: _Begin, where: str) -> None:
+class _Import:
+    """One namespace of an export, checked and replayed record by record."""
+
+    def __init__(self, line: _Begin, where: str) -> None:
+        self.ns, self.where = line.begin, where
+        self.records: list[Record] = []
+        self.memory = JournalMemory(schema_of(line.shape))
+
+    def take(self, record: Record, key: bytes | None, where: str) -> None:
+        """Add the next record; InputError if it is damaged or cannot follow."""
+        last = self.records[-1] if self.records else None
+        problem = fault(record, last.head if last else root(self.ns), key)
+        if last and record.time < last.time:
+            problem = "has an earlier time than the one before it"
+        try:
+            self.memory.replay([record])
+        except MemAlphaError as error:
+            problem = problem or f"cannot be applied: {error.what}"
+        if problem:
+            raise InputError(f"{where}: operation {record.seq} {problem}", expected=f"{_UNEDITED}, and its key")
+        self.records.append(record)
+
+
+def _begin(journal: Journal, line: _Begin, where: str) -> _Import:
     try:
-        name = line.namespace
-        schema_of(line.shape)
+        name, chain = line.namespace, _Import(line, where)
+        if shape(chain.memory.schema) != line.shape:
+            raise InputError(f"{line.shape} is no shape of a schema")
     except MemAlphaError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
     if line.begin in journal.forgotten:
         raise ForgottenError(f"{where}: namespace {line.begin} was forgotten here at {journal.forgotten[line.begin].time}")
     if name in journal.begun or line.begin in {begun.ns for begun in journal.begun.values()}:
         raise InputError(f"{where}: the namespace {name} is there already", expected="a store without it", fix="forget it first")
     journal.register(name, line.begin, line.shape, line.time)
-
-
-def _add(journal: Journal, ns: str, records: list[Record], path: Path) -> None:
-    try:
-        found = check(ns, records, None, records[-1].head, journal.key) if records else ["it has no records"]
-        if any(later.time < earlier.time for earlier, later in pairwise(records)):
-            found.append("its times go back")
-        if not found:
-            readable(records, next(begun.shape for begun in journal.begun.values() if begun.ns == ns))
-    except MemAlphaError as error:
-        found = [error.what]
-    if found:
-        raise InputError(f"{path}, namespace {ns}: {'; '.join(found[:3])}", expected="an export that nobody edited, and its key")
-    journal.database.append(records)
+    return chain
 
 
 def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Return the numbered lines between first and last of an export; InputError if it is incomplete or no export."""
     try:
-        lines = [(i, json.loads(line)) for i, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1)]
-    except (OSError, ValueError, RecursionError) as error:
+        rows = path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}", expected="what export wrote") from error
-    if not lines or lines[0][1] != _FORMAT or any(not isinstance(line, dict) for _, line in lines):
+    lines = [_parsed(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)]
+    if not lines or lines[0] != _FORMAT:
         raise InputError(f"{path} is no export of a journal", expected=f"a first line {json.dumps(_FORMAT)}")
-    if lines[-1][1] != {"end": len(lines) - 1}:
+    if lines[-1] != {"end": len(lines) - 1}:
         raise InputError(f"{path} was cut: it ends at line {len(lines)} without saying so", expected="a whole export")
-    return lines[1:-1]
+    return list(enumerate(lines[1:-1], 2))
+
+
+def _parsed(row: str, where: str) -> dict[str, Any]:
+    try:
+        line = from_json(row)  # refuses lone surrogates and what is nested deeply
+    except ValueError as error:
+        raise InputError(f"{where} is no JSON: {error}", expected=_UNEDITED) from error
+    if not isinstance(line, dict):
+        raise InputError(f"{where} holds {row[:80]}", expected=_UNEDITED)
+    return line
