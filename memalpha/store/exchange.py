@@ -28,7 +28,7 @@ from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, 
 if TYPE_CHECKING:
     from memalpha.store.journal import Journal
 
-_UNEDITED = "an export that nobody edited"
+_UNEDITED = "what export wrote, edited by nobody"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
 
 

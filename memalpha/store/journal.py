@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
@@ -56,6 +56,7 @@ __all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origi
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
 _SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
 _SCRUB_EVERY = 1.0  # seconds between two tries when the store is idle
+_SCRUB_CHEAP = 0.1  # seconds that a try may cost each use
 _DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 _SAID = attrgetter("section", "content", "timestamp")
 _LOG = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Journal:
         self.database, self.key = database, key
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.lock = threading.RLock()
-        self.unscrubbed = False
+        self.unscrubbed, self._next_scrub = False, 0.0
         self._forget_registry()
         self._scrub()  # if an erasure was interrupted
 
@@ -118,8 +119,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the store; optional, all acknowledged writes are on disk already."""
-        self.unscrubbed = False
-        self.database.close()
+        with self.lock:
+            self.unscrubbed = False
+            self.database.close()
 
     def memory(self, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> DurableMemory:
         """Return the memory of a namespace, empty if it is new; the sections of ``schema`` must match the recorded ones."""
@@ -179,14 +181,21 @@ class Journal:
             self._scrub()
 
     def _scrub(self) -> None:
-        """Remove erased data from the files, if there is any; what fails is tried again after each use, and once a second."""
+        """Remove erased data from the files, if there is any; what fails is tried again after each use, and once a second.
+
+        A failure that took long, as on a full disk, is not tried again so soon.
+        """
         with self.lock:
+            start, wait = monotonic(), 0.0 if self.unscrubbed else _SCRUB_WAIT
+            if self.unscrubbed and start < self._next_scrub:
+                return
             try:
-                self.database.scrub(0.0 if self.unscrubbed else _SCRUB_WAIT)
+                self.database.scrub(wait)
                 self.unscrubbed = False
             except JournalDamagedError:
                 raise
             except JournalError as error:
+                self._next_scrub = monotonic() + 10 * (monotonic() - start - wait - _SCRUB_CHEAP)
                 if not self.unscrubbed:
                     self.unscrubbed = True
                     _LOG.warning("%s", error)
@@ -195,8 +204,9 @@ class Journal:
     def _scrub_when_idle(self) -> None:
         while self.unscrubbed:
             sleep(_SCRUB_EVERY)
-            with suppress(JournalError):
-                self._scrub()
+            with self.lock, suppress(JournalDamagedError):
+                if self.unscrubbed:  # and not closed
+                    self._scrub()
 
     def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
         """Return the checked records of a chain, all or those after ``before``; JournalDamagedError if the chain is broken."""

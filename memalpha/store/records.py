@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from memalpha.errors import InputError, JournalDamagedError
 from memalpha.types import Entry, Operation
@@ -197,9 +197,10 @@ class Record(NamedTuple):
     def _parsed(self, model: type[_Model], text: str | None) -> _Model:
         try:
             return model.model_validate_json(text or "{}")
-        except ValueError as error:
-            why = str(error).splitlines()
-            what = f"operation {self.seq} holds {str(text)[:80]!r}, which is no {model.__name__.lower()}: {'; '.join(why[1:3])}"
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            what = f"operation {self.seq} holds {str(text)[:80]!r}, which is no {model.__name__.lower()}: {why}"
             raise JournalDamagedError(what) from error
 
 

@@ -328,13 +328,15 @@ class Operations:
         self,
         caller: Caller,
         entry: Annotated[str, Field(min_length=1, max_length=200, description="Its id, as memory and search give it.")],
-        also: Annotated[list[str], Field(max_length=1000, description="Ids of other entries and passages to erase with it.")] = [],  # noqa: B006
+        also: Annotated[
+            list[str] | None, Field(max_length=1000, description="Ids of other entries and passages to erase with it.")
+        ] = None,
     ) -> ForgetAnswer:
         """Erase an entry for good, by its id: from the log and every file of the store, with the passages that say it.
 
         This cannot be undone. Do it only when asked to. said_by lists what still has words of it: ask whether that should go, too.
         """
-        return ForgetAnswer.model_validate(self.agent.forget(entry, also, namespace=caller.namespace))
+        return ForgetAnswer.model_validate(self.agent.forget(entry, also or (), namespace=caller.namespace))
 
     @_operation("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
     def forget_all(self, caller: Caller) -> ForgetAnswer:
