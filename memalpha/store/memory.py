@@ -24,7 +24,7 @@ from memalpha.store.records import Event, Kind, Origin, Record, moment_of, stamp
 from memalpha.types import Change, Entry, Operation, OperationResult
 
 _PLACE = attrgetter("section", "created")
-_FEW = 10  # texts; a word in more, and in more than half of all, tells nothing
+_FEW = 50  # texts; a word in more, and in more than half of all, such as the user's name, tells nothing
 
 
 class Written(NamedTuple):
@@ -285,7 +285,7 @@ def _in_place(event: Event, reading: _Reading, undone: set[int]) -> bool:
 def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """Return the entries that have a word of some texts, one of each id, those with most and with the rarest words first.
 
-    A word does not count if more than half of the entries, and more than ten, have it.
+    A word does not count if more than half of the entries, and more than 50, have it.
     """
     words, states = set(chain.from_iterable(map(tokenize, texts))), list(entries)
     shared = [words.intersection(tokenize(entry.content)) for entry in states]

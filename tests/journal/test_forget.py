@@ -86,6 +86,16 @@ def test_the_same_text_in_other_records_goes_too_unless_somebody_says_it_now(fol
         durable.undo(4, BY)  # before it, 3 said what is forgotten
 
 
+@pytest.mark.parametrize(("others", "counts"), [(48, True), (51, False)])  # with its own entry the name is in 50, or in 53
+def test_a_word_in_most_of_many_texts_tells_nothing_and_the_rarest_come_first(store, others, counts):
+    _, durable = store
+    with durable.writing(BY) as memory:
+        for text in ("Marta city Oslo", "to Oslo with Marta", "Oslo", *(f"Marta likes thing {n}" for n in range(others))):
+            memory.apply(insert(text))
+    listed = [entry.id for entry in durable.forget("1").said_by]
+    assert listed[:2] == ["2", "3"] and len(listed) == 2 + others * counts
+
+
 def test_forgetting_a_namespace_takes_its_names_too(folder, store):
     journal, durable = store
     fill(durable, 3)
