@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent, Reply
 
 COLUMNS = ("entry", "section", "time", "content", "operation")
-_LISTED = 10  # entries that have words of a forgotten one
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
@@ -128,10 +127,8 @@ class Conversation:
                 receipt = self.agent.forget(entries[0], entries[1:], namespace=self.namespace)
                 self._last = None
                 out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
-                for entry in receipt.said_by[:_LISTED]:
+                for entry in receipt.said_by:
                     out(printable(f"  still has words of it: {entry.id} {entry.content}"))
-                if len(receipt.said_by) > _LISTED:
-                    out(f"  and {len(receipt.said_by) - _LISTED} more have a word of it")
             case _:
                 raise InputError(f"no command {name!r}", expected=COMMANDS)
 

@@ -156,24 +156,19 @@ class Database(ABC):
             with suppress(DBAPIError):
                 connection.close()
 
-    @property
-    def idle(self) -> bool:
-        """Whether no transaction is under way."""
-        return self._connection is None
-
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Read one consistent snapshot inside the block."""
-        outermost = self.idle
+    def reading(self) -> Iterator[bool]:
+        """Read one consistent snapshot inside the block; gives whether it is the outermost such block."""
+        outermost = self._connection is None
         with self._session():
             if outermost:
                 self.execute(self._read)
-            yield
+            yield outermost
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Be the only writer; changes are on disk after the block, or undone if it raised. JournalBusyError after ``wait`` s."""
-        if not self.idle:
+        if self._connection is not None:
             raise JournalError("a write inside a write of the same journal", fix="finish the first block before the next")
         with self._session():
             for statement in self._write:
@@ -267,8 +262,6 @@ class Database(ABC):
             self._rewrite()
             with self.writing():  # a mark that another process made meanwhile stays
                 self.execute(update(STATE).where(STATE.c.scrub == marked).values(scrub=0))
-        except JournalDamagedError:
-            raise
         except JournalError as error:
             what = f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}"
             raise type(error)(what, fix="make room and close other readers; the store tries again by itself") from error

@@ -80,7 +80,7 @@ def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) 
 def import_from(journal: Journal, path: Path) -> int:
     """Read an export; return the number of records. InputError names the wrong line; ForgottenError if forgotten here."""
     lines = read_export(path)
-    chains: dict[str, _Import] = {}
+    chains: dict[str, tuple[_Begin, list[tuple[str, Record]]]] = {}
     with journal.writing():
         for number, line in lines:
             where = f"{path}, line {number}"
@@ -92,9 +92,10 @@ def import_from(journal: Journal, path: Path) -> int:
                 raise InputError(what, expected=f"{_UNEDITED} ({wrong['msg']})") from error
             match found:
                 case _Begin() as begin:
-                    chains[begin.begin] = _begin(journal, begin, where)
+                    _begin(journal, begin, where)
+                    chains[begin.begin] = begin, []
                 case _Row(record=record) if record.ns in chains:
-                    chains[record.ns].take(record, journal.key, where)
+                    chains[record.ns][1].append((where, record))
                 case _Forgotten(forgotten=ns):
                     if alive := next((name for name, begun in journal.begun.items() if begun.ns == ns), None):
                         what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
@@ -103,42 +104,15 @@ def import_from(journal: Journal, path: Path) -> int:
                         journal.unregister(ns, {})
                 case _:
                     raise InputError(f"{where} holds {list(line)[:5]}", expected="a line of an export, after that of its namespace")
-        for chain in chains.values():
-            records = chain.records
-            faults = check(records, root(chain.ns), records[-1].head, journal.key) if records else ["it has no records"]
-            if faults:
-                raise InputError(f"{chain.where}: {'; '.join(faults[:3])}", expected=_UNEDITED)
-            journal.database.append(records)
-    return sum(len(chain.records) for chain in chains.values())
+        for begin, rows in chains.values():
+            _add(journal, begin, rows, path)
+    return sum(len(rows) for _, rows in chains.values())
 
 
-class _Import:
-    """One namespace of an export, checked and replayed record by record."""
-
-    def __init__(self, line: _Begin, where: str) -> None:
-        self.ns, self.where = line.begin, where
-        self.records: list[Record] = []
-        self.memory = JournalMemory(schema_of(line.shape))
-
-    def take(self, record: Record, key: bytes | None, where: str) -> None:
-        """Add the next record; InputError if it is damaged or cannot follow."""
-        last = self.records[-1] if self.records else None
-        problem = fault(record, last.head if last else root(self.ns), key)
-        if last and record.time < last.time:
-            problem = "has an earlier time than the one before it"
-        try:
-            self.memory.replay([record])
-        except MemAlphaError as error:
-            problem = problem or f"cannot be applied: {error.what}"
-        if problem:
-            raise InputError(f"{where}: operation {record.seq} {problem}", expected=f"{_UNEDITED}, and its key")
-        self.records.append(record)
-
-
-def _begin(journal: Journal, line: _Begin, where: str) -> _Import:
+def _begin(journal: Journal, line: _Begin, where: str) -> None:
     try:
-        name, chain = line.namespace, _Import(line, where)
-        if shape(chain.memory.schema) != line.shape:
+        name = line.namespace
+        if shape(schema_of(line.shape)) != line.shape:
             raise InputError(f"{line.shape} is no shape of a schema")
     except MemAlphaError as error:
         raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
@@ -147,7 +121,26 @@ def _begin(journal: Journal, line: _Begin, where: str) -> _Import:
     if name in journal.begun or line.begin in {begun.ns for begun in journal.begun.values()}:
         raise InputError(f"{where}: the namespace {name} is there already", expected="a store without it", fix="forget it first")
     journal.register(name, line.begin, line.shape, line.time)
-    return chain
+
+
+def _add(journal: Journal, begin: _Begin, rows: list[tuple[str, Record]], path: Path) -> None:
+    memory, last, records = JournalMemory(schema_of(begin.shape)), root(begin.begin), [record for _, record in rows]
+    time = ""
+    for where, record in rows:
+        problem = fault(record, last, journal.key) or "goes back in time" * (record.time < time)
+        try:
+            record.facts()
+            memory.replay([record])
+        except MemAlphaError as error:
+            problem = problem or error.what
+        if problem:
+            raise InputError(f"{where}: operation {record.seq} {problem}", expected=f"{_UNEDITED}, and its key")
+        last, time = record.head, record.time
+    faults = check(records, root(begin.begin), last, journal.key) if records else ["it has no records"]
+    if faults:
+        place = rows[-1][0] if rows else path
+        raise InputError(f"{place}, the end of namespace {begin.namespace}: {faults[0]}", expected=_UNEDITED)
+    journal.database.append(records)
 
 
 def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:

@@ -18,7 +18,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -39,7 +39,7 @@ from memalpha.store.memory import (
     before_of,
     events,
     line_changes,
-    lines_saying,
+    lines_of,
     past,
     readable,
     schema_of,
@@ -161,10 +161,10 @@ class Journal:
     def reading(self) -> Iterator[None]:
         """Hold the lock and read one snapshot, with a current registry."""
         with self.lock:
-            with self.database.reading():
+            with self.database.reading() as outermost:
                 self._follow_registry()
                 yield
-            if self.unscrubbed and self.database.idle:
+            if self.unscrubbed and outermost:
                 self._scrub()
 
     @contextmanager
@@ -192,8 +192,6 @@ class Journal:
             try:
                 self.database.scrub(wait)
                 self.unscrubbed = False
-            except JournalDamagedError:
-                raise
             except JournalError as error:
                 self._next_scrub = monotonic() + 10 * (monotonic() - start - wait - _SCRUB_CHEAP)
                 if not self.unscrubbed:
@@ -204,7 +202,7 @@ class Journal:
     def _scrub_when_idle(self) -> None:
         while self.unscrubbed:
             sleep(_SCRUB_EVERY)
-            with self.lock, suppress(JournalDamagedError):
+            with self.lock:
                 if self.unscrubbed:  # and not closed
                     self._scrub()
 
@@ -479,7 +477,8 @@ class DurableMemory:
                 what = f"nothing of an entry {', '.join(map(repr, missing))} is left in {self.namespace}"
                 raise InputError(what, expected="the id of an entry or line")
             contents = _texts(bodies, ids)
-            ids |= lines_saying(list(events(records)), ids)
+            told = lines_of(list(events(records)), lambda event: event.entry in ids)
+            ids = ids.union(*told.values())
             texts = _texts(bodies, ids)
             live = {entry.id for entry in self._memory if entry.id not in ids and entry.content in texts}
             others = [(record, body) for record, body in bodies if record.entry not in ids]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter
@@ -188,55 +188,51 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
 
 
 # ------------------------------------------------------------------------------------------------ lines of the archive
-def line_in(entry: Entry, lines: Iterable[Entry], chunk: int | None) -> Entry | None:
-    """Return the line of a chunk that says an entry's fact; None if there is none, or it is not clear which."""
-    return line_of(replace(entry, source_chunk=chunk), [line for line in lines if line.source_chunk == chunk])
+def lines_of(history: Sequence[Event], where: Callable[[Event], bool]) -> dict[int, set[str]]:
+    """Return the ids of the lines, of now or of the past, that say what some operations changed, by the operation's number.
 
-
-def is_line(entry: Entry) -> bool:
-    """Whether an entry is a line of the archive."""
-    return entry.section == ARCHIVE.name
-
-
-def lines_saying(history: Sequence[Event], ids: set[str]) -> set[str]:
-    """Return the ids of the lines, of now or of the past, that say what entries said in the chunk that changed the entry."""
-    lines = {event.entry: event.after for event in history if event.after and is_line(event.after)}
-    chosen = set[str]()
+    These are a line of the chunk that the operation followed from, and one of the chunk that the entry was from before.
+    """
+    lines: defaultdict[int | None, list[Entry]] = defaultdict(list)
+    for line in {event.entry: event.after for event in history if event.after and event.after.section == ARCHIVE.name}.values():
+        lines[line.source_chunk].append(line)
+    told = dict[int, set[str]]()
     for event in history:
         entry = event.after or event.before
-        if event.entry in ids and event.operation and entry and not is_line(entry):
-            line = line_in(entry, lines.values(), event.chunk)
-            chosen.update([line.id] if line else [])
-    return chosen
+        if event.operation and entry and entry.section != ARCHIVE.name and where(event):
+            entries = [replace(entry, source_chunk=event.chunk), event.before or entry]
+            saying = [line_of(each, lines[each.source_chunk]) for each in entries]
+            told[event.seq] = {line.id for line in saying if line}
+    return told
 
 
-@dataclass
-class _Reading:
-    """The operations that followed from one chunk, and those that a line came or went with, by the line's id."""
+def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change]]:
+    """Return what the undo that began with event ``first`` changes in the archive: the number to take back, and its effect.
 
-    operations: set[int] = field(default_factory=set)
-    brought: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    removed: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    What was done to a line is taken back with an operation that names it (``lines_of``), or else with the last of its chunk.
+    """
+    target = history[first - 1]
+    while target.undoes:
+        target = history[target.undoes - 1]
+    written = [event for event in history if event.operation and event.operation.section == ARCHIVE.name]
+    touched = {event.entry for event in written if event.chunk is not None and event.chunk == target.chunk}
+    chunks = {event.chunk for event in written if event.entry in touched}
+    told = lines_of(history, lambda event: event.chunk in chunks)
+    then, now = _undone(history[: first - 1]), _undone(history)
 
+    def stands(event: Event, undone: set[int]) -> bool:
+        every = {number for number in told if history[number - 1].chunk == event.chunk}
+        named = {number for number in every if event.entry in told[number]}
+        return not named & undone if named else not every or bool(every - undone)
 
-def _reading(history: Sequence[Event], chunk: int | None) -> _Reading:
-    steps = [event for event in history if event.operation and event.chunk == chunk]
-    earlier = {event.entry: event.after for event in history[: steps[0].seq - 1]}
-    before = [entry for entry in earlier.values() if entry and is_line(entry)]
-    own = [event.after for event in steps if event.after and is_line(event.after)]
-    reading = _Reading()
-    for event in steps:
-        entry = event.after or event.before
-        if entry is None or is_line(entry):
-            continue
-        reading.operations.add(event.seq)
-        line = line_in(entry, own, chunk)
-        if line:
-            reading.brought[line.id].add(event.seq)
-        line = line_in(event.before, before, event.before.source_chunk) if event.before else None
-        if line:
-            reading.removed[line.id].add(event.seq)
-    return reading
+    changes = []
+    for line in sorted(touched):
+        steps = [event for event in written if event.entry == line]
+        was, wanted = (all(stands(event, undone) == bool(event.after) for event in steps) for undone in (then, now))
+        last = next(event for event in reversed(history) if event.entry == line)
+        if was != wanted and was == bool(last.after):
+            changes.append((last.seq, Change(last.after, last.before if wanted else None)))
+    return changes
 
 
 def _undone(history: Sequence[Event]) -> set[int]:
@@ -246,40 +242,6 @@ def _undone(history: Sequence[Event]) -> set[int]:
         if event.undoes and event.seq not in numbers:
             numbers.add(event.undoes)
     return numbers
-
-
-def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change]]:
-    """Return what the undo that began with event ``first`` changes in the archive: the number to take back, and its effect.
-
-    A line is there unless an operation that it said is undone, or all operations of its chunk are. A line that operations removed
-    comes back when those that named it, or else all of their chunk, are undone.
-    """
-    target = history[first - 1]
-    while target.undoes:
-        target = history[target.undoes - 1]
-    if target.chunk is None:
-        return []
-    written = [event for event in history if event.operation and event.operation.section == ARCHIVE.name]
-    touched = {event.entry for event in written if event.chunk == target.chunk}
-    readings = {event.chunk: _reading(history, event.chunk) for event in written if event.entry in touched}
-    then, now = _undone(history[: first - 1]), _undone(history)
-    changes = []
-    for line in sorted(touched):
-        steps = [event for event in written if event.entry == line]
-        was, wanted = (all(_in_place(event, readings[event.chunk], undone) for event in steps) for undone in (then, now))
-        last = next(event for event in reversed(history) if event.entry == line)
-        if was != wanted and was == (last.after is not None):
-            changes.append((last.seq, Change(last.after, last.before if wanted else None)))
-    return changes
-
-
-def _in_place(event: Event, reading: _Reading, undone: set[int]) -> bool:
-    """Whether one event of a line lets it be in the archive, with these operations taken back."""
-    every = bool(reading.operations) and reading.operations <= undone
-    if event.after is None:
-        named = reading.removed[event.entry]
-        return named <= undone if named else every
-    return not (every or reading.brought[event.entry] & undone)
 
 
 def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -292,8 +254,5 @@ def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ..
     counts = Counter(chain.from_iterable(shared))
     most = max(_FEW, len(states) / 2)
     weights = [sum(1 / counts[word] for word in each if counts[word] <= most) for each in shared]
-    best: dict[str, Entry] = {}
-    for place in sorted(range(len(states)), key=weights.__getitem__, reverse=True):
-        if weights[place]:
-            best.setdefault(states[place].id, states[place])
-    return tuple(best.values())
+    ranked = sorted(filter(weights.__getitem__, range(len(states))), key=weights.__getitem__)
+    return tuple(reversed({states[place].id: states[place] for place in ranked}.values()))

@@ -93,7 +93,7 @@ def test_a_word_in_most_of_many_texts_tells_nothing_and_the_rarest_come_first(st
         for text in ("Marta city Oslo", "to Oslo with Marta", "Oslo", *(f"Marta likes thing {n}" for n in range(others))):
             memory.apply(insert(text))
     listed = [entry.id for entry in durable.forget("1").said_by]
-    assert listed[:2] == ["2", "3"] and len(listed) == 2 + others * counts
+    assert sorted(listed[:2]) == ["2", "3"] and len(listed) == 2 + others * counts
 
 
 def test_forgetting_a_namespace_takes_its_names_too(folder, store):
