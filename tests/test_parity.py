@@ -1,6 +1,7 @@
 """Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on the same input."""
 
 import json
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
