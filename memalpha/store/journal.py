@@ -41,7 +41,6 @@ from memalpha.store.memory import (
     line_changes,
     lines_of,
     past,
-    readable,
     schema_of,
     shape,
     still_say,
@@ -295,7 +294,7 @@ class Journal:
                 chains[ns] = self.database.rows(ns)
                 problems = log.check(chains[ns], log.root(ns), heads[ns], self.key)
                 if not problems and ns in shapes:
-                    readable(chains[ns], shapes[ns])
+                    JournalMemory(schema_of(shapes[ns])).replay(chains[ns])
             except (JournalError, InputError) as error:
                 problems = [str(error)]
             faults += [f"namespace {ns}: {line}" for line in problems]

@@ -24,6 +24,7 @@ from memalpha.store.records import Event, Kind, Origin, Record, moment_of, stamp
 from memalpha.types import Change, Entry, Operation, OperationResult
 
 _PLACE = attrgetter("section", "created")
+_CREATED = attrgetter("created")
 _FEW = 50  # texts; a word in more, and in more than half of all, such as the user's name, tells nothing
 
 
@@ -76,13 +77,10 @@ class JournalMemory(Memory):
     def _take(self, record: Record) -> None:
         self._clock = record.seq
         before, after = self.get(record.entry), self._after(record)
-        if record.kind == Kind.UNDO or (after is not None and before is None and after.created < record.seq):
-            entries = [
-                entry for entry in self._entries.values() if entry.id != record.entry
-            ]  # the earlier state returns at its earlier position
-            if after is not None:
-                insort(entries, after, key=lambda entry: entry.created)
-            self._hold(entries)
+        if after is not None and (record.kind == Kind.UNDO or (before is None and after.created < record.seq)):
+            entries = [entry for entry in self._entries.values() if entry.id != record.entry]
+            insort(entries, after, key=_CREATED)  # the earlier state returns at its earlier position
+            self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
         elif before != after:
             if after is not None:
                 self._tokens[after.content] = self.count_tokens(after.content)
@@ -100,9 +98,6 @@ class JournalMemory(Memory):
         if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (data.of or 0) >= record.seq:
             raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
         return after
-
-    def _hold(self, entries: Sequence[Entry]) -> None:
-        self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
 
 
 def shape(schema: MemorySchema) -> dict[str, object]:
@@ -131,11 +126,6 @@ def events(records: Sequence[Record]) -> Iterator[Event]:
         change = before, data.after
         yield Event(record.seq, record.entry, kind, time, origin, data.operation, *change, forgotten, data.of, data.chunk)
         states[record.entry] = data.after
-
-
-def readable(records: Sequence[Record], shape: Any) -> None:
-    """Raise JournalDamagedError or InputError unless checked records lead to a memory."""
-    JournalMemory(schema_of(shape)).replay(records)
 
 
 def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:

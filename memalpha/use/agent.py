@@ -216,6 +216,7 @@ class MemoryAgent:
 
         See ``DurableMemory.forget``.
         """
+        also = [also] if isinstance(also, str) else also
         for each in (entry, *also):
             _need_text("entry", each)  # None must not mean all entries
         return self._forget(self._whose(namespace), entry, also)

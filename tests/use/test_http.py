@@ -64,15 +64,15 @@ def test_a_story(marta):
 
 def test_forget_tells_what_else_has_its_words_and_is_true_while_somebody_reads(tmp_path):
     with running(store=tmp_path / "m.db", user="marta", archive=True) as server, client(server) as http:
-        for text in ("Marta: I hide gold in Oslo.\nMarta hides gold", "Ivan: Is there gold?\nIvan asks"):
-            http.post("/v1/add", json={"text": text})
+        for text in ("Ann: gold!\nAnn has gold", "Ben: gold?\nBen asks"):
+            assert http.post("/v1/add", json={"text": text}).json()["pieces"] == 1
         reader = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM log").fetchall()
         response = http.post("/v1/forget", json={"entry": "1"})
         receipt = response.json()
         assert response.status_code == 200 and not receipt["scrubbed"] and receipt["operations"] == 2
-        assert {entry["content"] for entry in receipt["said_by"]} == {"Marta: I hide gold in Oslo.", "Ivan: Is there gold?"}
+        assert {entry["content"] for entry in receipt["said_by"]} == {"Ann: gold!", "Ben: gold?"}
         first, *others = [entry["id"] for entry in receipt["said_by"]]
         assert http.post("/v1/forget", json={"entry": first, "also": [*others, "99"]}).status_code == 400
         assert http.post("/v1/forget", json={"entry": first, "also": others}).json()["operations"] == 2
