@@ -221,7 +221,7 @@ def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
             assert again.journal.verify().ok
 
 
-def test_a_forget_over_http_or_here_says_what_is_true_while_somebody_reads(agent, tmp_path):
+def test_a_forget_says_what_is_true_while_somebody_reads(agent, tmp_path):
     reader = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM log").fetchall()
