@@ -1,6 +1,7 @@
 """Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on the same input."""
 
 import json
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -58,16 +59,20 @@ class Replay:
 
 def used(agent, instance):
     steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
+    chunks = {step.chunk_index: place for place, step in enumerate(steps)}  # of those with one number only the last wrote anything
+    steps = [replace(step, chunk_index=place) for place, step in enumerate(steps)]
     with agent._store.reading(LOCAL) as (memory, retriever):
         rollout = Rollout(instance, memory, retriever, steps=steps)
-    return from_zero(seen(rollout_to_json(rollout, [step_reward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())))
+    row = rollout_to_json(rollout, [step_reward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())
+    return from_zero(seen(row), chunks)
 
 
-def from_zero(found):
-    """A journal counts operations from 1, a memory counts changes from 0."""
+def from_zero(found, chunks):
+    """A journal counts operations from 1, a memory counts changes from 0; a chunk's number in use is that of an operation."""
     entries = [entry for changes in found.changes for change in changes for entry in change.values() if entry] + found.memory
     for entry in {id(entry): entry for entry in entries}.values():
         entry["created"], entry["updated"] = entry["created"] - 1, entry["updated"] - 1
+        entry["source_chunk"] = chunks[entry["source_chunk"]]
     return found
 
 

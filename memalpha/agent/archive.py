@@ -30,7 +30,3 @@ def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) ->
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
         memory.apply(insert, chunk=index, time=chunk.time)
-
-
-def outdates(change, line):  # noqa  TEMPORARY, until undo is rewritten
-    return change.before is not None and line_of(change.before, [line], change.after) is not None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent, Reply
 
 COLUMNS = ("entry", "section", "time", "content", "operation")
-COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY yes, /quit"
+COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
 def add_verbs(verbs: Any) -> None:
@@ -121,11 +121,14 @@ class Conversation:
             case "/undo":
                 self._undo(*more)
             case "/forget":
-                if len(more) != 2 or more[1] != "yes":
-                    raise InputError("forgetting cannot be undone", expected=f"/forget {more[0] if more else 'ENTRY'} yes")
-                receipt = self.agent.forget(more[0], namespace=self.namespace)
+                *entries, last = more or ("ENTRY",)
+                if last != "yes" or not entries:
+                    raise InputError("forgetting cannot be undone", expected=f"/forget {' '.join(more) or last} yes")
+                receipt = self.agent.forget(entries[0], entries[1:], namespace=self.namespace)
                 self._last = None
                 out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
+                for entry in receipt.said_by:
+                    out(printable(f"  still has words of it: {entry.id} {entry.content}"))
             case _:
                 raise InputError(f"no command {name!r}", expected=COMMANDS)
 

@@ -48,6 +48,7 @@ def add_verbs(verbs: Any) -> None:
     what = added.add_mutually_exclusive_group(required=True)
     what.add_argument("--entry", help="id of the entry")
     what.add_argument("--all", action="store_true", help="the whole namespace, its name included")
+    added.add_argument("--also", nargs="+", default=[], metavar="ID", help="other entries and lines, such as it lists, in one go")
     added.add_argument("--yes", action="store_true", help="really: it cannot be undone")
 
 
@@ -181,9 +182,15 @@ def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
     what = f"the namespace {arguments.namespace}" if arguments.all else f"entry {arguments.entry} of {arguments.namespace}"
     if not arguments.yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
-    receipt = journal.forget(arguments.namespace) if arguments.all else _memory(journal, arguments).forget(arguments.entry)
-    kept = f"; entries {', '.join(receipt.said_by)} say the very same and were left alone" if receipt.said_by else ""
-    return _say(arguments, asdict(receipt), f"forgot {what}: {receipt.operations} records erased{kept}")
+    if arguments.all:
+        receipt = journal.forget(arguments.namespace)
+    else:
+        receipt = _memory(journal, arguments).forget(arguments.entry, arguments.also)
+    lines = [f"forgot {what}: {receipt.operations} records erased"]
+    lines += [f"still has words of it: {entry.id} {entry.content}" for entry in receipt.said_by]
+    if not receipt.scrubbed:
+        lines.append("its bytes are still in the files: close other readers, then any use of the store erases them")
+    return _say(arguments, asdict(receipt), *lines)
 
 
 def _content(entry: Entry | None) -> str:

@@ -48,9 +48,14 @@ LOG = Table(
 HEADS = Table("heads", _METADATA, Column("ns", Text, primary_key=True), _needed("seq", BigInteger), _needed("hash", Text))
 STATE = Table(
     "state", _METADATA, Column("one", Integer, primary_key=True, autoincrement=False), _needed("format", Integer),
-    _needed("commits", BigInteger), _needed("mix", Text), _needed("scrub", Integer),
+    _needed("scrub", Integer),
 )  # fmt: skip
 SECRETS = Table("secrets", _METADATA, Column("ns", Text, primary_key=True), _needed("secret", Text))
+# The erasing transaction wrote the row of ``state``; VACUUM FULL copies the rows that it erased while an older snapshot sees them.
+_OLDER_SNAPSHOTS = (
+    "SELECT count(*) FROM pg_stat_activity, state WHERE datname = current_database() AND pid <> pg_backend_pid() "
+    "AND age(backend_xmin) >= age(state.xmin)"
+)
 _MARK = update(STATE).values(scrub=STATE.c.scrub + 1)  # something was erased that is still in the files
 
 
@@ -78,6 +83,7 @@ class Database(ABC):
     """A log in a database; one connection, used by one thread at a time; ``name`` is its address without a password."""
 
     _settings: tuple[str, ...]
+    _waiting: str
     _read = "BEGIN"
     _write: tuple[str, ...] = ("BEGIN IMMEDIATE",)
 
@@ -95,7 +101,7 @@ class Database(ABC):
             for table in _METADATA.sorted_tables:
                 self.execute(CreateTable(table, if_not_exists=True))
             if not self.execute(select(STATE.c.one)):
-                self.execute(insert(STATE), [{"one": 1, "format": FORMAT, "commits": 0, "mix": "", "scrub": 0}])
+                self.execute(insert(STATE), [{"one": 1, "format": FORMAT, "scrub": 0}])
             lost = bool(self.execute(select(LOG.c.ns).limit(1))) and not self.head(REGISTRY).seq
             if lost or self.execute(select(STATE.c.format)) != [(FORMAT,)]:
                 raise JournalDamagedError(f"{name} has lost its registry of namespaces, or is of another format", fix=_RESCUE)
@@ -151,13 +157,13 @@ class Database(ABC):
                 connection.close()
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Read one consistent snapshot inside the block."""
-        nested = self._connection is not None
+    def reading(self) -> Iterator[bool]:
+        """Read one consistent snapshot inside the block; gives whether it is the outermost such block."""
+        outermost = self._connection is None
         with self._session():
-            if not nested:
+            if outermost:
                 self.execute(self._read)
-            yield
+            yield outermost
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -246,23 +252,31 @@ class Database(ABC):
         """Return how often data was erased that may still be in the files."""
         return int(self.execute(select(STATE.c.scrub))[0][0])
 
-    def scrub(self) -> None:
-        """Remove erased data from the files; JournalError if that fails now (the next opening tries again)."""
+    def scrub(self, wait: float) -> None:
+        """Remove erased data, if there is any, from the files; JournalError if that fails after ``wait`` s for other readers."""
+        marked, usual = self.to_scrub(), self.wait
+        if not marked:
+            return
         try:
-            marked = self.to_scrub()
+            self._wait(min(wait, usual))
             self._rewrite()
             with self.writing():  # a mark that another process made meanwhile stays
                 self.execute(update(STATE).where(STATE.c.scrub == marked).values(scrub=0))
-        except JournalDamagedError:
-            raise
         except JournalError as error:
             what = f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}"
-            raise type(error)(what, fix="make room and close other readers; the next opening of the store erases them") from error
+            raise type(error)(what, fix="make room and close other readers; the store tries again by itself") from error
+        finally:
+            self._wait(usual)
+
+    def _wait(self, seconds: float) -> None:
+        self.wait = seconds
+        self.execute(self._waiting.format(max(1, int(seconds * 1000))))
 
 
 class Sqlite(Database):
     """A log in one file (created with mode 600), or for ``:memory:`` in process memory."""
 
+    _waiting = "PRAGMA busy_timeout={}"
     _settings = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA secure_delete=ON", "PRAGMA temp_store=MEMORY")
 
     def __init__(self, path: str, wait: float) -> None:
@@ -314,18 +328,21 @@ class Sqlite(Database):
 class Postgres(Database):
     """A log at ``postgresql://user:password@host:port/database``. JournalError if unreachable; MissingExtraError: no psycopg."""
 
+    _waiting = "SET lock_timeout TO {}"
     _read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     _write = ("BEGIN", f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
 
     def __init__(self, address: sa.URL, wait: float) -> None:
         name = f"postgresql://{address.host or ''}:{address.port or 5432}/{address.database or ''}"
-        self._settings = ("SET synchronous_commit TO on", f"SET lock_timeout TO {max(1, int(wait * 1000))}")
+        self._settings = ("SET synchronous_commit TO on", self._waiting.format(max(1, int(wait * 1000))))
         try:
             super().__init__(address.set(drivername="postgresql+psycopg"), name, wait, connect_timeout=max(2, int(wait)))
         except ImportError as error:
             raise MissingExtraError("psycopg", "postgres") from error
 
     def _rewrite(self) -> None:
+        if self.execute(_OLDER_SNAPSHOTS)[0][0]:
+            raise JournalBusyError(f"{self.name}: readers that began before still see old rows")
         for table in _METADATA.sorted_tables:
             self.execute(f"VACUUM FULL {table.name}")
 

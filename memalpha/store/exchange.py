@@ -15,19 +15,20 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
-from memalpha.store.memory import readable, schema_of
-from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, check
+from memalpha.store.memory import JournalMemory, schema_of, shape
+from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, check, fault, root
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Journal
 
+_UNEDITED = "what export wrote, edited by nobody"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
 
 
@@ -79,7 +80,7 @@ def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) 
 def import_from(journal: Journal, path: Path) -> int:
     """Read an export; return the number of records. InputError names the wrong line; ForgottenError if forgotten here."""
     lines = read_export(path)
-    chains: dict[str, list[Record]] = {}
+    chains: dict[str, tuple[_Begin, list[tuple[str, Record]]]] = {}
     with journal.writing():
         for number, line in lines:
             where = f"{path}, line {number}"
@@ -88,13 +89,13 @@ def import_from(journal: Journal, path: Path) -> int:
             except ValidationError as error:
                 wrong = error.errors()[0]
                 what = f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:80]}"
-                raise InputError(what, expected=f"an export that nobody edited ({wrong['msg']})") from error
+                raise InputError(what, expected=f"{_UNEDITED} ({wrong['msg']})") from error
             match found:
                 case _Begin() as begin:
                     _begin(journal, begin, where)
-                    chains[begin.begin] = []
+                    chains[begin.begin] = begin, []
                 case _Row(record=record) if record.ns in chains:
-                    chains[record.ns].append(record)
+                    chains[record.ns][1].append((where, record))
                 case _Forgotten(forgotten=ns):
                     if alive := next((name for name, begun in journal.begun.items() if begun.ns == ns), None):
                         what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
@@ -103,17 +104,18 @@ def import_from(journal: Journal, path: Path) -> int:
                         journal.unregister(ns, {})
                 case _:
                     raise InputError(f"{where} holds {list(line)[:5]}", expected="a line of an export, after that of its namespace")
-        for ns, records in chains.items():
-            _add(journal, ns, records, path)
-    return sum(map(len, chains.values()))
+        for begin, rows in chains.values():
+            _add(journal, begin, rows, path)
+    return sum(len(rows) for _, rows in chains.values())
 
 
 def _begin(journal: Journal, line: _Begin, where: str) -> None:
     try:
         name = line.namespace
-        schema_of(line.shape)
+        if shape(schema_of(line.shape)) != line.shape:
+            raise InputError(f"{line.shape} is no shape of a schema")
     except MemAlphaError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
     if line.begin in journal.forgotten:
         raise ForgottenError(f"{where}: namespace {line.begin} was forgotten here at {journal.forgotten[line.begin].time}")
     if name in journal.begun or line.begin in {begun.ns for begun in journal.begun.values()}:
@@ -121,28 +123,45 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
     journal.register(name, line.begin, line.shape, line.time)
 
 
-def _add(journal: Journal, ns: str, records: list[Record], path: Path) -> None:
-    try:
-        found = check(ns, records, None, records[-1].head, journal.key) if records else ["it has no records"]
-        if any(later.time < earlier.time for earlier, later in pairwise(records)):
-            found.append("its times go back")
-        if not found:
-            readable(records, next(begun.shape for begun in journal.begun.values() if begun.ns == ns))
-    except MemAlphaError as error:
-        found = [error.what]
-    if found:
-        raise InputError(f"{path}, namespace {ns}: {'; '.join(found[:3])}", expected="an export that nobody edited, and its key")
+def _add(journal: Journal, begin: _Begin, rows: list[tuple[str, Record]], path: Path) -> None:
+    memory, last, records = JournalMemory(schema_of(begin.shape)), root(begin.begin), [record for _, record in rows]
+    time = ""
+    for where, record in rows:
+        problem = fault(record, last, journal.key) or "goes back in time" * (record.time < time)
+        try:
+            record.facts()
+            memory.replay([record])
+        except MemAlphaError as error:
+            problem = problem or error.what
+        if problem:
+            raise InputError(f"{where}: operation {record.seq} {problem}", expected=f"{_UNEDITED}, and its key")
+        last, time = record.head, record.time
+    faults = check(records, root(begin.begin), last, journal.key) if records else ["it has no records"]
+    if faults:
+        place = rows[-1][0] if rows else path
+        raise InputError(f"{place}, the end of namespace {begin.namespace}: {faults[0]}", expected=_UNEDITED)
     journal.database.append(records)
 
 
 def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Return the numbered lines between first and last of an export; InputError if it is incomplete or no export."""
     try:
-        lines = [(i, json.loads(line)) for i, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1)]
-    except (OSError, ValueError, RecursionError) as error:
+        rows = path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}", expected="what export wrote") from error
-    if not lines or lines[0][1] != _FORMAT or any(not isinstance(line, dict) for _, line in lines):
+    lines = [_parsed(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)]
+    if not lines or lines[0] != _FORMAT:
         raise InputError(f"{path} is no export of a journal", expected=f"a first line {json.dumps(_FORMAT)}")
-    if lines[-1][1] != {"end": len(lines) - 1}:
+    if lines[-1] != {"end": len(lines) - 1}:
         raise InputError(f"{path} was cut: it ends at line {len(lines)} without saying so", expected="a whole export")
-    return lines[1:-1]
+    return list(enumerate(lines[1:-1], 2))
+
+
+def _parsed(row: str, where: str) -> dict[str, Any]:
+    try:
+        line = from_json(row)  # refuses lone surrogates and what is nested deeply
+    except ValueError as error:
+        raise InputError(f"{where} is no JSON: {error}", expected=_UNEDITED) from error
+    if not isinstance(line, dict):
+        raise InputError(f"{where} holds {row[:80]}", expected=_UNEDITED)
+    return line

@@ -78,12 +78,12 @@ class IndexedStore:
         with self._lock:
             return self._current(namespace).durable.undo(seq, origin)
 
-    def forget(self, namespace: Namespace, entry_id: str | None = None) -> Receipt:
-        """Erase one entry, or the whole namespace, from log, files and indexes."""
+    def forget(self, namespace: Namespace, entry_id: str | None = None, also: Sequence[str] = ()) -> Receipt:
+        """Erase entries (``DurableMemory.forget``), or the whole namespace, from log, files and indexes."""
         with self._lock:
             durable, _, retriever = self._current(namespace)
             try:
-                return self.journal.forget(namespace) if entry_id is None else durable.forget(entry_id)
+                return self.journal.forget(namespace) if entry_id is None else durable.forget(entry_id, also)
             finally:
                 self._open.pop(namespace, None)
                 tokenize.cache_clear()  # the cache holds texts

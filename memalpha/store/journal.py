@@ -17,28 +17,45 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory, count_words
-from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import TokenCounter
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.exchange import export_to, import_from
-from memalpha.store.memory import JournalMemory, Written, before_of, events, past, readable, schema_of, shape, taken_back, together
-from memalpha.store.records import REGISTRY, Event, Head, Kind, Namespace, Origin, Receipt, Record, hash_prompt
-from memalpha.types import Change, Entry, Operation, OperationResult
+from memalpha.store.memory import (
+    JournalMemory,
+    Written,
+    before_of,
+    events,
+    line_changes,
+    lines_of,
+    past,
+    schema_of,
+    shape,
+    still_say,
+    taken_back,
+    together,
+)  # fmt: skip
+from memalpha.store.records import REGISTRY, Body, Event, Head, Kind, Namespace, Origin, Receipt, Record, hash_prompt
+from memalpha.types import Change, Operation, OperationResult
 
 __all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
 
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
+_SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
+_SCRUB_EVERY = 1.0  # seconds between two tries when the store is idle
+_SCRUB_CHEAP = 0.1  # seconds that a try may cost each use
 _DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 _SAID = attrgetter("section", "content", "timestamp")
 _LOG = logging.getLogger(__name__)
@@ -76,12 +93,9 @@ class Journal:
         self.database, self.key = database, key
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.lock = threading.RLock()
+        self.unscrubbed, self._next_scrub = False, 0.0
         self._forget_registry()
-        if database.to_scrub():  # an erasure was interrupted
-            try:
-                database.scrub()
-            except JournalError as error:
-                _LOG.warning("%s", error)
+        self._scrub()  # if an erasure was interrupted
 
     @classmethod
     def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
@@ -104,7 +118,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the store; optional, all acknowledged writes are on disk already."""
-        self.database.close()
+        with self.lock:
+            self.unscrubbed = False
+            self.database.close()
 
     def memory(self, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> DurableMemory:
         """Return the memory of a namespace, empty if it is new; the sections of ``schema`` must match the recorded ones."""
@@ -129,9 +145,7 @@ class Journal:
             self.database.erase(REGISTRY, [begun.seq])
             self.database.drop(begun.ns)
             self._forget_registry()
-        with self.lock:
-            self.database.scrub()
-        return Receipt(begun.ns, log.moment_of(record.time), head.seq)
+        return Receipt(begun.ns, log.moment_of(record.time), head.seq, scrubbed=not self.unscrubbed)
 
     def export(self, path: str | Path, namespace: Namespace | None = None) -> int:
         """Write a namespace, or everything, to a new JSON Lines file; return the number of records (``store.exchange``)."""
@@ -145,9 +159,12 @@ class Journal:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold the lock and read one snapshot, with a current registry."""
-        with self.lock, self.database.reading():
-            self._follow_registry()
-            yield
+        with self.lock:
+            with self.database.reading() as outermost:
+                self._follow_registry()
+                yield
+            if self.unscrubbed and outermost:
+                self._scrub()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -160,12 +177,39 @@ class Journal:
             except BaseException:
                 self._forget_registry()
                 raise
+            self._scrub()
+
+    def _scrub(self) -> None:
+        """Remove erased data from the files, if there is any; what fails is tried again after each use, and once a second.
+
+        A failure that took long, as on a full disk, is not tried again so soon.
+        """
+        with self.lock:
+            start, wait = monotonic(), 0.0 if self.unscrubbed else _SCRUB_WAIT
+            if self.unscrubbed and start < self._next_scrub:
+                return
+            try:
+                self.database.scrub(wait)
+                self.unscrubbed = False
+            except JournalError as error:
+                self._next_scrub = monotonic() + 10 * (monotonic() - start - wait - _SCRUB_CHEAP)
+                if not self.unscrubbed:
+                    self.unscrubbed = True
+                    _LOG.warning("%s", error)
+                    threading.Thread(target=self._scrub_when_idle, daemon=True).start()
+
+    def _scrub_when_idle(self) -> None:
+        while self.unscrubbed:
+            sleep(_SCRUB_EVERY)
+            with self.lock:
+                if self.unscrubbed:  # and not closed
+                    self._scrub()
 
     def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
         """Return the checked records of a chain, all or those after ``before``; JournalDamagedError if the chain is broken."""
-        head = self.database.head(ns)
-        records = self.database.rows(ns, before.seq if before else 0)
-        if faults := log.check(ns, records, before, head, self.key):
+        before = before or log.root(ns)
+        records = self.database.rows(ns, before.seq)
+        if faults := log.check(records, before, self.database.head(ns), self.key):
             name = next((str(name) for name, begun in self.begun.items() if begun.ns == ns), ns or "(registry)")
             what = f"{self.database.name}, namespace {name}: {'; '.join(faults[:5])}"
             raise JournalDamagedError(what, fix="bring a backup back; journal.verify() lists everything")
@@ -192,7 +236,7 @@ class Journal:
             return
         if head.seq <= self._registry_head.seq:
             raise JournalDamagedError(f"{self.database.name}: the registry lost what it held", fix="bring a backup back")
-        for record in self.stretch(REGISTRY, self._registry_head if self._registry_head.seq else None):
+        for record in self.stretch(REGISTRY, self._registry_head):
             if record.kind == Kind.FORGET:
                 self.forgotten[record.entry] = record
                 self.begun = {name: begun for name, begun in self.begun.items() if begun.ns != record.entry}
@@ -236,7 +280,7 @@ class Journal:
 
     def _faults(self, heads: dict[str, Head], chains: dict[str, list[Record]]) -> list[str]:
         there, registry = self.database.chains(), self.database.rows(REGISTRY)
-        problems = log.check(REGISTRY, registry, None, heads.get(REGISTRY, log.root(REGISTRY)), self.key)
+        problems = log.check(registry, log.root(REGISTRY), heads.get(REGISTRY, log.root(REGISTRY)), self.key)
         registry = [record for record in registry if not log.fault(record, Head(record.seq - 1, record.previous), self.key)]
         begun, gone = ({record.entry for record in registry if record.kind == kind} for kind in (Kind.BEGIN, Kind.FORGET))
         faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
@@ -248,9 +292,9 @@ class Journal:
         for ns in sorted(heads.keys() - {REGISTRY}):
             try:
                 chains[ns] = self.database.rows(ns)
-                problems = log.check(ns, chains[ns], None, heads[ns], self.key)
+                problems = log.check(chains[ns], log.root(ns), heads[ns], self.key)
                 if not problems and ns in shapes:
-                    readable(chains[ns], shapes[ns])
+                    JournalMemory(schema_of(shapes[ns])).replay(chains[ns])
             except (JournalError, InputError) as error:
                 problems = [str(error)]
             faults += [f"namespace {ns}: {line}" for line in problems]
@@ -349,7 +393,12 @@ class DurableMemory:
         assert entry is not None
         text = log.to_body({**body, "after": asdict(change.after) if change.after else None})
         gone = change.after is None
-        return log.seal(head, self._journal.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=text)
+        record = log.seal(head, self._journal.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=text)
+        try:
+            record.data()
+        except JournalDamagedError as error:  # nothing is written that could not be read
+            raise InputError(f"this cannot be stored: {error.what}", expected="Unicode text, chunks from 0 to 2**63 - 1") from error
+        return record
 
     def _append(self, records: Sequence[Record]) -> None:
         self._journal.database.append(records)
@@ -357,11 +406,11 @@ class DurableMemory:
 
     def history(self, entry_id: str) -> list[Event]:
         """Return all events of an entry, in order; empty for an unknown id."""
-        return [event for about, event in events(self._records()) if about == entry_id]
+        return [event for event in events(self._records()) if event.entry == entry_id]
 
     def operations(self) -> list[Event]:
         """Return all events of the namespace, in order."""
-        return [event for _, event in events(self._records())]
+        return list(events(self._records()))
 
     def as_of(self, at: int | datetime) -> Memory:
         """Return the memory after an operation (its number), or at a time; InputError for a wrong number or a time without zone."""
@@ -385,6 +434,7 @@ class DurableMemory:
         """Revert one operation by its number (an undo can be undone too); logged as a new operation. Limits are not checked.
 
         With an operation of a tool of one's own goes the rest of its call; asking for another of them then changes nothing more.
+        With it go the lines of the archive that came with it, and those return that left with it (``line_changes``).
         InputError if it cannot be undone; ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
@@ -392,56 +442,60 @@ class DurableMemory:
             numbers = together(records, seq)
             if len(numbers) > 1 and (taken := taken_back(records, seq)):
                 return taken
-            call, changes = self._head.seq + 1 if len(numbers) > 1 else None, dict[int, Change]()
+            first, by = self._head.seq + 1, self._by(origin)
+            call, changes = first if len(numbers) > 1 else None, dict[int, Change]()
             for number in numbers:
                 entry_id, before = before_of(records, number)
                 for other in self._memory if before else ():
                     if other.id != entry_id and _SAID(other) == _SAID(before):
                         raise JournalConflictError(f"entry {other.id} says by now what entry {entry_id} said")
                 changes[number] = Change(self._memory.get(entry_id), before)
-                time = self._journal.now(self._time)
-                body = {"origin": self._by(origin), "of": number, "call": call}
-                records.append(self._seal(self._head, Kind.UNDO, time, changes[number], body))
-                self._append(records[-1:])
-                self._memory.replay(records[-1:])
+                records.append(self._take_back(number, changes[number], {"origin": by, "call": call}))
+            for number, change in line_changes(list(events(records)), first):
+                self._take_back(number, change, {"origin": by})
             return changes[seq]
 
-    def forget(self, entry_id: str) -> Receipt:
-        """Erase an entry for good from log, memory and files; keep a receipt. InputError if nothing of it is left.
+    def _take_back(self, number: int, change: Change, body: dict[str, Any]) -> Record:
+        record = self._seal(self._head, Kind.UNDO, self._journal.now(self._time), change, {**body, "of": number})
+        self._append([record])
+        self._memory.replay([record])
+        return record
 
-        Records of other entries with the same text are erased too, except of live entries, which the receipt names; and what the
-        archive has of the chunks that the entry was written in. Not covered: paraphrases, exports and copies. JournalError if the
-        files could not be scrubbed now; the next opening does it.
+    def forget(self, entry_id: str, also: Sequence[str] = ()) -> Receipt:
+        """Erase an entry, and ``also`` others and lines, for good from log, memory and files; InputError if nothing of one is left.
+
+        With it go the lines of its chunks that say its fact, and what of others says the very same as any of these, except live
+        entries. What else holds words of it stays: the receipt lists it. Not covered: exports and copies.
         """
         with self._changing():
             records, database = self._chain(), self._journal.database
-            texts = {text for record in records if record.entry == entry_id for text in record.data().texts}
-            wrote = [after for record in records if record.entry == entry_id and (after := record.data().after)]
-            chunks = {entry.source_chunk for entry in wrote if entry.section != ARCHIVE.name} - {None}
-            read = {after.id for record in records if (after := record.data().after) and _archived(after, chunks)}
-            said_by = sorted({entry.id for entry in self._memory if entry.id != entry_id and entry.content in texts})
-            erased = [
-                record.seq
-                for record in records
-                if record.body
-                and (record.entry in {entry_id, *read} or (record.entry not in said_by and record.data().texts & texts))
-            ]
-            if not erased:
-                raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
-            note, time = json.dumps({"erased": erased, "said_by": said_by}), self._journal.now(self._time)
+            bodies = [(record, record.data()) for record in records if record.body]
+            ids = {entry_id, *also}
+            missing = sorted(ids.difference(record.entry for record, _ in bodies))
+            if missing:
+                what = f"nothing of an entry {', '.join(map(repr, missing))} is left in {self.namespace}"
+                raise InputError(what, expected="the id of an entry or line")
+            contents = _texts(bodies, ids)
+            told = lines_of(list(events(records)), lambda event: event.entry in ids)
+            ids = ids.union(*told.values())
+            texts = _texts(bodies, ids)
+            live = {entry.id for entry in self._memory if entry.id not in ids and entry.content in texts}
+            others = [(record, body) for record, body in bodies if record.entry not in ids]
+            left = {record.seq: body.after for record, body in others if record.entry in live or not body.texts & texts}
+            erased = [record.seq for record, _ in bodies if record.seq not in left]
+            note, time = json.dumps({"erased": erased}), self._journal.now(self._time)
             key = self._journal.key
             receipt = log.seal(self._head, key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note)
             self._append([receipt])
             database.erase(self._ns, erased)
             database.new_secret(self._ns)
             self._reset()  # the change list still holds the erased content
-        with self._journal.lock:
-            database.scrub()
-        return Receipt(entry_id, log.moment_of(time), len(erased), tuple(said_by))
+        said_by = still_say(contents, filter(None, left.values()))
+        return Receipt(entry_id, log.moment_of(time), len(erased), said_by, not self._journal.unscrubbed)
 
 
-def _archived(entry: Entry, chunks: set[int | None]) -> bool:
-    return entry.section == ARCHIVE.name and entry.source_chunk in chunks
+def _texts(bodies: Iterable[tuple[Record, Body]], ids: set[str]) -> set[str]:
+    return {text for record, body in bodies if record.entry in ids for text in body.texts}
 
 
 def _keyed(text: str, secret: bytes) -> str:

@@ -6,16 +6,26 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory, Snapshot, count_words
-from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
+from memalpha.retrieval.current import line_of
+from memalpha.retrieval.lexical import tokenize
 from memalpha.store.records import Event, Kind, Origin, Record, moment_of, stamp
 from memalpha.types import Change, Entry, Operation, OperationResult
+
+_PLACE = attrgetter("section", "created")
+_CREATED = attrgetter("created")
+_FEW = 50  # texts; a word in more, and in more than half of all, such as the user's name, tells nothing
 
 
 class Written(NamedTuple):
@@ -58,27 +68,19 @@ class JournalMemory(Memory):
         return results
 
     def replay(self, records: Sequence[Record]) -> None:
-        """Apply records in order, following those applied before; JournalDamagedError if a record does not fit this schema."""
-        if self.seq == 0 and (kept := [self._after(record) for record in records if record.kind == Kind.KEEP]):
-            self._hold([entry for entry in kept if entry is not None])
+        """Apply records in order, following those applied before; JournalDamagedError if a record does not fit."""
         for record in records:
             self._take(record)
             self.seq = record.seq
         self._clock = self.seq + 1
 
     def _take(self, record: Record) -> None:
-        if record.kind == Kind.BASE:
-            self._next_id = max(self._next_id, record.facts().next_id)
-            return
         self._clock = record.seq
         before, after = self.get(record.entry), self._after(record)
-        if record.kind == Kind.UNDO or (after is not None and before is None and after.created < record.seq):
-            entries = [
-                entry for entry in self._entries.values() if entry.id != record.entry
-            ]  # the earlier state returns at its earlier position
-            if after is not None:
-                insort(entries, after, key=lambda entry: entry.created)
-            self._hold(entries)
+        if after is not None and (record.kind == Kind.UNDO or (before is None and after.created < record.seq)):
+            entries = [entry for entry in self._entries.values() if entry.id != record.entry]
+            insort(entries, after, key=_CREATED)  # the earlier state returns at its earlier position
+            self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
         elif before != after:
             if after is not None:
                 self._tokens[after.content] = self.count_tokens(after.content)
@@ -87,15 +89,15 @@ class JournalMemory(Memory):
             self._next_id = max(self._next_id, int(record.entry) + 1)
 
     def _after(self, record: Record) -> Entry | None:
-        before, after = self.get(record.entry), record.data().after
-        if after is not None and (
-            after.section not in self.schema or after.id != record.entry or (before and before.section != after.section)
-        ):
+        data, before = record.data(), self.get(record.entry)
+        after = data.after
+        if after is not None and (after.section not in self.schema or after.id != record.entry):
             raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
+        if after is not None and before is not None and _PLACE(after) != _PLACE(before):
+            raise JournalDamagedError(f"operation {record.seq} moved the entry {after.id}")
+        if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (data.of or 0) >= record.seq:
+            raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
         return after
-
-    def _hold(self, entries: Sequence[Entry]) -> None:
-        self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
 
 
 def shape(schema: MemorySchema) -> dict[str, object]:
@@ -112,40 +114,29 @@ def schema_of(shape: Any) -> MemorySchema:
         raise JournalDamagedError(f"{str(shape)[:200]!r} is recorded as a schema") from error
 
 
-def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
-    """Turn checked records into (entry id, event), in order."""
+def events(records: Sequence[Record]) -> Iterator[Event]:
+    """Turn checked records into events, in order."""
     states: dict[str, Entry | None] = {}
     for record in records:
-        if record.kind == Kind.BASE:
-            continue
         data = record.data()
         before = None if record.kind == Kind.FORGET else states.get(record.entry)
         origin = Origin(*data.origin) if data.origin else None
         forgotten = record.erased or record.kind == Kind.FORGET
         kind, time = Kind(record.kind), moment_of(record.time)
-        yield record.entry, Event(record.seq, kind, time, origin, data.operation, before, data.after, forgotten, data.of)
+        change = before, data.after
+        yield Event(record.seq, record.entry, kind, time, origin, data.operation, *change, forgotten, data.of, data.chunk)
         states[record.entry] = data.after
 
 
-def readable(records: Sequence[Record], shape: Any) -> None:
-    """Raise JournalDamagedError or InputError unless checked records lead to a memory and a history."""
-    JournalMemory(schema_of(shape)).replay(records)
-    for _ in events(records):
-        pass
-
-
 def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:
-    """Return an independent memory after an operation or at a time; JournalError if an earlier version dropped that part."""
+    """Return an independent memory after an operation or at a time."""
     last = records[-1].seq if records else 0
     if isinstance(at, int) and not 0 <= at <= last:
         raise InputError(f"operation {at}", expected=f"a number from 0 to {last}, the last operation of this namespace")
     moment = stamp(at) if isinstance(at, datetime) else ""
     count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
-    base = sum(record.kind in (Kind.BASE, Kind.KEEP) for record in records)
-    if count < base and not (isinstance(at, int) and at >= records[0].seq - 1):
-        raise JournalError(f"what was before {at} was dropped", expected=f"operation {records[0].seq - 1} or later")
     memory = JournalMemory(schema, count_tokens)
-    memory.replay(records[: max(count, base)])
+    memory.replay(records[:count])
     return memory.copy()
 
 
@@ -184,3 +175,74 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
     if earlier[-1].erased:
         raise ForgottenError(f"what was before operation {seq} was forgotten: forgetting wins over undo")
     return target.entry, earlier[-1].data().after
+
+
+# ------------------------------------------------------------------------------------------------ lines of the archive
+def lines_of(history: Sequence[Event], where: Callable[[Event], bool]) -> dict[int, set[str]]:
+    """Return the ids of the lines, of now or of the past, that say what some operations changed, by the operation's number.
+
+    These are a line of the chunk that the operation followed from, and one of the chunk that the entry was from before.
+    """
+    lines: defaultdict[int | None, list[Entry]] = defaultdict(list)
+    for line in {event.entry: event.after for event in history if event.after and event.after.section == ARCHIVE.name}.values():
+        lines[line.source_chunk].append(line)
+    told = dict[int, set[str]]()
+    for event in history:
+        entry = event.after or event.before
+        if event.operation and entry and entry.section != ARCHIVE.name and where(event):
+            entries = [replace(entry, source_chunk=event.chunk), event.before or entry]
+            saying = [line_of(each, lines[each.source_chunk]) for each in entries]
+            told[event.seq] = {line.id for line in saying if line}
+    return told
+
+
+def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change]]:
+    """Return what the undo that began with event ``first`` changes in the archive: the number to take back, and its effect.
+
+    What was done to a line is taken back with an operation that names it (``lines_of``), or else with the last of its chunk.
+    """
+    target = history[first - 1]
+    while target.undoes:
+        target = history[target.undoes - 1]
+    written = [event for event in history if event.operation and event.operation.section == ARCHIVE.name]
+    touched = {event.entry for event in written if event.chunk is not None and event.chunk == target.chunk}
+    chunks = {event.chunk for event in written if event.entry in touched}
+    told = lines_of(history, lambda event: event.chunk in chunks)
+    then, now = _undone(history[: first - 1]), _undone(history)
+
+    def stands(event: Event, undone: set[int]) -> bool:
+        every = {number for number in told if history[number - 1].chunk == event.chunk}
+        named = {number for number in every if event.entry in told[number]}
+        return not named & undone if named else not every or bool(every - undone)
+
+    changes = []
+    for line in sorted(touched):
+        steps = [event for event in written if event.entry == line]
+        was, wanted = (all(stands(event, undone) == bool(event.after) for event in steps) for undone in (then, now))
+        last = next(event for event in reversed(history) if event.entry == line)
+        if was != wanted and was == bool(last.after):
+            changes.append((last.seq, Change(last.after, last.before if wanted else None)))
+    return changes
+
+
+def _undone(history: Sequence[Event]) -> set[int]:
+    """Return the numbers of the operations that are taken back."""
+    numbers = set[int]()
+    for event in reversed(history):
+        if event.undoes and event.seq not in numbers:
+            numbers.add(event.undoes)
+    return numbers
+
+
+def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Return the entries that have a word of some texts, one of each id, those with most and with the rarest words first.
+
+    A word does not count if more than half of the entries, and more than 50, have it.
+    """
+    words, states = set(chain.from_iterable(map(tokenize, texts))), list(entries)
+    shared = [words.intersection(tokenize(entry.content)) for entry in states]
+    counts = Counter(chain.from_iterable(shared))
+    most = max(_FEW, len(states) / 2)
+    weights = [sum(1 / counts[word] for word in each if counts[word] <= most) for each in shared]
+    ranked = sorted(filter(weights.__getitem__, range(len(states))), key=weights.__getitem__)
+    return tuple(reversed({states[place].id: states[place] for place in ranked}.values()))

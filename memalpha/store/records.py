@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from memalpha.errors import InputError, JournalDamagedError
 from memalpha.types import Entry, Operation
@@ -58,27 +58,12 @@ class Origin:
 
 
 class Kind(StrEnum):
-    """What a record says; ``BASE`` and ``KEEP`` (one for each entry) stand for dropped records in stores of earlier versions."""
+    """What a record says."""
 
-    BEGIN, APPLY, UNDO, BASE, KEEP = "begin", "apply", "undo", "base", "keep"  # BEGIN in the registry alone
+    BEGIN = "begin"  # in the registry alone
+    APPLY = "apply"
+    UNDO = "undo"
     FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
-
-
-class Body(BaseModel):
-    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk or undone."""
-
-    after: Entry | None = None  # other fields of earlier versions (importance) are not read
-    origin: tuple[str, str, str] | None = None
-    operation: Operation | None = None
-    chunk: int | None = None
-    said: str | None = None
-    of: int | None = None
-    call: int | None = None  # of several operations of one call, or their undo: the number of the first
-
-    @property
-    def texts(self) -> set[str]:
-        """The requested and the resulting content."""
-        return {part.content.strip() for part in (self.operation, self.after) if part and part.content}
 
 
 def stamp(moment: datetime) -> str:
@@ -111,6 +96,31 @@ Hash = Annotated[str, _text("[0-9a-f]{64}")]
 Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
 
 
+def _bounded(entry: Entry) -> Entry:
+    if not all(0 <= number < 1 << 63 for number in (entry.created, entry.updated, entry.source_chunk or 0)):
+        raise ValueError(f"the numbers of entry {entry.id!r} are not all from 0 to 2**63 - 1")
+    return entry
+
+
+class Body(BaseModel):
+    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk or undone."""
+
+    model_config = ConfigDict(strict=True)
+
+    after: Annotated[Entry, AfterValidator(_bounded)] | None = None
+    origin: tuple[str, str, str] | None = None
+    operation: Operation | None = None
+    chunk: Number | None = None
+    said: str | None = None
+    of: Number | None = None
+    call: Number | None = None  # of several operations of one call, or their undo: the number of the first
+
+    @property
+    def texts(self) -> set[str]:
+        """The requested and the resulting content."""
+        return {part.content.strip() for part in (self.operation, self.after) if part and part.content}
+
+
 class Registered(BaseModel):
     """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
 
@@ -126,10 +136,9 @@ class Registered(BaseModel):
 
 
 class Note(BaseModel):
-    """Permanent data of a receipt (numbers of erased records) or of a base."""
+    """Permanent data of a receipt: the numbers of the erased records."""
 
     erased: tuple[Number, ...] = ()
-    next_id: Number = 1
 
 
 class Head(NamedTuple):
@@ -148,8 +157,8 @@ class Record(NamedTuple):
 
     ns: Chain
     seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
-    kind: Annotated[str, _text("(apply|undo|base|keep|forget)")]
-    entry: Annotated[str, _text("[0-9a-z_]{0,1000}")]
+    kind: Annotated[str, _text("(apply|undo|forget)")]
+    entry: Annotated[str, _text("[0-9a-z_-]{0,1000}")]
     gone: Annotated[int, Field(strict=True, ge=0, le=1)]
     time: Stamp
     note: Ascii
@@ -187,10 +196,11 @@ class Record(NamedTuple):
 
     def _parsed(self, model: type[_Model], text: str | None) -> _Model:
         try:
-            return model.model_validate(json.loads(text) if text else {})
-        except (ValueError, RecursionError) as error:
-            why = str(error).splitlines()
-            what = f"operation {self.seq} holds {str(text)[:80]!r}, which is no {model.__name__.lower()}: {'; '.join(why[1:3])}"
+            return model.model_validate_json(text or "{}")
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            what = f"operation {self.seq} holds {str(text)[:80]!r}, which is no {model.__name__.lower()}: {why}"
             raise JournalDamagedError(what) from error
 
 
@@ -198,10 +208,11 @@ class Record(NamedTuple):
 class Event:
     """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was erased is None.
 
-    ``undoes`` is the number of the operation that an undo took back.
+    ``entry`` is the entry's id, ``undoes`` the number of the operation that an undo took back, ``chunk`` that of what was read.
     """
 
     seq: int
+    entry: str
     kind: Kind
     time: datetime
     origin: Origin | None
@@ -210,16 +221,22 @@ class Event:
     after: Entry | None
     forgotten: bool
     undoes: int | None = None
+    chunk: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Proof of an erasure of an entry or a namespace's chain: erased records, and live entries with the same content, kept."""
+    """Proof of an erasure of an entry or a namespace's chain: how many records lost their content.
+
+    ``said_by``: other entries and lines, of now or of the past, that still hold words of it, those with most first; the log does
+    not keep this list. ``scrubbed``: False if its bytes are still in the files; the store then tries again by itself.
+    """
 
     entry: str
     time: datetime
     operations: int
-    said_by: tuple[str, ...] = ()
+    said_by: tuple[Entry, ...] = ()
+    scrubbed: bool = True
 
 
 def hash_prompt(ids: Sequence[int]) -> str:
@@ -258,8 +275,8 @@ def seal(
     return draft._replace(hash=digest(draft.header(), key))
 
 
-def fault(record: Record, before: Head | None, key: bytes | None) -> str:
-    """Return what is wrong with one record, or an empty text; ``before`` is None where an earlier version dropped those before."""
+def fault(record: Record, before: Head, key: bytes | None) -> str:
+    """Return what is wrong with one record that should follow ``before``, or an empty text."""
     body, salt = record.body, record.salt
     try:
         Kind(record.kind), moment_of(record.time)
@@ -268,19 +285,16 @@ def fault(record: Record, before: Head | None, key: bytes | None) -> str:
         return f"is unreadable ({error})"
     if digest(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
-    if before is None and not (record.seq == 1 or record.kind == Kind.BASE):
-        return f"is the first that is left; those before it are missing and no {Kind.BASE} stands in for them"
-    if before is not None and record.seq != before.seq + 1:
+    if record.seq != before.seq + 1:
         return f"follows number {before.seq}: those between are missing"
-    if before is not None and record.previous != before.hash:
+    if record.previous != before.hash:
         return "was moved, or the one before it was edited: it does not follow on that one's hash"
     return "" if sealed else "was edited: its body is not the one it was sealed with"
 
 
-def check(ns: str, records: Sequence[Record], before: Head | None, head: Head, key: bytes | None) -> list[str]:
-    """Return all faults of consecutive records of a chain up to ``head``, one line each; ``before`` is None at the beginning."""
-    found, covered = [], set[int]()
-    last = root(ns) if before is None and not (records and records[0].seq != 1) else before
+def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None) -> list[str]:
+    """Return all faults of consecutive records of a chain after ``before`` up to ``head``, one line each."""
+    found, covered, last = [], set[int](), before
     for record in records:
         if problem := fault(record, last, key):
             found.append(f"operation {record.seq} {problem}")
@@ -291,7 +305,7 @@ def check(ns: str, records: Sequence[Record], before: Head | None, head: Head, k
             except JournalDamagedError as error:
                 found.append(str(error))
     if last != head:
-        found.append(f"the last operation is number {last.seq if last else 0}, it should be number {head.seq}")
+        found.append(f"the last operation is number {last.seq}, it should be number {head.seq}")
     if bare := [r.seq for r in records if r.erased and r.seq not in covered]:
         found.append(f"operations {bare} have lost their content and no receipt says that they were forgotten")
     return found

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from memalpha.agent.archive import outdates
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord, complete
 from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
@@ -27,7 +26,6 @@ from memalpha.files import path_of
 from memalpha.generation.batching import BatchingGenerator
 from memalpha.generation.endpoint import ByteTokenizer, EndpointGenerator
 from memalpha.memory.memory import render_entry
-from memalpha.memory.schema import ARCHIVE
 from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
@@ -101,7 +99,6 @@ class MemoryAgent:
         self._store = IndexedStore(self.journal, step.schema, step.new_retriever, step.encoder.count)
         self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
-        self._next_chunk: dict[Namespace, int] = {}
         step.encoder.count("a")  # sets the tokenizer's special-token mode once, before threads use it
 
     @classmethod
@@ -197,16 +194,12 @@ class MemoryAgent:
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
                 if (memory.seq, memory.snapshot()) == seen:
-                    left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
-                    index = self._next_chunk.get(whose) or max(left, default=-1) + 1
+                    index = memory.seq + 1  # the next operation's number: no other text ever gets it
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off, completion.searched)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
                     written = range(seen[0] + 1, seen[0] + 1 + len(outcome.changes))  # those of the archive come after
-                    break
-        else:
-            raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
-        self._next_chunk[whose] = index + 1
-        return record, written
+                    return record, written
+        raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
 
     def _find(self, whose: Namespace, query: str) -> str:
         with self._store.reading(whose) as (_, retriever):
@@ -216,27 +209,23 @@ class MemoryAgent:
         """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""
         whose = self._whose(namespace)
         with self._writing(whose):
-            seen = self._store.memory(whose).seq
-            change = self._store.undo(whose, operation, Origin(by))
-            events = self._store.durable(whose).operations()
-            taken = [Change(event.after, event.before) for event in events if event.undoes and event.seq > seen]
-            origin = next(event.origin for event in events if event.seq == operation)
-            for event in events:  # the lines that left the archive with it return
-                line = event.before if event.after is None and event.origin == origin else None
-                if line and line.section == ARCHIVE.name and any(outdates(each, line) for each in taken):
-                    self._store.undo(whose, event.seq, Origin(by))
-            return change
+            return self._store.undo(whose, operation, Origin(by))
 
-    def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase an entry permanently from log, memory and files (``DurableMemory.forget``)."""
-        _need_text("entry", entry)  # None must not mean all entries
-        return self._forget(self._whose(namespace), entry)
+    def forget(self, entry: str, also: Sequence[str] = (), *, namespace: Namespace | str | None = None) -> Receipt:
+        """Erase an entry, and ``also`` others and lines, for good; ``said_by`` lists what still has words of it.
+
+        See ``DurableMemory.forget``.
+        """
+        also = [also] if isinstance(also, str) else also
+        for each in (entry, *also):
+            _need_text("entry", each)  # None must not mean all entries
+        return self._forget(self._whose(namespace), entry, also)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase a whole namespace and its name permanently; also one that was begun with another schema."""
         return self._forget(self._whose(namespace), None)
 
-    def _forget(self, whose: Namespace, entry: str | None) -> Receipt:
+    def _forget(self, whose: Namespace, entry: str | None, also: Sequence[str] = ()) -> Receipt:
         with self._writing(whose):
             try:
                 self._store.durable(whose)
@@ -245,9 +234,8 @@ class MemoryAgent:
                     return self.journal.forget(whose)
                 raise
             try:
-                return self._store.forget(whose, entry)
+                return self._store.forget(whose, entry, also)
             finally:
-                self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
 
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:

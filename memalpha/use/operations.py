@@ -122,7 +122,8 @@ class ForgetAnswer(Answer):
     entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
     time: _Time
     operations: int = Field(description="How many records lost their content.")
-    said_by: list[str] = Field(description="Other entries that say the very same and were left alone.")
+    said_by: list[EntryModel] = Field(description="What still has words of it and was left alone; forget takes these in also.")
+    scrubbed: bool = Field(description="Whether its bytes left the files; if not, the store tries again by itself.")
 
 
 class ToolAnswer(Answer):
@@ -327,12 +328,15 @@ class Operations:
         self,
         caller: Caller,
         entry: Annotated[str, Field(min_length=1, max_length=200, description="Its id, as memory and search give it.")],
+        also: Annotated[
+            list[str] | None, Field(max_length=1000, description="Ids of other entries and passages to erase with it.")
+        ] = None,
     ) -> ForgetAnswer:
-        """Erase an entry for good, by its id: from the log and every file of the store.
+        """Erase an entry for good, by its id: from the log and every file of the store, with the passages that say it.
 
-        This cannot be undone. Do it only when asked to.
+        This cannot be undone. Do it only when asked to. said_by lists what still has words of it: ask whether that should go, too.
         """
-        return ForgetAnswer.model_validate(self.agent.forget(entry, namespace=caller.namespace))
+        return ForgetAnswer.model_validate(self.agent.forget(entry, also or (), namespace=caller.namespace))
 
     @_operation("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
     def forget_all(self, caller: Caller) -> ForgetAnswer:

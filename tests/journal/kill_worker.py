@@ -167,5 +167,50 @@ def kills(folder, trials, seed):
     return counts
 
 
+def undone_by_half(folder):
+    """Kill the undo of an ``add`` at each of its write points; return how many there are, and what was half undone afterwards."""
+    from scripted import ScriptedGenerator
+
+    from memalpha.agent.config import AgentConfig
+    from memalpha.agent.step import AgentStep
+    from memalpha.memory.schema import ARCHIVE
+    from memalpha.models.nano import make_tokenizer
+    from memalpha.use.agent import MemoryAgent
+
+    step = AgentStep(AgentConfig(schema="facts", codec="compact", archive=True), make_tokenizer(["facts"], 4096))
+    script = ["+ Marta city Oslo\n+ Marta drink tea", "= 1 Marta city Rome"]
+
+    def state():
+        with MemoryAgent(step, ScriptedGenerator([]), store=folder / "m.db") as agent:
+            memory = agent._store.memory(MARTA)
+            assert agent.journal.verify().ok
+            return sorted(entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name)))
+
+    with MemoryAgent(step, ScriptedGenerator(script), store=folder / "m.db") as agent:
+        agent.add("Marta: I live in Oslo.\nMarta: I like tea.", "2024-01-01", namespace=MARTA)
+        (operation,) = agent.add("Marta: I moved to Rome.\nIvan: Well.", "2024-02-01", namespace=MARTA).operations
+    whole, halves, point, done = (folder / "m.db").read_bytes(), [], 0, False
+    before = state()
+    after = sorted(["Marta city Oslo", "Marta drink tea", "Marta: I live in Oslo.", "Marta: I like tea."])
+    while not done:
+        point += 1
+        for path in folder.iterdir():
+            path.unlink()
+        (folder / "m.db").write_bytes(whole)
+        if (pid := os.fork()) == 0:
+            try:
+                agent = MemoryAgent(step, ScriptedGenerator([]), store=folder / "m.db")
+                agent.memory(MARTA)
+                arm(point)
+                agent.undo(operation, namespace=MARTA)
+            finally:
+                os._exit(0)
+        done = os.WIFEXITED(os.waitpid(pid, 0)[1])
+        now = state()
+        halves += [] if now in (before, after) and (now == after or not done) else [now]
+    return {"points": point - 1, "halves": halves}
+
+
 if __name__ == "__main__":
-    print(json.dumps(kills(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
+    arguments = list(map(int, sys.argv[2:]))
+    print(json.dumps(kills(Path(sys.argv[1]), *arguments) if arguments else undone_by_half(Path(sys.argv[1]))))

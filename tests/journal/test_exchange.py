@@ -23,7 +23,7 @@ def store(folder):
 
 def test_export_and_import_lose_nothing(folder, store):
     journal, durable = store
-    durable.apply(insert("ünï \ud800 \x00 \n 'quoted'"), BY)
+    durable.apply(insert("ünï \U0001f600 \x00 \n 'quoted'"), BY)
     durable.forget("1")
     journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
     journal.memory(Namespace("gone"), SCHEMA).apply(insert("of nobody"), BY)
@@ -102,7 +102,8 @@ def crafted(path, change):
     head = root(data[1]["begin"])
     change(data)
     for line in data:
-        if values := line.get("record"):
+        values = line.get("record") if isinstance(line, dict) else None
+        if values:
             values[7] = commit(values[11], values[10]) if isinstance(values[11], str) else values[7]
             values[8] = head.hash
             values[9] = digest(Record(*values).header(), None)
@@ -117,7 +118,8 @@ def take_in(folder, text):
     try:
         journal.import_(folder / "crafted.jsonl")
     except InputError as error:
-        assert journal.namespaces() == () and "crafted.jsonl, " in str(error) and "\x1b" not in str(error)
+        assert journal.namespaces() == () and "crafted.jsonl, line " in str(error) and "\x1b" not in str(error)
+        assert journal.database.chains() == set() and journal.verify().ok
         return False
     durable = journal.memory(MARTA, journal.schema(MARTA))
     durable.operations()
@@ -138,6 +140,8 @@ def after(number, value):
     return lambda data: put(number, 11, json.dumps(json.loads(data[number]["record"][11]) | {"after": value}))(data)
 
 
+STATED = {"id": "1", "section": "facts", "content": "x", "created": 1, "updated": 1}
+
 # Lines 0 and 1 begin export and namespace, 2 to 6 are records, 7 is the receipt of another namespace.
 CRAFTED = {
     "a user with an escape": lambda data: data[1].update(user="a\x1b[2J"),
@@ -153,6 +157,22 @@ CRAFTED = {
     "a kind of the registry": put(6, 2, "begin"),
     "an id of 5000 digits": put(6, 3, "9" * 5000),
     "a section changed": after(4, {"id": "1", "section": "notes", "content": "x"}),
+    "created beyond 64 bits": after(2, STATED | {"created": 10**30}),
+    "created later than its operation": after(2, STATED | {"created": 2, "updated": 2}),
+    "created before it": after(4, STATED | {"created": 2, "updated": 3}),
+    "updated before it was created": after(2, STATED | {"updated": 0}),
+    "a number that is text": after(2, STATED | {"created": "1"}),
+    "a chunk of no number": after(2, STATED | {"source_chunk": 1 << 63}),
+    "a chunk below 0": lambda data: put(2, 11, json.dumps(json.loads(data[2]["record"][11]) | {"chunk": -1}))(data),
+    "an undo of what comes later": lambda data: put(2, 11, json.dumps(json.loads(data[2]["record"][11]) | {"of": 1}))(data),
+    "a lone surrogate in a content": after(2, STATED | {"content": "\ud800"}),
+    "a lone surrogate in a name": lambda data: data[1].update(user="\udfff"),
+    "a lone surrogate in an id": put(2, 3, "\ud800"),
+    "a time of another type": after(2, STATED | {"timestamp": 2024}),
+    "a line nested deeply": lambda data: data.insert(3, {"what": json.loads("[" * 400 + "]" * 400)}),
+    "a schema nested deeply": lambda data: data[1]["schema"].update(name=json.loads("[" * 150 + "]" * 150)),
+    "a schema with more": lambda data: data[1]["schema"].update(more=[]),
+    "a line that is a list": lambda data: data.insert(3, []),
 }
 
 
@@ -171,7 +191,22 @@ def test_a_crafted_line_is_refused(folder, store, name):
     assert not take_in(folder, crafted(folder / "all.jsonl", change))
 
 
-VALUES = st.sampled_from([None, True, -1, 0, 10**30, 1.5, "", "x", "1", "core", "\ud800", "\x1b", [], ["a"], {}, {"id": "1"}])
+@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, "9" * 10_000, "NaN"])
+@pytest.mark.parametrize("place", ['"schema": ', '"time": ', '"record": ', '"end": '])
+def test_a_value_that_no_export_has_is_one_clear_error(folder, store, place, value):
+    store[0].export(folder / "all.jsonl")
+    before, after = (folder / "all.jsonl").read_text().split(place, 1)
+    (folder / "bad.jsonl").write_text(f"{before}{place}{value}, {after}")
+    with Journal.open(":memory:") as other:
+        with pytest.raises(InputError, match=r"bad\.jsonl"):
+            other.import_(folder / "bad.jsonl")
+        assert other.database.chains() == set()
+
+
+DEEP = json.loads("[" * 300 + "]" * 300)
+VALUES = st.sampled_from(
+    [None, True, -1, 0, 2**63, 10**30, 1.5, "", "x", "1", "core", "\ud800", "\x1b", [], ["a"], {}, {"id": "1"}, DEEP]
+)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

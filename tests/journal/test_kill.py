@@ -18,13 +18,22 @@ WORKER = Path(__file__).with_name("kill_worker.py")
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+def worked(*arguments):
+    paths = [os.environ.get("PYTHONPATH", ""), WORKER.parent, WORKER.parents[1], WORKER.parents[2]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)}
+    done = subprocess.run([sys.executable, WORKER, *map(str, arguments)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_an_undo_that_is_killed_has_taken_back_an_entry_and_its_lines_or_nothing(folder):
+    result = worked(folder)
+    assert result["points"] > 20 and result["halves"] == []
+
+
 @pytest.mark.parametrize("trials", [24, pytest.param(600, marks=SLOW)])
 def test_a_store_whose_writer_is_killed(folder, trials):
-    paths = os.pathsep.join([str(WORKER.parent), str(WORKER.parents[2])])
-    command = [sys.executable, str(WORKER), str(folder), str(trials), "1"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
-    assert done.returncode == 0, done.stdout + done.stderr
-    counts = json.loads(done.stdout)
+    counts = worked(folder, trials, 1)
     assert counts["acknowledged"] > trials and 0 < counts["in_flight_kept"] < counts["in_flight"] > trials / 4
 
 

@@ -140,7 +140,7 @@ def test_undo_goes_back_over_one_entry_twice_and_the_archive_follows(monkeypatch
     for number, after in zip(reversed(numbers), ("Ann Rome", "Bob Oslo", "Ann Oslo"), strict=True):
         assert agent.undo(number).after.content == after
         assert texts(agent.memory()) == ["Ann Oslo", "Bob Oslo"]
-        assert sorted(texts(archive.entries("_archive"))) == ["Ann Oslo", "Bob Oslo", "all move"]
+        assert sorted(texts(archive.entries("_archive"))) == ["Ann Oslo", "Bob Oslo"]
 
 
 def test_what_is_no_tool_is_refused(monkeypatch):

@@ -1,21 +1,35 @@
 """The archive in use: found, undone, forgotten to the last byte, and apart for each user."""
 
+import random
+import sqlite3
+from itertools import pairwise
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.cli import run
+from memalpha.errors import InputError, MemAlphaError
+from memalpha.memory.schema import ARCHIVE
 from memalpha.models.nano import make_tokenizer
+from memalpha.store.journal import Journal
 from memalpha.use.agent import MemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_completion_length=64, retrieve_k=5, archive=True)
+STEP = AgentStep(CONFIG, make_tokenizer(["facts"], 4096))
 SCRIPT = ["+ Marta city Oslo\n+ Marta drink tea", "= 1 Marta city Rome", "+ Ivan city Lima"]
+
+
+def opened(store, script=()):
+    return MemoryAgent(STEP, ScriptedGenerator(list(script)), store=store, retrieve_k=50)
 
 
 @pytest.fixture
 def agent(tmp_path):
-    step = AgentStep(CONFIG, make_tokenizer(["facts"], 4096))
-    with MemoryAgent(step, ScriptedGenerator(SCRIPT), store=tmp_path / "m.db") as agent:
+    with MemoryAgent(STEP, ScriptedGenerator(SCRIPT), store=tmp_path / "m.db") as agent:
         agent.added = [
             agent.add("Marta: I live in Oslo near zebrastreet.\nMarta: I like tea.", "2024-01-01", namespace="marta"),
             agent.add("Marta: I moved to Rome.", "2024-02-01", namespace="marta"),
@@ -28,6 +42,15 @@ def found(agent, question, who="marta"):
     return set(agent.ask(question, namespace=who).text.splitlines())
 
 
+def lines(agent, who="marta"):
+    with agent._store.reading(agent._whose(who)) as (memory, _):
+        return [line.content for line in memory.entries(ARCHIVE.name)]
+
+
+def held(agent, who="marta"):
+    return [entry.content for entry in agent.memory(who)], lines(agent, who)
+
+
 def test_lines_and_entries_answer_together_and_each_user_has_his_own(agent):
     assert found(agent, "Oslo") == {"unknown"}
     assert found(agent, "Rome") == {"[2024-02-01] Marta city Rome", "[2024-02-01] Marta: I moved to Rome."}
@@ -37,22 +60,203 @@ def test_lines_and_entries_answer_together_and_each_user_has_his_own(agent):
     assert [len(added.operations) for added in agent.added] == [2, 1, 1]  # those that undo takes
 
 
-def test_with_an_undo_the_line_returns(agent):
+def test_with_an_undo_lines_leave_and_return_and_with_its_undo_they_are_as_before(agent):
+    before, (update,) = held(agent), agent.added[1].operations
+    agent.undo(update, namespace="marta")
+    assert held(agent)[0] == ["Marta city Oslo", "Marta drink tea"]
+    assert lines(agent) == ["Marta: I live in Oslo near zebrastreet.", "Marta: I like tea."]
+    city, drink = agent.added[0].operations
+    agent.undo(city, namespace="marta")
+    assert held(agent) == (["Marta drink tea"], ["Marta: I like tea."])
+    agent.undo(drink, namespace="marta")
+    assert held(agent) == ([], []) and found(agent, "Oslo, Rome, tea") == {"unknown"}
+    for operation in (drink, city, update):
+        taken_back = [event for event in agent.history(namespace="marta") if event.undoes == operation]
+        agent.undo(taken_back[-1].seq, namespace="marta")
+    assert held(agent) == before and agent.journal.verify().ok
+
+
+TOWNS, DRINKS = ("Oslo", "Rome", "Lima", "Bonn"), ("tea", "milk", "cocoa", "juice")
+
+
+def write_story(agent, seed):
+    """A few texts about towns and drinks, each with a line that no operation says; return the operations of each ``add``."""
+    rng, script, texts, known = random.Random(seed), [], [], {}
+    for number in range(4):
+        text, said = [f"Ivan: well, number {number}."], []
+        for what, values in (("city", TOWNS), ("drink", DRINKS)):
+            if rng.random() < 0.7:
+                value = rng.choice(values)
+                text.append(f"Marta: {what} now {value} in year {number}.")
+                said.append(
+                    f"= {known[what]} Marta {what} {value} {number}" if what in known else f"+ Marta {what} {value} {number}"
+                )
+                known.setdefault(what, len(known) + 1)
+        script.append("\n".join(said) or "nothing")
+        texts.append("\n".join(text))
+    agent.generator.generator = ScriptedGenerator(script)
+    return [agent.add(text, f"2024-0{number + 1}-01", namespace="marta").operations for number, text in enumerate(texts)]
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**9), order=st.randoms(use_true_random=False))
+def test_undoing_all_of_an_add_leaves_what_was_before_it_in_any_order(seed, order):
+    agent = opened(None)
+    operations = write_story(agent, seed)
+    durable, seen = agent._store.durable(agent._whose("marta")), []
+    for numbers in reversed([each for each in operations if each]):
+        past, now = durable.as_of(numbers[0] - 1), held(agent)
+        shuffled = order.sample(numbers, len(numbers))
+        for number in shuffled:
+            agent.undo(number, namespace="marta")
+        expected = [entry.content for entry in past], [line.content for line in past.entries(ARCHIVE.name)]
+        later = [line for line in lines(agent) if line not in expected[1]]  # of texts without operations, read since
+        assert held(agent)[0] == expected[0] and all(line.startswith("Ivan: well, number") for line in later)
+        assert [line for line in lines(agent) if line not in later] == expected[1]
+        undone = {event.undoes: event.seq for event in agent.history(namespace="marta")}
+        seen.append((now, [undone[number] for number in order.sample(numbers, len(numbers))]))
+    for now, numbers in reversed(seen):
+        for number in numbers:
+            agent.undo(number, namespace="marta")
+        assert held(agent) == now
+    assert agent.journal.verify().ok
+
+
+def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
+    agent = opened(None, ["+ Marta city Oslo\n+ Marta drink tea"])
+    city, drink = agent.add("Marta: city is Oslo.\nMarta: a drink is tea.\nIvan: hello.", namespace="marta").operations
+    hello = next(event.seq for event in agent.history(namespace="marta") if event.after and "hello" in event.after.content)
+    agent.undo(hello, namespace="marta")
+    agent.undo(city, namespace="marta")
+    assert lines(agent) == ["Marta: a drink is tea."]
+    agent.undo(hello + 2, namespace="marta")  # the undo of ``city``
+    assert lines(agent) == ["Marta: city is Oslo.", "Marta: a drink is tea."]
+    agent.undo(hello + 1, namespace="marta")
+    agent.undo(drink, namespace="marta")
+    assert held(agent) == (["Marta city Oslo"], ["Marta: city is Oslo.", "Ivan: hello."])
+
+
+def test_the_command_line_takes_lines_back_too(agent, tmp_path, capsys):
     (operation,) = agent.added[1].operations
-    agent.undo(operation, namespace="marta")
-    assert found(agent, "Oslo") == {"[2024-01-01] Marta city Oslo", "[2024-01-01] Marta: I live in Oslo near zebrastreet."}
+    assert run(["journal", "undo", str(tmp_path / "m.db"), str(operation), "-n", "marta"]) == 0
+    assert lines(agent) == ["Marta: I live in Oslo near zebrastreet.", "Marta: I like tea."]
+    assert run(["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "1", "--yes"]) == 0
+    assert "still has words of it: line-4 Marta: I like tea." in capsys.readouterr().out
+    command = ["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "2", "--also", "line-4", "--yes"]
+    assert run(command) == 0 and held(agent) == ([], [])
+    assert b"tea" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_forgetting_an_entry_erases_what_the_archive_has_of_its_chunks(agent, tmp_path):
+def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_has_its_words(agent, tmp_path):
     path = tmp_path / "m.db"
     assert b"zebrastreet" in path.read_bytes() + (tmp_path / "m.db-wal").read_bytes()
-    agent.forget("1", namespace="marta")
+    receipt = agent.forget("1", namespace="marta")
     assert found(agent, "Oslo") == found(agent, "Rome") == {"unknown"}
-    assert found(agent, "tea") == {"[2024-01-01] Marta drink tea"}  # its line stood in the same chunk
+    assert found(agent, "tea") == {"[2024-01-01] Marta drink tea", "[2024-01-01] Marta: I like tea."}
+    assert {entry.content for entry in receipt.said_by} == {"Marta drink tea", "Marta: I like tea."}  # the name
     agent.close()
     left = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert not any(word in left for word in (b"zebrastreet", b"Oslo", b"moved to Rome", b"I like tea"))
-    assert b"Marta drink tea" in left
-    with MemoryAgent(agent.step, ScriptedGenerator([]), store=path) as again:
+    assert not any(word in left for word in (b"zebrastreet", b"Oslo", b"moved to Rome"))
+    assert b"Marta drink tea" in left and b"said_by" not in left
+    with opened(path) as again:
         assert [entry.content for entry in again.memory("marta")] == ["Marta drink tea"]
         assert again.journal.verify().faults == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "script", "word"),
+    [
+        (["Ann: The PIN is 4711.", "Ben: So 4711 is her PIN?"], ["+ Ann pin 4711", "nothing"], "4711"),
+        (
+            ["Ann: I am pregnant.", "Ben: Ann being pregnant is news!", "Ann: Pregnant, yes."],
+            ["+ Ann is pregnant", "-", "-"],
+            "pregnant",
+        ),
+        (
+            ["Ann: I take warfarin.", "Ann: Warfarin at eight."],
+            ["+ Ann takes warfarin", "+ Ann takes her warfarin at eight"],
+            "warfarin",
+        ),
+        (["Ann: x.", *[f"Ben: Oslo is so rainy, day {n}." for n in range(20)]], ["+ Ann city Oslo", *"-" * 20], "Oslo"),
+    ],
+)
+def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_along(tmp_path, texts, script, word):
+    with opened(tmp_path / "m.db", script) as agent:
+        for number, text in enumerate(texts):
+            agent.add(text, f"2024-01-{number + 1:02}", namespace="ann")
+        receipt = agent.forget("1", namespace="ann")
+        left = {entry.id for entry in agent.memory("ann") if word.lower() in entry.content.lower()}
+        left |= {hit.entry.id for hit in agent.search(word, 50, namespace="ann") if word.lower() in hit.entry.content.lower()}
+        assert left and left <= {entry.id for entry in receipt.said_by}
+        with pytest.raises(InputError, match="nothing of an entry 'line-99' is left"):
+            agent.forget(min(left), ["line-99"], namespace="ann")
+        first, *others = sorted(left)
+        agent.forget(first, others, namespace="ann")
+        assert word not in agent.ask(word, namespace="ann").text
+    assert word.lower().encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
+
+
+def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
+    path = tmp_path / "m.db"
+    texts = [f"Marta: The number of box {number} is {number * 37}." for number in range(8)]
+    with opened(path, ["+ box 0", "+ box 2", "+ box 4"]) as one, opened(path, ["+ box 1", "+ box 3"]) as two:  # two processes
+        for number in range(3):
+            (one, two)[number % 2].add(texts[number], namespace="marta")
+        one.undo(one.history(namespace="marta")[-2].seq, namespace="marta")  # of box 2
+        two.add(texts[3], namespace="marta")
+        assert [event.before for event in two.history("4", namespace="marta")] != []
+        one.forget("4", namespace="marta")  # box 3, the newest
+        one.add(texts[4], namespace="marta")
+        one.journal.export(tmp_path / "all.jsonl")
+    with Journal.open(tmp_path / "copy.db") as copy:
+        copy.import_(tmp_path / "all.jsonl")
+    for store in (path, tmp_path / "copy.db"):
+        with opened(store, ["+ box 5"]) as again:
+            again.add(texts[5], namespace="marta")
+            numbers = [event.chunk for event in again.history(namespace="marta") if event.operation]
+            chunks = [entry.source_chunk for entry in again.memory("marta")]
+            assert all(first <= second for first, second in pairwise(numbers)) and len(set(chunks)) == len(chunks) == 4
+            again.forget("6", namespace="marta")  # box 5
+            assert lines(again) == [texts[0], texts[1], texts[4]]
+            assert again.journal.verify().ok
+
+
+def test_a_forget_says_what_is_true_while_somebody_reads(agent, tmp_path):
+    reader = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM log").fetchall()
+    assert not agent.forget("1", namespace="marta").scrubbed and found(agent, "Oslo") == {"unknown"}
+    reader.close()
+    agent.search("tea", namespace="marta")
+    assert b"zebrastreet" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**9), data=st.data())
+def test_an_export_with_an_archive_is_imported_whole(tmp_path_factory, seed, data):
+    folder = tmp_path_factory.mktemp("export")
+    with opened(folder / "m.db") as agent:
+        write_story(agent, seed)
+        for _ in range(data.draw(st.integers(0, 4))):
+            events = agent.history(namespace="marta")
+            try:
+                if data.draw(st.booleans()):
+                    agent.undo(data.draw(st.integers(1, len(events))), namespace="marta")
+                else:
+                    agent.forget(data.draw(st.sampled_from(events)).entry, namespace="marta")
+            except MemAlphaError:
+                pass
+        agent.journal.export(folder / "all.jsonl")
+        with opened(folder / "copy.db") as copy:
+            copy.journal.import_(folder / "all.jsonl")
+            copy.journal.export(folder / "again.jsonl")
+            assert (folder / "again.jsonl").read_bytes() == (folder / "all.jsonl").read_bytes()
+            assert held(copy) == held(agent) and copy.journal.verify().ok
+            for number in range(1, len(agent.history(namespace="marta")) + 1):
+                results = []
+                for each in (agent, copy):
+                    try:
+                        results.append(each.undo(number, namespace="marta"))
+                    except MemAlphaError as error:
+                        results.append(type(error))
+                assert results[0] == results[1] and held(copy) == held(agent)

@@ -74,7 +74,7 @@ def test_a_text_that_the_service_failed_on_is_not_read(server, tmp_path, fault):
         with pytest.raises(ServiceError):
             agent.add("User: I'm Priya.", namespace="priya")
         assert len(agent.history(namespace="priya")) == 2 and agent.search("Priya", namespace="priya") == []
-        assert agent.add("User: I'm Priya.", namespace="priya").steps[0].chunk_index == 1
+        assert agent.add("User: I'm Priya.", namespace="priya").steps[0].chunk_index == 3
 
 
 @pytest.mark.parametrize("text", ["User: one sentence is here. " * 9, "我叫普里亚。我住在奥斯陆。" * 9, "x" * 400])

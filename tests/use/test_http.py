@@ -1,6 +1,7 @@
 """The HTTP API over a real socket: what it does, what it refuses, what it says when something fails."""
 
 import json
+import sqlite3
 
 import httpx
 import pytest
@@ -52,12 +53,34 @@ def test_a_story(marta):
     assert mistake["operations"] == [] and mistake["results"][0]["code"] == "unknown_id"
     assert problem(marta.post("/v1/undo", json={"operation": 2}))["status"] == 409
     assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
-    assert marta.post("/v1/forget", json={"entry": "1"}).json()["operations"] == 1
+    forgotten = marta.post("/v1/forget", json={"entry": "1", "also": None}).json()
+    assert (forgotten["entry"], forgotten["operations"], forgotten["said_by"], forgotten["scrubbed"]) == ("1", 1, [], True)
     assert marta.get("/v1/memory").json()["total"] == 0
     assert "Oslo" not in marta.get("/v1/history").text
     assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410
     assert marta.delete("/v1/memory").json()["operations"] == 4
     assert marta.get("/v1/history").json() == {"operations": [], "total": 0}
+
+
+def test_forget_tells_what_else_has_its_words_and_is_true_while_somebody_reads(tmp_path):
+    with running(store=tmp_path / "m.db", user="marta", archive=True) as server, client(server) as http:
+        for text in ("Ann: gold!\nAnn has gold", "Ben: gold?\nBen asks"):
+            assert http.post("/v1/add", json={"text": text}).json()["pieces"] == 1
+        reader = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM log").fetchall()
+        response = http.post("/v1/forget", json={"entry": "1"})
+        receipt = response.json()
+        assert response.status_code == 200 and not receipt["scrubbed"] and receipt["operations"] == 2
+        assert {entry["content"] for entry in receipt["said_by"]} == {"Ann: gold!", "Ben: gold?"}
+        first, *others = [entry["id"] for entry in receipt["said_by"]]
+        assert http.post("/v1/forget", json={"entry": first, "also": [*others, "99"]}).status_code == 400
+        assert http.post("/v1/forget", json={"entry": first, "also": others}).json()["operations"] == 2
+        assert http.post("/v1/ask", json={"question": "gold"}).json()["answer"] == "unknown"
+        assert b"gold" in (tmp_path / "m.db-wal").read_bytes()
+        reader.close()
+        http.get("/v1/memory")
+        assert all(b"gold" not in path.read_bytes() for path in tmp_path.glob("m.db*"))
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ async function ask() {
   at("reply").replaceChildren(make("div", answer, "text"), title, make("ol", "", "cards", sources));
 }
 
-// The operations of the newest step (one piece of text read) that is in effect, newest first. With the undo of an entry's change the
-// server brings back the passages that it outdated.
+// The operations of the newest step (one piece of text read) that is in effect, newest first. Passages come and go with the undo
+// of what the model wrote; where it wrote nothing they are undone themselves.
 function lastStep(operations) {
   const undone = new Set();
   const step = [];
@@ -138,22 +138,25 @@ function lastStep(operations) {
 
 async function undo() {
   const step = lastStep((await call("GET", `history?${MOST}`)).operations);
-  for (const { operation } of step) await call("POST", "undo", { operation });
+  const written = step.filter((each) => !isPassage(about(each)));
+  for (const { operation } of written.length ? written : step) await call("POST", "undo", { operation });
   const lines = step.flatMap(({ before, after }) => [after && `− ${after.content}`, before && `+ ${before.content}`]);
   return step.length ? [`The last step is undone. Changes: ${step.length}.`, lines] : ["There is no step to undo."];
 }
 
 function forget(entry) {
-  const reach = "with its history and the passages it came from, also in the store's files? This cannot be undone.";
+  const reach = "with its history and the passages that say it, also in the store's files? This cannot be undone.";
   if (!confirm(`Erase entry ${entry.id} for good, ${reach}\n\n${entry.content}`)) return;
   run(async () => {
     const before = await call("GET", `history?${MOST}`);
-    const { operations, said_by } = await call("POST", "forget", { entry: entry.id });
+    const { operations, said_by, scrubbed } = await call("POST", "forget", { entry: entry.id });
     const after = await call("GET", `history?${MOST}`);
     const erased = new Set(after.operations.filter((each) => each.forgotten).map((each) => each.operation));
     const gone = before.operations.flatMap(({ operation, after: was }) => (was && erased.has(operation) ? `− ${was.content}` : []));
-    const same = said_by.length ? ` Entries that say the very same were left alone: ${said_by.join(", ")}.` : "";
-    return [`Entry ${entry.id} is forgotten. Records that lost their content: ${operations}.${same}`, gone];
+    const left = said_by.map((each) => card(each, [button("Forget", each, forget)]));
+    if (left.length) at("reply").replaceChildren(make("h3", "This still has words of it"), make("ul", "", "cards", left));
+    const bytes = scrubbed ? "" : " Its bytes are still in files that are in use: the server erases them as soon as it can.";
+    return [`Entry ${entry.id} is forgotten. Records that lost their content: ${operations}.${bytes}`, gone];
   }, true);
 }
 
