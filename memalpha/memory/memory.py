@@ -154,7 +154,7 @@ class Memory:
         """Succeed, since the entry says so already; what is said again later holds since then."""
         again = replace(entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self._clock)
         message = f"{entry.id} says so already"
-        if not newer(again, entry):
+        if operation.kind is OperationKind.REPLACE or not newer(again, entry):
             return OperationResult(True, ResultCode.DUPLICATE, message, operation, entry.id)
         self._commit(Change(entry, again))
         return OperationResult(True, ResultCode.RENEWED, message, operation, entry.id)

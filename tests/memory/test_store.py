@@ -86,7 +86,7 @@ class MemoryMachine(RuleBasedStateMachine):
             if said and stamp and said != stamp
             else (-1 if chunk is None else chunk) > (-1 if place is None else place)
         )
-        if not is_later:
+        if not is_later or op.kind is REPLACE:
             return ResultCode.DUPLICATE, self.model
         return ResultCode.RENEWED, {**self.model, key: (section, content, said or stamp, chunk)}
 
