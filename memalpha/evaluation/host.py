@@ -35,6 +35,7 @@ class PolicyHost:
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
         self._adapter = ""
+        self._generator: HFGenerator | None = None  # of the adapter at hand: what it keeps is of these weights
         self.drawn: dict[str, tuple[Completion, float]] = {}  # greedy completions and their seconds, by adapter, limit and prompt
         self.saved = 0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
         self._file: Path | None = None
@@ -87,6 +88,7 @@ class PolicyHost:
 
     def release(self) -> None:
         """Detach the adapter; the base stays loaded."""
+        self._generator = None
         if self._adapter:
             self._policy = self._policy.unload()
             self._adapter = ""
@@ -108,8 +110,12 @@ class PolicyHost:
 
                 self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
                 self._adapter = adapter
-        bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
-        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=reads, first_bias=bias)
+        if self._generator is None or self._generator.keep_prefix is not reads:
+            bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
+            self._generator = HFGenerator(
+                self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=reads, first_bias=bias
+            )
+        return self._generator
 
 
 class _Hosted(NamedTuple):

@@ -289,7 +289,8 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     arguments, why = settle_dtype(arguments, report)
     parts = build_parts(arguments, training=False)
     folder = RunFolder.create(path, all_options(arguments), overwrite=run.overwrite)
-    folder.write_json("environment.json", {**environment(), "dtype": why})
+    here = {**environment(), "dtype": why, "float32_products": products.float32_products()}
+    folder.write_json("environment.json", here)
 
     def runner(instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None) -> list[Rollout]:
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
@@ -331,7 +332,7 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
         config, here = all_options(arguments), {**environment(state.num_processes), "dtype": dtype}
-        here["float32_products"] = "oneDNN" if products.faster() else "PyTorch"
+        here["float32_products"] = products.float32_products()
         here["data"] = {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)}
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         if run.resume:
