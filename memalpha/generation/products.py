@@ -1,8 +1,9 @@
 """Products with float32 weights on CPUs through oneDNN, which lays a weight out once.
 
-PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors alone. On an AMD EPYC oneDNN was 2.0 to 3.4 times as
-fast (docs/performance.md). Where ``faster`` is false, nothing here is used, and results are PyTorch's own. A layout is made of a weight as
-it was then, and no weight says that it changed (fused optimizers and ``.data`` leave its version): see ``Products``.
+PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors alone. On an AMD EPYC
+oneDNN was 2.0 to 3.4 times as fast (docs/performance.md). Where ``faster`` is false, results are
+PyTorch's own. A layout is of a weight as it was, and no weight says that it changed: a fused optimizer
+and ``.data`` leave its version, and a new one may get its address. So layouts have an owner: ``Products``.
 """
 
 from __future__ import annotations
