@@ -174,7 +174,8 @@ MORE = {
     "values": ["--endpoint_extra", "{top_k: 5, echo: true}", "--rewards", "{builtins:len: 0.3}", "--lora_targets", "q_proj"],
     "command": ["--resume", "--overwrite"], "preset": ["--preset", "published"],
 }  # fmt: skip
-NAMES = [path.stem for path in sorted((ROOT / "configs" / "train").glob("*.yaml")) if "train_data:" in path.read_text()]
+NAMES = [path.stem for path in sorted((ROOT / "configs" / "train").glob("*.yaml"))]
+NAMES = [name for name in NAMES if not name.startswith("warmup") and name not in ("ablations", "reader")]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *MORE])

@@ -25,11 +25,8 @@ from memalpha.types import Completion, Prompt, Sampling, StopReason
 _MANY = 4  # rows from which laying out the weights anew pays
 
 
-class _Prefilled(NamedTuple):
-    cache: BufferCache
-    logits: Tensor
-    lengths: Tensor
-    mask: Tensor
+_Prefilled = tuple[BufferCache, Tensor, Tensor, Tensor]
+"""A cache, and for each row the logits after its prompt, the prompt's length and the mask of the slots."""
 
 
 class HFGenerator:
@@ -121,7 +118,7 @@ class HFGenerator:
             source = torch.tensor([place[row.ids] for row in rows], device=device)
             cache.repeat(source)
             logits, lengths, mask = logits[source], lengths[source], mask[source]
-        return _Prefilled(cache, logits, lengths, mask)
+        return cache, logits, lengths, mask
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
         if self._kept is not None and prefixes == self._kept[0]:

@@ -9,7 +9,7 @@ and ``.data`` leave its version, and a new one may get its address. So layouts h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
@@ -47,26 +47,12 @@ def fits(weight: Tensor) -> bool:
     return cpu and weight.numel() >= LEAST and plain(weight) and faster()
 
 
-class Products:
-    """What was made of weights: other layouts, blocks, rounded copies.
+class Products(dict[Tensor, dict[Any, Any]]):
+    """What was made of each weight (other layouts, blocks, rounded copies), by the weight itself.
 
-    It is right while the weights stand still. So it belongs to whoever may change them, who lets go of it or clears it then.
-    It knows a weight by its identity, and holds it.
+    It is right while the weights stand still. So it belongs to whoever may change them, who lets go
+    of it, or clears it, before that.
     """
-
-    def __init__(self) -> None:
-        self._of: dict[Tensor, dict[Any, Any]] = {}
-
-    def get(self, weight: Tensor, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what was made of a weight under a key; made now if it is not there."""
-        of_weight = self._of.setdefault(weight, {})
-        if key not in of_weight:
-            of_weight[key] = make()
-        return of_weight[key]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._of.clear()
 
 
 _IN_USE: ContextVar[Products | None] = ContextVar("products", default=None)
@@ -87,10 +73,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed
 
     Outside ``using`` by PyTorch: a layout for one product costs more than it saves.
     """
-    products = _IN_USE.get()
-    if products is None or not fits(weight):
+    if _IN_USE.get() is None or not fits(weight):
         return nn.functional.linear(x, weight.t() if transposed else weight, bias)
-    laid_out = products.get(weight, transposed, partial(_lay_out, weight, transposed))
+    laid_out = _made(weight, transposed, partial(_lay_out, weight, transposed))
     return torch.ops.mkldnn._linear_pointwise(x, laid_out, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
@@ -108,7 +93,12 @@ def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
 
 def _made(weight: Tensor, key: Any, make: Callable[[], Any]) -> Any:
     products = _IN_USE.get()
-    return make() if products is None else products.get(weight, key, make)
+    if products is None:
+        return make()
+    of_weight = products.setdefault(weight, {})
+    if key not in of_weight:
+        of_weight[key] = make()
+    return of_weight[key]
 
 
 def _lay_out(weight: Tensor, transposed: bool) -> Tensor:
@@ -118,9 +108,9 @@ def _lay_out(weight: Tensor, transposed: bool) -> Tensor:
 
 @contextmanager
 def fast_linears(model: nn.Module) -> Iterator[None]:
-    """Let the plain linear layers of a model use ``product`` in the block, without gradients, with the weights as they are now.
+    """Let the plain linear layers of a model use ``product`` in the block, without gradients.
 
-    Layouts are kept by the ``using`` around it, else for the block.
+    Layouts are kept by the ``using`` around it, else for the block, in which the weights stand still.
     """
     layers = [
         layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
@@ -128,7 +118,7 @@ def fast_linears(model: nn.Module) -> Iterator[None]:
     for layer in layers:
         layer.forward = _forward_of(layer)  # type: ignore[method-assign]
     try:
-        with using(_IN_USE.get() or Products()):
+        with using(Products()) if _IN_USE.get() is None else nullcontext():
             yield
     finally:
         for layer in layers:

@@ -19,7 +19,6 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from memalpha.errors import RunFolderError, TrainingAborted
 from memalpha.files import file_sha256, flush
-from memalpha.generation.products import Products
 from memalpha.runs import checkpoint_step, checkpoints_in
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     _step: int
     _served: int
-    products: Products
     _saving_to: str | None = None
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
@@ -121,7 +119,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
                 raise RunFolderError(f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
-            self.products.clear()
             self.state.best_model_checkpoint = None
             self._served = self._last_loaded_step = -1  # vLLM's weights are not these
         return best

@@ -31,7 +31,7 @@ from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.files import write_yaml
-from memalpha.generation import products
+from memalpha.generation.products import float32_products
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import RewardConfig, full_name
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
@@ -290,8 +290,7 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     arguments, why = settle_dtype(arguments, report)
     parts = build_parts(arguments, training=False)
     folder = RunFolder.create(path, all_options(arguments), overwrite=run.overwrite)
-    here = {**environment(), "dtype": why, "float32_products": products.float32_products()}
-    folder.write_json("environment.json", here)
+    folder.write_json("environment.json", {**environment(), "dtype": why, "float32_products": float32_products()})
 
     def runner(instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None) -> list[Rollout]:
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
@@ -332,10 +331,14 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
     """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or if options or data differ."""
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
-        config, here = all_options(arguments), {**environment(state.num_processes), "dtype": dtype}
-        here["float32_products"] = products.float32_products()
-        here["rollouts_of_a_step"] = config["per_device_train_batch_size"] * state.num_processes
-        here["data"] = {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)}
+        config = all_options(arguments)
+        here = {
+            **environment(state.num_processes),
+            "dtype": dtype,
+            "float32_products": float32_products(),
+            "rollouts_of_a_step": config["per_device_train_batch_size"] * state.num_processes,
+            "data": {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)},
+        }
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         if run.resume:
             folder.check_training()

@@ -73,7 +73,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
         self.skipped_in_a_row, self._shared = 0, list[int]()
-        self.products = Products()  # of the frozen weights, until rollouts or a checkpoint change them
+        self.products = Products()  # of the frozen weights: neither a step nor a checkpoint changes them
         self.rows: list[TrainingRow | None] = []
         self._read_ahead, self._drawn = deque[Any](), deque[list[Part]]()
         self._scoring = threading.Lock()
