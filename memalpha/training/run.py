@@ -344,7 +344,10 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
             folder.check_training()
             began = folder.read_json("environment.json")
             check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
-            check_steps(folder, config["max_steps"])
+            done = max(map(checkpoint_step, checkpoints_in(folder.path)), default=0)
+            if 0 < config["max_steps"] < done:
+                said = f"max_steps is {config['max_steps']}, and the run has a checkpoint of step {done}"
+                raise RunFolderError(said, expected=f"{done} or more")
             write_yaml(folder.path / "config.yaml", masked(config))
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)
@@ -382,14 +385,6 @@ MAY_CHANGE = frozenset({
 """Options that do not change results, only duration and memory use. Rollouts of a step over all processes must stay."""
 
 MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
-
-
-def check_steps(folder: RunFolder, steps: int) -> None:
-    """Raise RunFolderError if a run has done more steps than it is to have (-1: of so many epochs)."""
-    done = max(map(checkpoint_step, checkpoints_in(folder.path)), default=0)
-    if 0 < steps < done:
-        said = f"max_steps is {steps}, and the run has a checkpoint of step {done}"
-        raise RunFolderError(said, expected=f"{done} or more")
 
 
 def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
