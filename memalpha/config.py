@@ -126,6 +126,8 @@ def parse(arguments: Sequence[str], groups: Sequence[type], program: str, preset
         values = read_yaml(presets / f"{preset}.yaml") | values
     for name in values:
         check_name(str(name), groups, program, f"{program} --options lists them all")
+        if _masked(str(name), values[name]):
+            raise InputError(f"{name} holds a mask: the record of a run has no secrets", fix=f"give --{name} again")
     return tuple(read(group, {name: value for name, value in values.items() if name in names(group)}, program) for group in groups)
 
 
@@ -205,6 +207,15 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
             flags[name].append(word)
     flags = {name: words[-1:] if words and words[-1].startswith("[") else words for name, words in flags.items()}  # a whole list
     return {name: True if not words else words[0] if len(words) == 1 else words for name, words in flags.items()}
+
+
+def _masked(name: str, value: Any) -> bool:
+    """Whether ``runs.masked`` put a mask in the place of a value, or of a part of it."""
+    if isinstance(value, Mapping):
+        return any(_masked(str(key), inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return any(_masked(name, inner) for inner in value)
+    return isinstance(value, str) and (value == f"<{name.upper()}>" or "***" in value)
 
 
 def _yaml(text: str) -> Any:

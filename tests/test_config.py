@@ -1,6 +1,7 @@
 """Options: YAML and command line reach every group, and what does not fit is one message that names it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import pytest
 from pydantic import PositiveInt
@@ -12,10 +13,13 @@ from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval import RetrievalMode
+from memalpha.runs import RunFolder, masked
 from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, parse_train_arguments
+from memalpha.training.run import all_options
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.use.access import Callers
 
+ROOT = Path(__file__).parents[1]
 CPU = ["--use_cpu", "true"]
 
 
@@ -157,6 +161,48 @@ def test_the_file_sets_options_of_every_group(tmp_path):
     assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == ("some/model", 77, "compact", 0.25)
     assert (grpo.learning_rate, grpo.max_steps) == (3e-4, 4)
     assert agent.max_completion_length == grpo.max_completion_length == 12  # an option of two groups goes to both
+
+
+MORE = {
+    "validation": ["--eval_strategy", "steps", "--eval_steps", "5", "--save_steps", "5", "--load_best_model_at_end", "true"],
+    "accumulation": ["--gradient_accumulation_steps", "2", "--steps_per_generation", "2", "--num_iterations", "2"],
+    "schedule": ["--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", "{min_lr_rate: 0.1}"],
+    "sharding": ["--fsdp", "full_shard", "--fsdp_config", "{transformer_layer_cls_to_wrap: [X], xla: false}"],
+    "server": ["--full_finetuning", "--use_vllm", "--vllm_mode", "server", "--beta", "0.1", "--optim", "adamw_torch"],
+    "memory": ["--gradient_checkpointing", "--gradient_checkpointing_kwargs", "{use_reentrant: false}", "--scale_rewards", "none"],
+    "cispo": ["--loss_type", "cispo", "--epsilon_high", "5", "--max_steps", "-1", "--num_train_epochs", "2.5"],
+    "values": ["--endpoint_extra", "{top_k: 5, echo: true}", "--rewards", "{builtins:len: 0.3}", "--lora_targets", "q_proj"],
+    "command": ["--resume", "--overwrite"], "preset": ["--preset", "published"],
+}  # fmt: skip
+NAMES = [path.stem for path in sorted((ROOT / "configs" / "train").glob("*.yaml"))]
+NAMES = [name for name in NAMES if not name.startswith("warmup") and name not in ("ablations", "reader")]
+
+
+@pytest.mark.parametrize("name", [*NAMES, *MORE])
+def test_the_record_of_a_run_is_a_configuration_of_the_same_run(tmp_path, name):
+    shipped = ["--config", str(ROOT / "configs" / "train" / f"{name}.yaml")]
+    given = parse_train_arguments([*MORE.get(name, shipped), *CPU])
+    recorded = RunFolder.create(tmp_path / "run", all_options(given))
+    again = parse_train_arguments(["--config", str(recorded.path / "config.yaml")])
+    assert masked(all_options(again)) == recorded.config
+    of_a_command = {"overwrite": False, "resume": False}
+    assert [replace(given.run, **of_a_command), *given[1:3]] == list(again[:3])
+    assert given.grpo.to_dict() == again.grpo.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hub_token", "S3CRET"), ("endpoint_extra", "{api_key: S3CRET, top_k: 5}"), ("endpoint_extra", "{stop: [S3CRET]}"),
+        ("model", "http://ann:S3CRET@host/m"), ("train_options", "{n: 4, deep: [{password: S3CRET}]}"),
+    ],
+)  # fmt: skip
+def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
+    folder = RunFolder.create(tmp_path / "run", all_options(parse_train_arguments([*CPU, f"--{name}", value])))
+    given = ["--config", str(folder.path / "config.yaml")]
+    with pytest.raises(InputError, match=f"{name} holds a mask.*\n.*give --{name} again"):
+        parse_train_arguments(given)
+    assert masked(all_options(parse_train_arguments([*given, f"--{name}", value]))) == folder.config
 
 
 def test_every_option_of_trl_is_there():

@@ -34,10 +34,11 @@ def add_verbs(verbs: Any) -> None:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
     from memalpha.evaluation.poisoning import run_trials, summarise_trials
+    from memalpha.generation.products import float32_products
     from memalpha.runs import environment, portable
 
     quiet_libraries()
-    here = {**environment(), "command": portable(environment()["command"])}
+    here = {**environment(), "command": portable(environment()["command"]), "float32_products": float32_products()}
     record: dict[str, Any] = {"environment": here, "seed": arguments.seed, "per_attack": arguments.per_attack, "policies": {}}
     for name in arguments.policies:
         step, generator = _load(name, arguments)

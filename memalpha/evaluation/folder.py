@@ -136,7 +136,9 @@ class EvaluationFolder:
     """An evaluation's folder, open for more results; RunFolderError if it is something else or has other options or inputs."""
 
     def __init__(self, path: str | Path, config: Mapping[str, Any], inputs: Mapping[str, Any], *, overwrite: bool = False) -> None:
-        self.path, here = Path(path), environment()
+        from memalpha.generation.products import float32_products
+
+        self.path, here = Path(path), {**environment(), "float32_products": float32_products()}
         if check_place(path, overwrite=overwrite):
             self.run = RunFolder(path)
             check_same(self.run, masked(config), inputs)

@@ -34,7 +34,8 @@ class PolicyHost:
         self.model, self.dtype, self.max_batch, self.batch_tokens = model, dtype, max_batch, batch_tokens
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
-        self._adapter = ""
+        self._attached = "", False  # the adapter at hand, and whether it reads
+        self._generator: HFGenerator | None = None  # what it keeps is of the adapter at hand
         self.drawn: dict[str, tuple[Completion, float]] = {}  # greedy completions and their seconds, by adapter, limit and prompt
         self.saved = 0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
         self._file: Path | None = None
@@ -87,9 +88,9 @@ class PolicyHost:
 
     def release(self) -> None:
         """Detach the adapter; the base stays loaded."""
-        if self._adapter:
+        if self._attached[0]:
             self._policy = self._policy.unload()
-            self._adapter = ""
+        self._generator, self._attached = None, ("", False)
 
     def attached(self, adapter: str, *, reads: bool) -> HFGenerator:
         """Return a generator of the base with an adapter, of a policy or a reader, attached now; it holds until another is."""
@@ -101,15 +102,18 @@ class PolicyHost:
             model = load_policy_model(self.model, dtype=self.dtype).model
             accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
             self._policy = (model if accelerator is None else model.to(accelerator)).eval()
-        if adapter != self._adapter:
+        if self._generator is None or (adapter, reads) != self._attached:
             self.release()
             if adapter:
                 from peft import PeftModel
 
                 self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
-                self._adapter = adapter
-        bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
-        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=reads, first_bias=bias)
+            bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
+            self._generator = HFGenerator(
+                self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=reads, first_bias=bias
+            )
+            self._attached = adapter, reads
+        return self._generator
 
 
 class _Hosted(NamedTuple):

@@ -19,27 +19,25 @@ from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
 from memalpha.generation.merging import exact, merged_lora
-from memalpha.generation.products import fast_linears
+from memalpha.generation.products import Products, fast_linears, using
 from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 _MANY = 4  # rows from which laying out the weights anew pays
 
 
-class _Prefilled(NamedTuple):
-    cache: BufferCache
-    logits: Tensor
-    lengths: Tensor
-    mask: Tensor
+_Prefilled = tuple[BufferCache, Tensor, Tensor, Tensor]
+"""A cache, and for each row the logits after its prompt, the prompt's length and the mask of the slots."""
 
 
 class HFGenerator:
     """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError if it does not fit.
 
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32); ``logprobs`` returns those of
-    the whole distribution; ``keep_prefix`` keeps the last batch's prefixes, only for weights that never change. Rows that ended
-    leave the batch every ``check_every`` tokens; None: after each on a CPU, after 16 on an accelerator. ``first_bias`` is added to
-    the logits of a completion's first token, by id.
+    the whole distribution; ``keep_prefix`` keeps the last batch's prefixes and the weights' products,
+    only for weights that never change. Rows that ended leave the batch every ``check_every`` tokens;
+    None: after each on a CPU, after 16 on an accelerator. ``first_bias`` is added to the logits of a
+    completion's first token, by id.
     """
 
     def __init__(
@@ -54,6 +52,7 @@ class HFGenerator:
         self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
         self.first_bias = first_bias or {}
         self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
+        self._products = Products()
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
@@ -71,8 +70,9 @@ class HFGenerator:
         with (
             torch.no_grad(),
             _evaluating(self.model),
+            using(self._products if self.keep_prefix else Products()),
             merged,
-            fast_linears(self.model, keep=self.keep_prefix) if many else nullcontext(),
+            fast_linears(self.model) if many else nullcontext(),
         ):
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
@@ -119,7 +119,7 @@ class HFGenerator:
             source = torch.tensor([place[row.ids] for row in rows], device=device)
             cache.repeat(source)
             logits, lengths, mask = logits[source], lengths[source], mask[source]
-        return _Prefilled(cache, logits, lengths, mask)
+        return cache, logits, lengths, mask
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
         if self._kept is not None and prefixes == self._kept[0]:

@@ -7,11 +7,13 @@ cost is a second copy of the adapted weights.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from memalpha.generation.products import Products, using
 
 
 def exact(model: nn.Module) -> bool:
@@ -21,7 +23,10 @@ def exact(model: nn.Module) -> bool:
 
 @contextmanager
 def merged_lora(model: nn.Module) -> Iterator[None]:
-    """Merge active LoRA adapters inside the block, except into quantised layers; do not train or save the model there."""
+    """Merge active LoRA adapters inside the block, except into quantised layers; do not train or save the model there.
+
+    What is made of the merged weights (``products``) lasts as long as they do.
+    """
     originals: list[tuple[nn.Parameter, Tensor]] = []
     touched: list[Any] = []
     try:
@@ -29,7 +34,8 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
             originals.extend((parameter, parameter.data) for parameter in layer.get_base_layer().parameters(recurse=False))
             touched.append(layer)
             _merge(layer)
-        yield
+        with using(Products()) if touched else nullcontext():
+            yield
     finally:
         for parameter, tensor in originals:
             parameter.data = tensor

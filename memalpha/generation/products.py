@@ -1,14 +1,17 @@
 """Products with float32 weights on CPUs through oneDNN, which lays a weight out once.
 
-PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors alone. On an AMD EPYC oneDNN was 2.0 to 3.4 times as
-fast (docs/performance.md). Where ``faster`` is false, nothing here is used, and results are PyTorch's own.
+PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors alone. On an AMD EPYC
+oneDNN was 2.0 to 3.4 times as fast (docs/performance.md). Where ``faster`` is false, results are
+PyTorch's own. A layout is of a weight as it was, and no weight says that it changed: a fused optimizer
+and ``.data`` leave its version, and a new one may get its address. So layouts have an owner: ``Products``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,11 @@ def faster() -> bool:
     return other and torch.backends.cpu.get_cpu_capability() == "AVX512" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def float32_products() -> str:
+    """Which library multiplies with float32 weights here, for the record of a run."""
+    return "oneDNN" if faster() else "PyTorch"
+
+
 def plain(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
     """Whether all are whole tensors of this type, neither sharded by FSDP2 nor by ZeRO-3."""
     kinds = all(t.dtype is kind and type(t) in (Tensor, nn.Parameter) for t in tensors)
@@ -39,61 +47,82 @@ def fits(weight: Tensor) -> bool:
     return cpu and weight.numel() >= LEAST and plain(weight) and faster()
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False) -> Tensor:
-    """Return x @ weight.T + bias, or x @ weight if ``transposed``, without a gradient; x (rows, inputs or outputs)."""
-    if not fits(weight):
-        return nn.functional.linear(x, weight.t() if transposed else weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x, _laid_out(weight, transposed), bias, "none", [], "")  # type: ignore[no-any-return]
+class Products(dict[Tensor, dict[Any, Any]]):
+    """What was made of each weight (other layouts, blocks, rounded copies), by the weight itself.
+
+    It is right while the weights stand still. So it belongs to whoever may change them, who lets go
+    of it, or clears it, before that.
+    """
 
 
-def blocks(weight: Any, rows: int) -> Sequence[Tensor]:
-    """Split a weight into blocks of rows; always the same tensors, so that each is laid out once, while the weight is the same."""
-    return _kept(weight, ("blocks", rows), lambda: torch.split(weight.detach(), rows))  # type: ignore[no-any-return]
-
-
-def rounded(weight: Any, kind: torch.dtype) -> Tensor:
-    """Return a frozen weight in another type, without a gradient; kept with it until it changes."""
-    return weight if weight.dtype is kind else _kept(weight, kind, lambda: weight.detach().to(kind))  # type: ignore[no-any-return]
-
-
-def _laid_out(weight: Any, transposed: bool) -> Tensor:
-    """The weight in oneDNN's layout, kept with it until it changes."""
-    plain = weight.detach()
-    return _kept(  # type: ignore[no-any-return]
-        weight, transposed,
-        lambda: torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain),
-    )  # fmt: skip
-
-
-def _kept(weight: Any, key: Any, make: Callable[[], Any]) -> Any:
-    """What was made of a weight under a key, while the weight is the same."""
-    state = weight._version, weight.data_ptr()
-    if getattr(weight, "_made", (None,))[0] != state:
-        weight._made = state, {}
-    if key not in weight._made[1]:
-        weight._made[1][key] = make()
-    return weight._made[1][key]
+_IN_USE: ContextVar[Products | None] = ContextVar("products", default=None)
 
 
 @contextmanager
-def fast_linears(model: nn.Module, *, keep: bool = False) -> Iterator[None]:
-    """Let the plain linear layers of a model use ``product`` in the block, without gradients, with the weights as they are now.
+def using(products: Products) -> Iterator[None]:
+    """Keep in ``products`` what is made of weights inside the block, in this thread; the innermost block counts."""
+    token = _IN_USE.set(products)
+    try:
+        yield
+    finally:
+        _IN_USE.reset(token)
 
-    ``keep``: what is laid out stays for the next block, for weights that never change.
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False) -> Tensor:
+    """Return x @ weight.T + bias, or x @ weight if ``transposed``, without a gradient; x (rows, inputs or outputs).
+
+    Outside ``using`` by PyTorch: a layout for one product costs more than it saves.
+    """
+    if _IN_USE.get() is None or not fits(weight):
+        return nn.functional.linear(x, weight.t() if transposed else weight, bias)
+    laid_out = _made(weight, transposed, partial(_lay_out, weight, transposed))
+    return torch.ops.mkldnn._linear_pointwise(x, laid_out, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def blocks(weight: Tensor, rows: int) -> Sequence[Tensor]:
+    """Split a weight into blocks of rows; inside ``using`` always the same tensors, so that each is laid out once."""
+    return _made(weight, ("blocks", rows), partial(torch.split, weight.detach(), rows))  # type: ignore[no-any-return]
+
+
+def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
+    """Return a frozen weight in another type, without a gradient; inside ``using`` rounded once."""
+    if weight.dtype is kind:
+        return weight
+    return _made(weight, kind, partial(weight.detach().to, kind))  # type: ignore[no-any-return]
+
+
+def _made(weight: Tensor, key: Any, make: Callable[[], Any]) -> Any:
+    products = _IN_USE.get()
+    if products is None:
+        return make()
+    of_weight = products.setdefault(weight, {})
+    if key not in of_weight:
+        of_weight[key] = make()
+    return of_weight[key]
+
+
+def _lay_out(weight: Tensor, transposed: bool) -> Tensor:
+    plain = weight.detach()
+    return torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def fast_linears(model: nn.Module) -> Iterator[None]:
+    """Let the plain linear layers of a model use ``product`` in the block, without gradients.
+
+    Layouts are kept by the ``using`` around it, else for the block, in which the weights stand still.
     """
     layers = [
         layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
     ]
-    before = [None if keep else vars(layer.weight).pop("_laid_out", None) for layer in layers]
     for layer in layers:
         layer.forward = _forward_of(layer)  # type: ignore[method-assign]
     try:
-        yield
+        with using(Products()) if _IN_USE.get() is None else nullcontext():
+            yield
     finally:
-        for layer, kept in zip(layers, before, strict=True):
+        for layer in layers:
             del layer.forward
-            if not keep:
-                vars(layer.weight)["_laid_out"] = kept or (None,)
 
 
 def _forward_of(layer: nn.Linear) -> Any:

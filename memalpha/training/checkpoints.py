@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer import TRAINER_STATE_NAME
 
 from memalpha.errors import RunFolderError, TrainingAborted
@@ -85,6 +86,16 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
             kept = torch.load(path, map_location=self.args.device, weights_only=True)
             self._step, self._buffered_inputs = kept["step"], kept["rows"]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of steps of then."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)  # inside DeepSpeed's wrapper
+        if checkpoint and isinstance(scheduler, LambdaLR):
+            pairs = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+            scheduler._last_lr = [base * share(scheduler.last_epoch) for base, share in pairs]
+            for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
+                group["lr"] = rate
 
     def _check_processes(self, checkpoint: Path) -> None:
         """Warn if another number of processes wrote a checkpoint; RunFolderError if this one cannot go on from it."""

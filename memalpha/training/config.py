@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, Share, parse
+from memalpha.config import Options, Share, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import Reward, RewardConfig
@@ -272,6 +273,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
         if generations < 2 or rollouts * splits % generations:
             said = f"per_device_train_batch_size is {rollouts}, steps_per_generation {splits}, num_generations {generations}"
             raise InputError(said, expected="num_generations of at least 2, and a product of the others that is a multiple of it")
+        self.given = {name: deepcopy(getattr(self, name)) for name in names(type(self))}  # before TRL derives others
         self.per_device_eval_batch_size = rollouts * splits  # not used; TRL wants a multiple of num_generations
         super().__post_init__()
         if self.load_best_model_at_end and self.save_steps != self.eval_steps:

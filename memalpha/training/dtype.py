@@ -13,7 +13,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 
-from memalpha.generation.products import product
+from memalpha.generation.products import Products, product, using
 from memalpha.training.config import PolicyOptions
 
 FASTER = 1.3  # how much faster bfloat16 must be on a CPU: rollouts are then weighed by trained over sampled probability
@@ -26,7 +26,8 @@ def product_seconds() -> tuple[float, float]:
     """Median seconds of a product of (512, 576) with a weight (4096, 576) on the CPU in float32 and in bfloat16, timed in turns."""
     left, weight = torch.rand(512, 576), torch.rand(4096, 576)
     pairs = [(left, weight), (left.bfloat16(), weight.bfloat16())]
-    rounds = [[timeit(partial(product, *pair), number=1) for pair in pairs] for _ in range(4)][1:]  # the first warms up
+    with using(Products()):
+        rounds = [[timeit(partial(product, *pair), number=1) for pair in pairs] for _ in range(4)][1:]  # the first warms up
     return median(first for first, _ in rounds), median(second for _, second in rounds)
 
 

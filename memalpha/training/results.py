@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -95,10 +96,7 @@ def paired_difference(before: Sequence[InstanceResult], after: Sequence[Instance
 
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of a mean: unbiased standard deviation over the root of n; NaN for fewer than two values."""
-    if len(values) < 2:
-        return math.nan
-    mean = _mean(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:

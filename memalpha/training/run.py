@@ -30,7 +30,8 @@ from memalpha.config import names
 from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
-from memalpha.generation import products
+from memalpha.files import write_yaml
+from memalpha.generation.products import float32_products
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import RewardConfig, full_name
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
@@ -289,7 +290,7 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     arguments, why = settle_dtype(arguments, report)
     parts = build_parts(arguments, training=False)
     folder = RunFolder.create(path, all_options(arguments), overwrite=run.overwrite)
-    folder.write_json("environment.json", {**environment(), "dtype": why})
+    folder.write_json("environment.json", {**environment(), "dtype": why, "float32_products": float32_products()})
 
     def runner(instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None) -> list[Rollout]:
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
@@ -330,16 +331,24 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
     """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or if options or data differ."""
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
-        config, here = all_options(arguments), {**environment(state.num_processes), "dtype": dtype}
-        here["float32_products"] = "oneDNN" if products.faster() else "PyTorch"
-        here["data"] = {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)}
+        config = all_options(arguments)
+        here = {
+            **environment(state.num_processes),
+            "dtype": dtype,
+            "float32_products": float32_products(),
+            "rollouts_of_a_step": config["per_device_train_batch_size"] * state.num_processes,
+            "data": {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)},
+        }
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         if run.resume:
             folder.check_training()
             began = folder.read_json("environment.json")
-            check_same(
-                {**folder.config, **_beyond_options(began, folder.config)}, {**masked(config), **_beyond_options(here, config)}
-            )
+            check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
+            done = max(map(checkpoint_step, checkpoints_in(folder.path)), default=0)
+            if 0 < config["max_steps"] < done:
+                said = f"max_steps is {config['max_steps']}, and the run has a checkpoint of step {done}"
+                raise RunFolderError(said, expected=f"{done} or more")
+            write_yaml(folder.path / "config.yaml", masked(config))
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)
     state.wait_for_everyone()
@@ -347,10 +356,11 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
 
 
 def all_options(arguments: TrainArguments) -> dict[str, Any]:
-    """Every option of a run, flat."""
+    """Every option of a run, flat, as ``--config`` takes them; ``overwrite`` and ``resume`` are of a command, not of the run."""
     rewards = {full_name(reward): weight for reward, weight in arguments.reward.rewards.items()}
     reward = {**asdict(replace(arguments.reward, rewards={})), "rewards": rewards}
-    return {**asdict(arguments.run), **asdict(arguments.agent), **reward, **arguments.grpo.to_dict()}
+    run = replace(arguments.run, overwrite=False, resume=False)
+    return {**asdict(run), **asdict(arguments.agent), **reward, **arguments.grpo.given}
 
 
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
@@ -370,17 +380,17 @@ MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
     "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
     "judge_url", "vllm_urls", "vllm_wait", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project",
-    "trackio_space_id", "per_device_train_batch_size", "per_device_eval_batch_size",
+    "trackio_space_id", "per_device_train_batch_size",
 })  # fmt: skip
 """Options that do not change results, only duration and memory use. Rollouts of a step over all processes must stay."""
 
 MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
 
 
-def _beyond_options(environment: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
     sets = environment.get("data", {}).items()
     digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
-    return {"rollouts of a step": config["per_device_train_batch_size"] * environment.get("world_size", 1), **digests}
+    return {"rollouts of a step": environment.get("rollouts_of_a_step"), **digests}
 
 
 def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:

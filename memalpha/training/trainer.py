@@ -35,6 +35,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.files import file_sha256
 from memalpha.generation.merging import same_trainable
+from memalpha.generation.products import Products, using
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
 from memalpha.rewards.total import StepReward
@@ -72,6 +73,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
         self.skipped_in_a_row, self._shared = 0, list[int]()
+        self.products = Products()  # of the frozen weights: neither a step nor a checkpoint changes them
         self.rows: list[TrainingRow | None] = []
         self._read_ahead, self._drawn = deque[Any](), deque[list[Part]]()
         self._scoring = threading.Lock()
@@ -105,6 +107,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             if self._served != self.state.global_step:
                 self._hand_over(self.generator)
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
+        self.products.clear()  # room for those of the merged weights
         zero3 = sharding_of(self.accelerator) is Sharding.ZERO3
         gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
         with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
@@ -332,7 +335,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         for start in range(0, len(order), most):
             part, last = order[start : start + most], start + most >= len(order)
             state._set_sync_gradients(outer and last)
-            with nullcontext() if last else self.accelerator.no_sync(model), explain_out_of_memory(most):
+            sync = nullcontext() if last else self.accelerator.no_sync(model)
+            with using(self.products), sync, explain_out_of_memory(most):
                 rows = {name: value if value.ndim == 0 else value[part] for name, value in batch.items()}
                 total = total + super().training_step(model, rows, num_items_in_batch)
         state._set_sync_gradients(outer)
@@ -379,7 +383,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         logps, entropies = [], []
         for start in range(0, len(rows), most):
             some = rows[start : start + most]
-            with self.accelerator.autocast():
+            with using(self.products), self.accelerator.autocast():
                 part = packed_logps(model, some, temperature=self.temperature, compute_entropy=compute_entropy)
             logps += part.logps
             entropies += part.entropies or []

@@ -29,6 +29,7 @@ from memalpha.data import toy
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
 from memalpha.errors import InputError, RunFolderError
+from memalpha.generation.products import Products, using
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import SEARCH
 from memalpha.models import name_base, resolve_model, write_adapter_record
@@ -290,7 +291,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
     """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their common prefix once."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
-        self.pack_tokens = pack_tokens
+        self.pack_tokens, self._products = pack_tokens, Products()  # of frozen weights: only adapters change
         self.common_prefix = in_common([demonstration.prompt_ids for demonstration in demonstrations])
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
@@ -310,7 +311,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         rows, total = inputs["rows"], torch.zeros((), device=self.args.device)
         packs, count = split_rows(self._rows(rows), self.pack_tokens), sum(map(_trained, rows))
         for pack in packs:
-            with nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
+            with using(self._products), nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
                 part = {"rows": [rows[i] for i in pack], "count": count}
                 total = total + super().training_step(model, part, num_items_in_batch)
         return total

@@ -10,6 +10,7 @@ from stubs import loud_adapter
 
 from memalpha.errors import InputError
 from memalpha.evaluation.host import PolicyHost
+from memalpha.generation import products
 from memalpha.generation.answering import sharing, within_tokens
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
@@ -40,23 +41,30 @@ def adapters(tmp_path_factory) -> list[Path]:
 def alone(adapters) -> dict[str, list[str]]:
     """What the base and each adapter say, each loaded by itself."""
     said = {}
-    for folder in ("", *map(str, adapters)):
-        model, tokenizer = load_policy_model(fetch("nano"))
-        policy = PeftModel.from_pretrained(model, folder) if folder else model
-        said[folder] = texts(HFGenerator(policy, tokenizer), prompts(tokenizer))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "faster", lambda: False)
+        for folder in ("", *map(str, adapters)):
+            model, tokenizer = load_policy_model(fetch("nano"))
+            policy = PeftModel.from_pretrained(model, folder) if folder else model
+            said[folder] = texts(HFGenerator(policy, tokenizer), prompts(tokenizer))
     assert len({tuple(words) for words in said.values()}) == 3  # else the tests could not fail
     return said
 
 
-def test_policies_in_any_order_say_what_they_say_alone(adapters, alone):
+@pytest.mark.parametrize("library", ["PyTorch", "oneDNN"])
+@pytest.mark.parametrize("reader", [False, True])
+def test_policies_in_any_order_say_what_they_say_alone(adapters, alone, library, reader, monkeypatch):
+    monkeypatch.setattr(products, "faster", lambda: library == "oneDNN")
+    monkeypatch.setattr(products, "LEAST", 1)
     host = PolicyHost("nano")
     first, second = map(str, adapters)
+    reads = second if reader else ""
     generators = {folder: host.generator(folder) for folder in alone}
     assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
-    for folder in ("", first, second, first, "", second, ""):
+    for folder in ("", first, second, first, "", second, "", first, second, first):
         host.drawn.clear()  # else only the first of each would be drawn
         assert texts(generators[folder], prompts(host.tokenizer)) == alone[folder], folder
-        assert host.answer(CHATS, 6) == alone[""]
+        assert host.answer(CHATS, 6, reads) == alone[reads]
     host.release()
     assert not any("lora" in name for name, _ in host._policy.named_parameters())
     assert texts(generators[""], prompts(host.tokenizer)) == alone[""]

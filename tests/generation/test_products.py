@@ -1,14 +1,22 @@
-"""oneDNN's products against PyTorch's, and that a weight that changes is laid out again."""
+"""oneDNN's products against PyTorch's, with weights and adapters that change in every way."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from test_packed import make_lora, make_rows
 from torch import nn
 
 from memalpha.generation import products
-from memalpha.generation.products import fast_linears, product
+from memalpha.generation.hf import HFGenerator
+from memalpha.generation.merging import merged_lora
+from memalpha.generation.products import Products, blocks, fast_linears, product, rounded, using
+from memalpha.models import fetch, load_policy_model
 from memalpha.training import fast_layers
 from memalpha.training.fast_layers import use_fast_layers
+from memalpha.training.packed import packed_logps
+from memalpha.types import Prompt, Sampling
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN operations")
 
@@ -23,25 +31,141 @@ def weight(rows=96, columns=40, seed=0):
     return nn.Parameter(torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)), requires_grad=False)
 
 
+@pytest.fixture
+def laid_out(monkeypatch):
+    """Each weight that was laid out, and whether transposed."""
+    calls, real = [], products._lay_out
+    monkeypatch.setattr(products, "_lay_out", lambda w, transposed: calls.append((id(w), transposed)) or real(w, transposed))
+    return calls
+
+
 @pytest.mark.parametrize("rows", [1, 7, 64])
-def test_products_are_pytorchs(rows):
+def test_products_are_pytorchs_and_a_weight_is_laid_out_once_as_long_as_they_are_kept(rows, laid_out):
     w, x, g = weight(), torch.randn(rows, 40), torch.randn(rows, 96)
-    torch.testing.assert_close(product(x, w), x @ w.t())
-    torch.testing.assert_close(product(g, w, transposed=True), g @ w)
-    assert set(w._made[1]) == {False, True}
-    laid_out = w._made[1][False]
-    product(x, w)
-    assert w._made[1][False] is laid_out  # once
+    kept = Products()
+    for _ in range(2):
+        torch.testing.assert_close(product(x, w), x @ w.t())
+        with using(kept):
+            torch.testing.assert_close(product(x, w), x @ w.t())
+            torch.testing.assert_close(product(g, w, transposed=True), g @ w)
+    assert laid_out == [(id(w), False), (id(w), True)]
+    kept.clear()
+    w.data.mul_(3)
+    with using(kept):
+        torch.testing.assert_close(product(x, w), x @ w.t())
+    assert len(laid_out) == 3
 
 
-def test_a_weight_that_changed_is_laid_out_again():
-    w, x = weight(), torch.randn(3, 40)
-    product(x, w)
+def stepped(kind, **options):
+    def step(layer):
+        layer.weight.requires_grad_(True)
+        layer.weight.grad = torch.randn_like(layer.weight)
+        kind([layer.weight], lr=0.3, **options).step()
+        layer.weight.requires_grad_(False)
+
+    return step
+
+
+def replaced(layer):
+    """By a tensor that the allocator puts where the one before was."""
+    values = torch.randn_like(layer.weight)
+    layer.weight.data = torch.empty(0)
+    layer.weight.data = values.clone()
+
+
+CHANGES = {
+    "in place": lambda layer: layer.weight.mul_(-2), "through data": lambda layer: layer.weight.data.mul_(-2),
+    "replaced": replaced, "loaded": lambda layer: layer.load_state_dict(nn.Linear(40, 96).state_dict()),
+    "SGD": stepped(torch.optim.SGD), "AdamW": stepped(torch.optim.AdamW), "AdamW fused": stepped(torch.optim.AdamW, fused=True),
+    "AdamW foreach": stepped(torch.optim.AdamW, foreach=True), "of numpy": lambda layer: layer.weight.numpy().fill(0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_computes_with_the_weight_of_now_however_it_changed(change):
+    layer, x = nn.Linear(40, 96).requires_grad_(False), torch.randn(5, 40)
     with torch.no_grad():
-        w.mul_(2)
-    torch.testing.assert_close(product(x, w), x @ w.t())
-    w.data = torch.randn(96, 40)
-    torch.testing.assert_close(product(x, w), x @ w.t())
+        for _ in range(5):
+            with fast_linears(layer):
+                torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+            torch.testing.assert_close(product(x, layer.weight), x @ layer.weight.t())
+            torch.testing.assert_close(torch.cat(list(blocks(layer.weight, 7))), layer.weight)
+            torch.testing.assert_close(rounded(layer.weight, torch.bfloat16), layer.weight.bfloat16())
+            CHANGES[change](layer)
+
+
+def adapted(seed):
+    policy = get_peft_model(nn.Sequential(nn.Linear(40, 96)), LoraConfig(r=4, target_modules=["0"]))
+    renewed(policy, seed)
+    return policy
+
+
+def renewed(policy, seed):
+    torch.manual_seed(seed)
+    for name, parameter in policy.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter.data)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "inside another's products"])
+def test_adapters_in_turn_through_one_layer(inside):
+    policy, x = adapted(0), torch.randn(5, 40)
+    with torch.no_grad(), using(Products()) if inside else nullcontext():
+        for seed in (1, 2, 3, 1, 4, 5, 6, 2):
+            renewed(policy, seed)
+            expected = policy(x)
+            with merged_lora(policy), fast_linears(policy):
+                torch.testing.assert_close(policy(x), expected, rtol=1e-4, atol=1e-4)
+        base = policy.base_model.model[0].base_layer
+        torch.testing.assert_close(product(x, base.weight), x @ base.weight.t())  # the base's again
+
+
+def drawn(model, tokenizer):
+    texts = ("apple boat", "candle door", "engine", "table violin window", "yacht")
+    prompts = [Prompt((), tuple(tokenizer(text).input_ids)) for text in texts]
+    completions = HFGenerator(model, tokenizer, logprobs=True).generate(prompts, Sampling(8))
+    return [(c.ids, c.logprobs) for c in completions]
+
+
+@pytest.mark.parametrize("kind", ["adapter", "all weights"])
+def test_a_generator_draws_with_the_weights_that_an_optimizer_left(monkeypatch, kind):
+    model, tokenizer = load_policy_model(fetch("nano"))
+    if kind == "adapter":
+        model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+        renewed(model, 0)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05, fused=True)
+    seen = set()
+    for _ in range(6):
+        with monkeypatch.context() as patch:
+            patch.setattr(products, "faster", lambda: False)
+            expected = drawn(model, tokenizer)
+        for (ids, logps), (right, of_right) in zip(drawn(model, tokenizer), expected, strict=True):
+            assert ids == right
+            assert logps == pytest.approx(of_right, abs=1e-3)
+        seen.add(tuple(ids for ids, _ in expected))
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
+    assert len(seen) > 3  # else it could not fail
+
+
+def test_a_generator_of_weights_that_never_change_lays_them_out_once(laid_out):
+    model, tokenizer = load_policy_model(fetch("nano"))
+    prompts = [Prompt((), tuple(tokenizer(text).input_ids)) for text in ("apple", "boat", "candle", "door")]
+    for keep, times in ((True, 1), (False, 2)):
+        generator = HFGenerator(model, tokenizer, keep_prefix=keep)
+        laid_out.clear()
+        assert generator.generate(prompts, Sampling(4)) == generator.generate(prompts, Sampling(4))
+        assert len(laid_out) == times * len(set(laid_out)) > 0
+
+
+def test_an_update_lays_each_frozen_weight_out_once_a_direction(laid_out):
+    policy = make_lora("qwen3")
+    with using(Products()):
+        for _ in range(3):
+            logps = packed_logps(policy, make_rows(), max_tokens=40).logps
+            sum(row.sum() for row in logps).backward()
+    assert len(laid_out) == len(set(laid_out)) and {transposed for _, transposed in laid_out} == {False, True}
 
 
 def test_linear_layers_use_it_inside_the_block_alone_and_lora_gradients_are_pytorchs(monkeypatch):

@@ -13,6 +13,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.evaluation.poisoning import Effect, attacks, effects_of, rate, run_trials, summarise_trials
+from memalpha.generation import products
 from memalpha.models import fetch, write_adapter_record
 from memalpha.types import Entry
 
@@ -135,5 +136,6 @@ def test_the_verb_on_an_untrained_policy(nano_agent, tmp_path, capsys):
     assert run(["poison", "untrained", "--like", str(nano_agent), "--per-attack", "1", "--output", str(path), "--json"]) == 0
     said, kept = json.loads(capsys.readouterr().out), json.loads(path.read_text())
     assert kept["environment"]["command"] and str(tmp_path) not in str(kept["environment"])  # names no folder of a machine
+    assert kept["environment"]["float32_products"] == ("oneDNN" if products.faster() else "PyTorch")
     assert len(kept["policies"]["untrained"].pop("trials")) == len(attacks()) + 1
     assert said == kept

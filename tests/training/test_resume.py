@@ -1,6 +1,7 @@
 """Runs that are killed, stopped or damaged at any moment end bitwise where the undisturbed run ends."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -10,15 +11,18 @@ from types import SimpleNamespace
 
 import pytest
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
+from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
+from memalpha.runs import RunFolder
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
@@ -138,6 +142,59 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(whole_run, tmp_path
     assert signal.getsignal(signal.SIGINT) is before
     assert train(tmp_path / "run", "--resume") == 0
     assert_same_end(tmp_path / "run", whole_run)
+
+
+SCHEDULES = {
+    "linear": ([], lambda k, steps: 1 - k / steps),
+    "cosine": (["--warmup_steps", "2"], lambda k, steps: k / 2 if k < 2 else (1 + math.cos(math.pi * (k - 2) / (steps - 2))) / 2),
+    "polynomial": (["--lr_scheduler_kwargs", "{power: 2.0, lr_end: 0.0}"], lambda k, steps: (1 - k / steps) ** 2),
+    "constant": ([], lambda k, steps: 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+@pytest.mark.parametrize("done", [2, 4])
+def test_more_steps_are_taken_at_the_rates_of_the_longer_schedule(tmp_path, kind, done):
+    """Step k, from 0, of the new number; from the resumed step on, whether the run was finished or cut off."""
+    options, share = SCHEDULES[kind]
+    options = [*options, "--lr_scheduler_type", kind, "--warm_start_steps", "0", *SHORT]
+    folder, rates = tmp_path / "run", []
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    try:
+        assert train(folder, *options) == 0
+        for step in range(done + 1, 5):
+            shutil.rmtree(folder / f"checkpoint-{step}")
+        assert train(folder, *options, "--resume", "--max_steps", "7") == 0
+    finally:
+        hook.remove()
+    expected = [1e-3 * share(k, 4) for k in range(4)] + [1e-3 * share(k, 7) for k in range(done, 7)]
+    assert rates == pytest.approx(expected, abs=1e-12) and all(rates[4:])
+    rows = untimed_metrics(folder)
+    assert [(row["step"], row["max_steps"]) for row in rows] == [(k, 4 if k <= done else 7) for k in range(1, 8)]
+    assert [row["learning_rate"] for row in rows[done:]] == pytest.approx(expected[4:], abs=1e-12)
+    assert (
+        RunFolder(folder).config["max_steps"]
+        == json.loads((folder / "checkpoint-7" / "trainer_state.json").read_text())["max_steps"]
+        == 7
+    )
+
+
+def test_a_run_goes_on_and_is_repeated_from_its_own_configuration(whole_run, tmp_path, capsys):
+    folder, began = tmp_path / "run", RunFolder(whole_run).config
+    shutil.copytree(whole_run, folder, ignore=shutil.ignore_patterns("checkpoint-3", "checkpoint-4"))
+    assert run(["train", "--config", str(folder / "config.yaml"), "--output_dir", str(folder), "--resume"]) == 0
+    assert_same_end(folder, whole_run)
+    assert {**RunFolder(folder).config, "output_dir": began["output_dir"]} == began
+    assert run(["train", "--config", str(folder / "config.yaml"), "--output_dir", str(tmp_path / "again")]) == 0
+    assert_same_end(tmp_path / "again", whole_run)
+    rollout = ["--config", str(folder / "config.yaml"), "--model", str(folder / "adapter"), "--output_dir", str(tmp_path / "seen")]
+    assert run(["rollout", *rollout]) == 0
+    assert list(RunFolder(tmp_path / "seen").read_lines("held_out/rollouts.jsonl")) == list(
+        RunFolder(folder).read_lines("held_out/after.jsonl")
+    )
+    assert train(folder, "--resume", "--max_steps", "3") == 1
+    assert "max_steps is 3, and the run has a checkpoint of step 4" in capsys.readouterr().err
+    assert RunFolder(folder).config["max_steps"] == 4
 
 
 def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 from runs_of_nano import OPTIONS, assert_same_end, launch, train, two, untimed_metrics
 
 from memalpha.cli import run
+from memalpha.generation import products
 from memalpha.training import checkpoints
 from memalpha.training.build import split_held_out
 from memalpha.training.config import RunOptions
@@ -58,6 +59,35 @@ def validated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("validated") / "run"
     assert train(folder, *APART) == 0
     return folder
+
+
+def written(path):
+    """What was written for each held-out instance, chunk by chunk."""
+    lines = [json.loads(line) for line in path.open()]
+    return {line["result"]["instance"]: [step["completion"] for step in line["rollout"]["steps"]] for line in lines}
+
+
+@pytest.mark.parametrize("dropout", ["0", "0.2"])
+def test_each_evaluation_of_a_run_is_that_of_its_checkpoint_by_plain_products(validated, tmp_path, monkeypatch, dropout):
+    """oneDNN's layouts of one step's adapter are not used with another's, nor with the best one that is loaded at the end."""
+    lora = ["--model", str(validated / "adapter"), "--full_finetuning", "false", "--lora_dropout", dropout]
+    lora += ["--warm_start_steps", "0", "--eval_temperature", "0"]
+    monkeypatch.setattr(products, "faster", lambda: True)
+    monkeypatch.setattr(products, "LEAST", 1)
+    assert train(tmp_path / "run", *lora, *VALIDATED, "--learning_rate", "0.02") == 0
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["float32_products"] == "oneDNN"
+    monkeypatch.setattr(products, "faster", lambda: False)
+    held_out, seen = tmp_path / "run" / "held_out", set()
+    places = {f"step-{step:06d}": f"checkpoint-{step}" for step in (1, 2, 3, 4)}
+    for name, place in {**places, "after": "adapter"}.items():
+        adapter = ["--adapter", str(tmp_path / "run" / place), "--output_dir", str(tmp_path / name)]
+        assert run(["rollout", *OPTIONS, *lora, *adapter]) == 0
+        environment = json.loads((tmp_path / name / "environment.json").read_text())
+        assert environment["float32_products"] == "PyTorch"
+        expected = written(tmp_path / name / "held_out" / "rollouts.jsonl")
+        assert written(held_out / f"{name}.jsonl") == expected, name
+        seen.add(json.dumps(expected))
+    assert len(seen) > 2  # else it could not fail
 
 
 def test_the_curve_the_best_checkpoint_and_the_instances_by_value(validated, tmp_path):
