@@ -23,6 +23,7 @@ from memalpha.memory.schema import SEARCH, MemorySchema, query_of, to_call, to_o
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import PromptEncoder, is_text, one_line, quote, slot, takes_tools, unmarked
+from memalpha.times import check_time
 from memalpha.types import CallError, Change, Chunk, Completion, Entry, Operation, OperationResult, Prompt, ResultCode, ToolCall
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class AgentStep:
     def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
         """Make the prompt of one step; InputError if the chunk is longer than ``max_chunk_tokens``."""
         self._check_text(chunk, "a chunk")
-        text = quote(f"[{one_line(chunk.time)}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
+        text = quote(f"[{chunk.time}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
         view = self.view(memory, retriever, chunk)
         ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
         content = f"<chunk>\n{text}\n</chunk>\n<memory>\n{view}\n</memory>"
@@ -94,7 +95,9 @@ class AgentStep:
             )
 
     def _check_text(self, chunk: Chunk, where: str) -> None:
-        if not is_text(chunk.text + (chunk.time or "")):
+        if chunk.time is not None:
+            check_time(chunk.time, f"the time of {where}")
+        if not is_text(chunk.text):
             raise InputError(
                 f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)", expected="Unicode text, from a source in UTF-8"
             )
@@ -109,7 +112,7 @@ class AgentStep:
 
     def time_tokens(self, time: str) -> int:
         """Return the tokens of a chunk's time as the prompt shows it, with brackets and line end."""
-        return self.encoder.count(quote(f"[{one_line(time)}]\n"))
+        return self.encoder.count(f"[{time}]\n")
 
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
         """Render the memory for the policy: blocks, then the entries that fit the budget, by section, oldest first; one line each.

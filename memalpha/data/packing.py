@@ -16,7 +16,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
-from memalpha.units import cut
+from memalpha.units import Span, cut
 
 _UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
     "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
@@ -134,13 +134,18 @@ class Session(NamedTuple):
     key: str = ""
 
 
+def day(time: str | None) -> str | None:
+    """Return the day of an ISO 8601 time."""
+    return time and time[:10]
+
+
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
-    """Make chunks of at most ``limit`` tokens, with ``join`` of several sessions (first date); SchemaError if there is no turn."""
+    """Make chunks of at most ``limit`` tokens, with ``join`` of sessions of one day; SchemaError if there is no turn."""
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
     for session in (session for session in sessions if session.turns):
         for text, keys, added in _parts(session, limit, count):
-            if join and made and tokens + added <= limit:
+            if join and made and day(made[-1][0].time) == day(session.time) and tokens + added <= limit:
                 chunk, held = made[-1]
                 made[-1], tokens = (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys), tokens + added
             else:
@@ -168,10 +173,9 @@ def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
     for turn in session.turns:
-        named = f"{turn.speaker}: " if turn.speaker else ""
-        whole, room = f"{named}{turn.text}", limit - count(named)
-        if count(whole + "\n") <= limit:
-            yield whole, turn.key
-        else:  # a name that leaves no room is written once and cut like the text
-            pieces = [f"{named}{piece}" for piece in cut(turn.text, room, count)] if room > 0 else cut(whole, limit, count)
-            yield from ((piece, turn.key) for piece in pieces)
+        line = f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
+        if count(line + "\n") <= limit:
+            yield line, turn.key
+        else:
+            labels = [Span(0, len(turn.speaker) + 1)] if turn.speaker else None
+            yield from ((piece, turn.key) for piece in cut(line, limit, count, labels))

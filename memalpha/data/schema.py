@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model,
 from memalpha.data.rows import checked, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import replacing
+from memalpha.times import ISO_8601, moment
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 PARQUET_NAME = "instances.parquet"
@@ -33,7 +34,14 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _iso(time: str) -> str:
+    if moment(time) is None:
+        raise ValueError(f"expected {ISO_8601}")
+    return time
+
+
 _Text = Annotated[str, AfterValidator(_not_blank)]
+_Time = Annotated[str, AfterValidator(_iso)]
 _Index = Annotated[int, Field(strict=True, ge=0)]
 
 
@@ -60,7 +68,8 @@ def _model(kind: type) -> Any:
     hints, definitions = get_type_hints(kind), dict[str, Any]()
     for field in (field for field in fields(kind) if field.name not in _NOT_STORED):
         known = ... if field.default is MISSING else field.default
-        definitions[field.name] = (checked_hint(hints[field.name], known), known)
+        hint = _Time | None if field.name == "time" else checked_hint(hints[field.name], known)
+        definitions[field.name] = (hint, known)
     return create_model(kind.__name__, __base__=_Row, **definitions)
 
 

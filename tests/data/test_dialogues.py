@@ -6,30 +6,7 @@ from collections import Counter
 import pytest
 from data_samples import load, locomo_sample, longmemeval_item, msc_row, write
 
-from memalpha.data.wording import iso_date, time_of
 from memalpha.types import Chunk, Question
-
-
-@pytest.mark.parametrize(
-    ("written", "wanted"),
-    [
-        ("2023/05/20 (Sat) 02:21", "2023-05-20T02:21"),
-        ("2023/05/20", "2023-05-20"),
-        ("1:56 pm on 8 May, 2023", "2023-05-08T13:56"),
-        ("12:48 am on 1 February, 2023", "2023-02-01T00:48"),
-        ("May 12, 2022", "2022-05-12"),
-        ("2022-05-13 10:00:00", "2022-05-13T10:00"),
-        ("2023-05-25T20:21:30Z", "2023-05-25T20:21+00:00"),
-        ("2023-05-25T20:21:30.5+02:00", "2023-05-25T20:21+02:00"),
-        ("2023-05-25 25:00", None),
-        ("in spring", None),
-        ("2023/02/30", None),
-        ("", None),
-    ],
-)
-def test_dates(written, wanted):
-    assert iso_date(written) == wanted
-    assert time_of(written) == (wanted or written or None)
 
 
 def test_longmemeval(tmp_path):
