@@ -67,18 +67,18 @@ def speaker_labels(text: str) -> list[Span]:
     A text where nobody does is a dialogue of at most three speakers: it begins with a label, or half of its lines do.
     """
     headings = frozenset(_HEADINGS.split())
-    matches = [match for match in _SPEAKER.finditer(text) if headings.isdisjoint(match["name"].casefold().split())]
+    candidates = list(_SPEAKER.finditer(text))
+    matches = [match for match in candidates if headings.isdisjoint(match["name"].casefold().split())]
     if len({match["name"] for match in matches if _ROLE.fullmatch(match["name"])}) > 1:
         matches = [match for match in matches if _ROLE.fullmatch(match["name"])]
     order = [name for name, _ in groupby(match["name"] for match in matches)]
     returns = len(set(order)) < len(order)
-    if not returns:
-        matches = [match for match in matches if _is_name(match["name"])]
+    matches = [match for match in matches if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))]
     headers = {match.start() for match in _HEADER.finditer(text)}
     lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
     begins = bool(matches) and matches[0].start() == lines[0]
     half = len(matches) > 1 and len(lines) <= 2 * len(matches)
-    few = len({match["name"] for match in matches}) <= 3
+    few = len({match["name"] for match in candidates}) <= 3
     if not returns and not (few and (begins or half)):
         return []
     return sorted([*(Span(start, start) for start in headers), *(Span(*match.span()) for match in matches)])

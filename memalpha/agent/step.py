@@ -79,15 +79,17 @@ class AgentStep:
     def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
         """Make the prompt of one step; InputError if the chunk is longer than ``max_chunk_tokens``."""
         self._check_text(chunk, "a chunk")
-        text = quote(f"[{chunk.time}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
+        text = quote(f"[{one_line(chunk.time)}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
         view = self.view(memory, retriever, chunk)
         ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
         content = f"<chunk>\n{text}\n</chunk>\n<memory>\n{view}\n</memory>"
         return Prompt(({"role": "system", "content": self._spelt_out}, {"role": "user", "content": content}), ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
-        """Raise InputError, naming ``where``, if the text or the shown time of a chunk is too long or not Unicode."""
+        """Raise InputError, naming ``where``: a text too long or not Unicode, a time too long to be shown or not ISO 8601."""
         self._check_text(chunk, where)
+        if chunk.time is not None:
+            check_time(chunk.time, f"the time of {where}")
         if self.config.show_times and chunk.time and self.time_tokens(chunk.time) > TIME_TOKENS:
             expected = f"at most {TIME_TOKENS} tokens, such as 2024-03-05T14:30:00+01:00, or show_times: false"
             raise InputError(
@@ -95,9 +97,7 @@ class AgentStep:
             )
 
     def _check_text(self, chunk: Chunk, where: str) -> None:
-        if chunk.time is not None:
-            check_time(chunk.time, f"the time of {where}")
-        if not is_text(chunk.text):
+        if not is_text(chunk.text + (chunk.time or "")):
             raise InputError(
                 f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)", expected="Unicode text, from a source in UTF-8"
             )
@@ -112,7 +112,7 @@ class AgentStep:
 
     def time_tokens(self, time: str) -> int:
         """Return the tokens of a chunk's time as the prompt shows it, with brackets and line end."""
-        return self.encoder.count(f"[{time}]\n")
+        return self.encoder.count(quote(f"[{one_line(time)}]\n"))
 
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
         """Render the memory for the policy: blocks, then the entries that fit the budget, by section, oldest first; one line each.

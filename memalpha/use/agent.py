@@ -36,7 +36,6 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.text import is_text
-from memalpha.times import check_time
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
 from memalpha.units import cut
 
@@ -178,10 +177,9 @@ class MemoryAgent:
         _need_text("text", text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
-        if isinstance(time, str) and not time.strip():
-            time = None
         if time is not None:
-            check_time(time)
+            _need_text("time", time)
+            time = time if time.strip() else None
         limit, count = self.step.config.max_chunk_tokens, self.step.chunk_tokens
         texts = cut(text, limit, count) if count(text) > limit else [text]
         chunks = [Chunk(piece, time) for piece in texts]
