@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import NamedTuple
 
 from memalpha.protocols import TokenCounter
@@ -17,9 +17,8 @@ from memalpha.protocols import TokenCounter
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
-_LINE = re.compile(r"\S[^\n]*")
-_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
-_LABEL = "Label: "
+_LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")  # with the line that labels it
+_BLOCK = re.compile(r"\S(?:[^\n]|\n(?![^\S\n]*\n))*")  # up to a blank line
 
 _NAME = r"[^\W\d_][\w.'’&-]*(?: (?:[0-9]+|[^\W\d_][\w.'’&-]*)){0,4}"
 _SPEAKER = re.compile(  # with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
@@ -31,24 +30,21 @@ _SPEAKER = re.compile(  # with a time or a role beside the name, which may be bo
 # A header such as "[Session 2, 2024-03-05]", or a line that the next one labels.
 _HEADER = re.compile(r"^(?:\[[^\n]*[0-9][^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
 _ROLE = re.compile(r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?")
-_PARTICLES = frozenset(
-    {"al", "and", "bin", "da", "de", "del", "della", "der", "di", "do", "dos", "du", "la", "le", "of", "van", "von"}
-)
 _HEADINGS = """
-" abstract action actions address advice age agenda answer answers args article author background bcc before birthday born
-breakfast breaking category caution cc chapter chat city class code color comment comments conclusion cons content contents
-context cost date dear debug definition description details diary dinner directions distance due duration edit education email
-error event example examples except fact facts fig figure file finally first friday from fwd gender goal goals headline hint
-history hobbies how hypothesis idea ideas important info ingredients input instructions interests introduction issue it item
-items job keywords label last lesson level line link list location lunch materials menu message method methods monday moral my
-name nationality next nickname no note notes objective occupation option options order our output overview page part phone place
-plan please population premise preparation price problem procedure project prompt pros protagonist ps purpose query question
-questions raises re reason recipe references relationship relationships remark remedy remember reminder reply-to requirements
-result results return returns rule rules saturday schedule score second section sent sentence shopping size skills solution
-source sources status step steps story subject sum summary sunday supplies table tags task tasks tel temperature test text that
-the there these things this thought thursday time times tip tips title to today todo tomorrow tonight topic topics total
-traceback translation tuesday type update url usage utterance value values version warning warnings we weather website wednesday
-what when where which who why word words yesterday you your
+" about abstract action actions address advice age agenda answer answers args article at author background bcc before birthday
+born breakfast breaking by category caution cc chapter chat city class code color comment comments conclusion cons content
+contents context cost date dear debug definition description details diary dinner directions distance due duration edit
+education email error event example examples except fact facts fig figure file finally first for friday from fwd gender goal
+goals headline hint history hobbies how hypothesis idea ideas important in info ingredients input instructions interests
+introduction issue it item items job keywords label last lesson level line link list location lunch materials menu message
+method methods monday moral my name nationality next nickname no note notes objective occupation on option options order our
+output overview page part phone place plan please population premise preparation price problem procedure project prompt pros
+protagonist ps purpose query question questions raises re reason recipe references relationship relationships remark remedy
+remember reminder reply-to requirements result results return returns rule rules saturday schedule score second section sent
+sentence shopping size skills solution source sources status step steps story subject sum summary sunday supplies table tags
+task tasks tel temperature test text that the there these things this thought thursday time times tip tips title to today todo
+tomorrow tonight topic topics total traceback translation tuesday type update url usage utterance value values version warning
+warnings we weather website wednesday what when where which who why with word words yesterday you your
 """  # words that stand before a colon as names do
 
 
@@ -64,7 +60,7 @@ def speaker_labels(text: str) -> list[Span]:
 
     A label begins a line and ends with a colon and white space. Its name is a role such as ``user`` (where two roles speak, nothing
     else is a label), or capitalised and no word of headings; any other word counts only if somebody speaks again after another.
-    A text where nobody does is a dialogue of at most three speakers: it begins with a label, or half of its lines do.
+    A text where nobody does is a dialogue of at most three speakers: it begins with a label, or most of its lines do.
     """
     headings = frozenset(_HEADINGS.split())
     candidates = list(_SPEAKER.finditer(text))
@@ -76,21 +72,23 @@ def speaker_labels(text: str) -> list[Span]:
     matches = [match for match in matches if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))]
     headers = {match.start() for match in _HEADER.finditer(text)}
     lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
-    begins = bool(matches) and matches[0].start() == lines[0]
-    half = len(matches) > 1 and len(lines) <= 2 * len(matches)
+    spoken = bool(matches) and (matches[0].start() == lines[0] or 2 * len(matches) > len(lines))
     few = len({match["name"] for match in candidates}) <= 3
-    if not returns and not (few and (begins or half)):
+    if not returns and not (few and spoken):
         return []
     return sorted([*(Span(start, start) for start in headers), *(Span(*match.span()) for match in matches)])
 
 
 def _is_name(name: str) -> bool:
-    words = [word for word in name.split() if word not in _PARTICLES and not word.isdecimal()]
-    return (bool(words) and all(word[0].isupper() for word in words)) or bool(_ROLE.fullmatch(name))
+    first, last = name[0], name.rpartition(" ")[2]
+    return (first.isupper() and (last[0].isupper() or last.isdecimal())) or bool(_ROLE.fullmatch(name))
 
 
 class _Cutting:
-    """A text that is cut to pieces of at most ``limit`` tokens, and its labels; one of more than half the limit is not repeated."""
+    """A text that is cut to pieces of at most ``limit`` tokens. A piece is a slice, after the label of the turn in which it begins.
+
+    A label of more than half the limit is not repeated.
+    """
 
     def __init__(self, text: str, limit: int, count: TokenCounter, labels: Sequence[Span] = ()) -> None:
         self.text, self.limit, self.count = text, limit, count
@@ -98,7 +96,6 @@ class _Cutting:
         self._labels = [label if 2 * count(text[slice(*label)]) <= limit else Span(label.start, label.start) for label in labels]
 
     def piece(self, span: Span) -> str:
-        """Return a slice, after the label of the turn in which it begins."""
         place = bisect_right(self._starts, span.start) - 1
         start, end = self._labels[place] if place >= 0 else Span(0, 0)
         label, piece = self.text[start : min(end, span.start)], self.text[slice(*span)]
@@ -107,7 +104,6 @@ class _Cutting:
         return f"{label} {piece}" if end <= span.start else label + piece
 
     def fits(self, span: Span) -> bool:
-        """Whether the piece of a slice keeps to the limit."""
         return self.count(self.piece(span)) <= self.limit
 
 
@@ -118,35 +114,16 @@ def units(text: str, limit: int, count: TokenCounter) -> list[str]:
     that it labels.
     """
     cutting = _Cutting(text, limit, count, speaker_labels(text))
-    gaps = [Span(*match.span()) for match in _BLANK_LINES.finditer(text)]
-    edges = pairwise([Span(0, 0), *gaps, Span(len(text), len(text))])
-    stripped = (_strip(text, before.end, after.start) for before, after in edges)
-    blocks = [block for block in stripped if block.start < block.end]
-    found: list[Span] = []
+    blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
+    spans: list[Span] = []
     for block in blocks:
         if len(blocks) > 1 and cutting.fits(block):
-            found.append(block)
-        else:
-            found += [unit for line in _lines(text, block) for unit in _split(cutting, line)]
-    return [cutting.piece(unit) for unit in found]
-
-
-def _lines(text: str, block: Span) -> list[Span]:
-    lines: list[Span] = []
-    labelling = False
-    for line in (_strip(text, *match.span()) for match in _LINE.finditer(text, *block)):
-        was_labelling, labelling = labelling, text[slice(*line)].startswith(_LABEL)
-        if lines and labelling and not was_labelling:
-            lines[-1] = Span(lines[-1].start, line.end)
-        else:
-            lines.append(line)
-    return lines
-
-
-def _split(cutting: _Cutting, line: Span) -> list[Span]:
-    if cutting.fits(line):
-        return [line]
-    return [piece for sentence in sentences(cutting.text, line) for piece in _pieces(cutting, sentence)]
+            spans.append(block)
+            continue
+        for line in (_strip(text, *match.span()) for match in _LINE.finditer(text, *block)):
+            parts = [line] if cutting.fits(line) else sentences(text, line)
+            spans += [piece for part in parts for piece in _pieces(cutting, part)]
+    return [cutting.piece(span) for span in spans]
 
 
 def cut(text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None) -> list[str]:
@@ -160,37 +137,25 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     return _pieces(_Cutting(text, limit, count), _strip(text, 0, len(text)))
 
 
-def _pieces(cutting: _Cutting, whole: Span) -> list[Span]:
+def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span]:
     if whole.start == whole.end or cutting.fits(whole):
         return [whole] if whole.start < whole.end else []
-    # Neighbours are joined while they fit; the joined piece is counted only if the sum of its parts exceeds the limit.
+    # Neighbours are joined while they fit. The joined piece is counted only if the sum of its parts exceeds the limit, and at
+    # the end: one that counts more than the sum said is cut again.
     pieces: list[Span] = []
     tokens, count, limit = 0, cutting.count, cutting.limit
     for atom in _atoms(cutting, whole):
         if pieces:
             grown = Span(pieces[-1].start, atom.end)
             added = tokens + count(cutting.text[pieces[-1].end : atom.end])
-            if added > limit:
+            if exact or added > limit:
                 added = count(cutting.piece(grown))
             if added <= limit:
                 pieces[-1], tokens = grown, added
                 continue
         pieces.append(atom)
         tokens = count(cutting.piece(atom))
-    return [part for piece in pieces for part in _within(cutting, piece)]
-
-
-def _within(cutting: _Cutting, piece: Span) -> list[Span]:
-    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
-    if cutting.fits(piece):
-        return [piece]
-    parts: list[Span] = []
-    for atom in _atoms(cutting, piece):
-        if parts and cutting.fits(Span(parts[-1].start, atom.end)):
-            parts[-1] = Span(parts[-1].start, atom.end)
-        else:
-            parts.append(atom)
-    return parts
+    return pieces if exact else [part for piece in pieces for part in _pieces(cutting, piece, exact=True)]
 
 
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:

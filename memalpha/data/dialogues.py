@@ -12,29 +12,20 @@ import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data import rows as inputs
-from memalpha.data.packing import Session, Turn, chunked, day, dialogue_chunks
+from memalpha.data.packing import Session, Turn, chunked, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Text, checked
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
 from memalpha.data.wording import PERSONA, asked_on
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
-from memalpha.times import moment, to_iso
+from memalpha.times import to_iso
 from memalpha.types import Chunk, Instance, Question
 from memalpha.units import cut
-
-
-def _dated_session(turns: list[Turn], title: str, date: str, key: str = "") -> Session:
-    """A session with its date in ISO 8601; a date of another form stands in the title alone."""
-    time = to_iso(date)
-    return Session(turns, title if time or not date else f"{title}, {date}", time, key)
-
 
 # ------------------------------------------------------------------------------------------------ LongMemEval
 UNDATED = "sessions without a date that can be read"  # note: an instance with such sessions keeps their order
@@ -75,11 +66,11 @@ def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: To
     for number, (said, date, name) in enumerate(told):
         keys = (f"turn {number}.{index}" if turn.has_answer is True else "" for index, turn in enumerate(said))
         turns = [Turn(turn.role, turn.content, key) for turn, key in zip(said, keys, strict=True) if turn.content]
-        sessions.append(_dated_session(turns, "Session", date, f"session {name}"))
-    begins = [moment(session.time or "") for session in sessions]
-    result.notes[UNDATED] += begins.count(None)
-    if None not in begins:
-        sessions = [session for _, session in sorted(zip(begins, sessions, strict=True), key=itemgetter(0))]
+        sessions.append(Session(turns, "Session", date, f"session {name}"))
+    if undated := sum(to_iso(date) is None for date in item.haystack_dates):
+        result.notes[UNDATED] += undated
+    else:
+        sessions.sort(key=lambda session: to_iso(session.time) or "")
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
     marked = [turn.key for session in sessions for turn in session.turns if turn.key]
     evidence = dialogue.evidence(marked or [f"session {key}" for key in item.answer_session_ids])
@@ -139,7 +130,7 @@ def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCo
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
         held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{place} {key}")
         turns = (Turn(turn.speaker, turn.shown(), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
-        sessions.append(_dated_session([turn for turn in turns if turn.text], f"Session {number}", held.time))
+        sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", held.time))
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
 
     def question(item: Any, where: str) -> Question | str:
@@ -279,9 +270,9 @@ class _Talk(BaseModel):
     contents: dict[Cleaned, list[Scalar]] = {}
     events: Any = None
 
-    def parts(self) -> Iterator[tuple[str, str | None]]:
+    def parts(self, name: str) -> Iterator[tuple[str, str | None, list[str]]]:
         for when, said in self.contents.items():
-            yield "\n".join([f"[Dialogue, {to_iso(when) or when}]", *said]), to_iso(when)
+            yield "\n".join([f"[Dialogue, {to_iso(when) or when}]", *said]), to_iso(when), [f"event {name}"]
 
 
 class _Memories(BaseModel):
@@ -292,7 +283,7 @@ class _Memories(BaseModel):
     dialogues: dict[Cleaned, _Talk] = {}
 
     def parts(self) -> Iterator[tuple[str, str | None, list[str]]]:
-        """Yield text, time and keys; an event and its dialogues are apart unless they follow one another on one day."""
+        # An event and its dialogues are apart: each has its time.
         lines = [f"{key}: {value}" for key, value in self.profile.items() if value]
         if lines or self.profile_description:
             told = filter(None, ["[Profile]", *lines, self.profile_description])
@@ -306,14 +297,10 @@ class _Memories(BaseModel):
         for key, event in self.events.items():
             time = to_iso(event.time)
             header = f"[Event, {time or event.time}] {event.summary}" if event.time else f"[Event] {event.summary}"
-            told = [("\n".join(filter(None, [header.strip(), event.content])), time, f"event {key}")]
-            for name in (name for name, of in event_of.items() if of == key):
-                told += [(*part, f"event {name}") for part in self.dialogues[name].parts()]
-            for _, group in groupby(told, lambda part: day(part[1])):
-                texts, times, keys = zip(*group, strict=True)
-                yield "\n".join(texts), times[0], list(keys)
+            yield "\n".join(filter(None, [header.strip(), event.content])), time, [f"event {key}"]
+            yield from (part for name, talk in self.dialogues.items() if event_of[name] == key for part in talk.parts(name))
         for name in (name for name, of in event_of.items() if of not in self.events):
-            yield from ((*part, [f"event {name}"]) for part in self.dialogues[name].parts())
+            yield from self.dialogues[name].parts(name)
 
 
 def _perltqa(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:

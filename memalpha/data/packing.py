@@ -15,6 +15,7 @@ from typing import NamedTuple
 from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
+from memalpha.times import to_iso
 from memalpha.types import Chunk
 from memalpha.units import Span, cut
 
@@ -126,17 +127,12 @@ class Turn(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Turns of one session, its title, its date, and its key for evidence."""
+    """Turns of one session, its title, its date as the set writes it ("" for none), and its key for evidence."""
 
     turns: Sequence[Turn]
     title: str
-    time: str | None = None
+    time: str = ""
     key: str = ""
-
-
-def day(time: str | None) -> str | None:
-    """Return the day of an ISO 8601 time."""
-    return time and time[:10]
 
 
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
@@ -144,12 +140,13 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
     for session in (session for session in sessions if session.turns):
+        time = to_iso(session.time)
         for text, keys, added in _parts(session, limit, count):
-            if join and made and day(made[-1][0].time) == day(session.time) and tokens + added <= limit:
+            if join and made and (made[-1][0].time or "")[:10] == (time or "")[:10] and tokens + added <= limit:
                 chunk, held = made[-1]
                 made[-1], tokens = (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys), tokens + added
             else:
-                made.append((Chunk(text, session.time), keys))
+                made.append((Chunk(text, time), keys))
                 tokens = added
     if not made:
         raise SchemaError("no session has a turn")
@@ -157,7 +154,7 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
 
 
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
-    dated = f"{session.title}, {session.time}" if session.time else session.title
+    dated = f"{session.title}, {to_iso(session.time) or session.time}" if session.time else session.title
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
     for line, key in _lines(session, max(1, limit - repeated), count):
@@ -173,9 +170,6 @@ def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
     for turn in session.turns:
+        labels = [Span(0, len(turn.speaker) + 1)] if turn.speaker else None
         line = f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
-        if count(line + "\n") <= limit:
-            yield line, turn.key
-        else:
-            labels = [Span(0, len(turn.speaker) + 1)] if turn.speaker else None
-            yield from ((piece, turn.key) for piece in cut(line, limit, count, labels))
+        yield from ((piece, turn.key) for piece in cut(line, limit, count, labels))

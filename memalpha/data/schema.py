@@ -34,14 +34,7 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def _iso(time: str) -> str:
-    if moment(time) is None:
-        raise ValueError(f"expected {ISO_8601}")
-    return time
-
-
 _Text = Annotated[str, AfterValidator(_not_blank)]
-_Time = Annotated[str, AfterValidator(_iso)]
 _Index = Annotated[int, Field(strict=True, ge=0)]
 
 
@@ -68,8 +61,7 @@ def _model(kind: type) -> Any:
     hints, definitions = get_type_hints(kind), dict[str, Any]()
     for field in (field for field in fields(kind) if field.name not in _NOT_STORED):
         known = ... if field.default is MISSING else field.default
-        hint = _Time | None if field.name == "time" else checked_hint(hints[field.name], known)
-        definitions[field.name] = (hint, known)
+        definitions[field.name] = (checked_hint(hints[field.name], known), known)
     return create_model(kind.__name__, __base__=_Row, **definitions)
 
 
@@ -81,6 +73,9 @@ def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> I
     row = checked(_INSTANCE, data, f"{where}:")
     if not row.chunks or not all(question.answers for question in row.questions):
         raise SchemaError(f"{where} has no chunk, or a question without answers", expected="at least one of each")
+    wrong = [chunk.time for chunk in row.chunks if chunk.time is not None and moment(chunk.time) is None]
+    if wrong:
+        raise SchemaError(f"{where}: time is {wrong[0]!r:.60}", expected=ISO_8601)
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
         if place >= len(row.chunks):

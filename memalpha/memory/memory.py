@@ -96,8 +96,6 @@ class Memory:
         section, kind = self.schema[operation.section], operation.kind
         if operation.timestamp and moment(operation.timestamp) is None:
             return _refuse(operation, ResultCode.BAD_ARGUMENTS, f"timestamp is {operation.timestamp!r:.60}, and must be {ISO_8601}")
-        if time is not None:
-            check_time(time)
         if kind not in section.operations:
             said = f"{kind} is not allowed in {section.name}; allowed: {', '.join(section.operations)}"
             return _refuse(operation, ResultCode.NOT_ALLOWED, said)
@@ -140,7 +138,7 @@ class Memory:
             return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}: {same} says so already", operation, old.id)
         if (refusal := self._over_limit(operation, section, content)) is not None:
             return refusal
-        timestamp = (named or time) if section.timestamps else None
+        timestamp = (named or (time and check_time(time))) if section.timestamps else None
         number = self._clock
         if old is not None:
             entry = replace(old, content=content, timestamp=timestamp, source_chunk=chunk, updated=number)

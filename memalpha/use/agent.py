@@ -177,9 +177,8 @@ class MemoryAgent:
         _need_text("text", text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
-        if time is not None:
-            _need_text("time", time)
-            time = time if time.strip() else None
+        _need_text("time", "" if time is None else time)
+        time = time if time and time.strip() else None
         limit, count = self.step.config.max_chunk_tokens, self.step.chunk_tokens
         texts = cut(text, limit, count) if count(text) > limit else [text]
         chunks = [Chunk(piece, time) for piece in texts]

@@ -158,7 +158,7 @@ def test_a_label_that_fills_a_piece_is_written_once_and_headers_end_a_turn():
     assert cut("Dr. Ann: one two three four", 4, count_words) == ["Dr. Ann: one two", "Dr. Ann: three four"]
 
 
-def session(number, *said, time=None):
+def session(number, *said, time=""):
     return Session([Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)], f"Session {number}", time, f"s{number}")
 
 
@@ -176,10 +176,11 @@ def test_a_turn_has_its_speaker_in_each_chunk_whatever_the_name():
 
 
 def test_sessions_of_other_days_are_not_joined():
-    times = ["2024-03-05T08:00", "2024-03-05T21:00", "2024-03-06", None, None, "2024-03-06"]
+    times = ["2024-03-05T08:00", "2024-03-05T21:00", "2024-03-06", "", "", "2024/03/06", "in spring"]
     made = dialogue_chunks([session(n, "a", time=time) for n, time in enumerate(times)], 50, count_words, join=True)
-    assert [chunk.time for chunk in made.chunks] == ["2024-03-05T08:00", "2024-03-06", None, "2024-03-06"]
-    assert [made.places[f"s{n}"] for n in range(6)] == [(0,), (0,), (1,), (2,), (2,), (3,)]
+    assert [chunk.time for chunk in made.chunks] == ["2024-03-05T08:00", "2024-03-06", None, "2024-03-06", None]
+    assert [made.places[f"s{n}"] for n in range(7)] == [(0,), (0,), (1,), (2,), (2,), (3,), (4,)]
+    assert [chunk.text for chunk in made.chunks[3:]] == ["[Session 5, 2024-03-06]\nA: a", "[Session 6, in spring]\nA: a"]
 
 
 def test_sessions_are_joined_while_they_fit():

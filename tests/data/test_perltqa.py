@@ -50,13 +50,17 @@ def test_perltqa_cuts_long_memories_and_points_at_every_piece(tmp_path):
     assert all(len(chunk.text.split()) <= 20 for chunk in instance.chunks)
 
 
-def test_perltqa_keeps_an_event_and_the_dialogues_of_its_day_together(tmp_path):
+def test_perltqa_gives_each_dialogue_its_own_time(tmp_path):
     memories = perltqa_memories()
-    said = {"2022-05-12 20:00:00": ["Ann Lee: We sail."], "2022-05-13 10:00:00": ["Ann Lee: What a trip!", "Bo Lee: Yes."]}
+    said = {"2022-05-12 20:00:00": ["Ann Lee: We sail."], "then": ["Ann Lee: What a trip!", "Bo Lee: Yes."]}
     memories["Ann Lee"]["dialogues"]["4_0_0#0"]["contents"] = said
+    memories["Ann Lee"]["dialogues"]["9_9_9#0"] = {"contents": {"2021-01-02 08:00:00": ["Bo Lee: Hello."]}}
     write(tmp_path / "perltmem.json", memories)
     (instance,), _ = load("perltqa", write(tmp_path / "perltqa.json", perltqa_questions()))
-    assert [(chunk.time, chunk.text) for chunk in instance.chunks[2:4]] == [
-        ("2022-05-12", "[Event, 2022-05-12] A trip\nThey sailed to Ely.\n[Dialogue, 2022-05-12T20:00]\nAnn Lee: We sail."),
-        ("2022-05-13T10:00", "[Dialogue, 2022-05-13T10:00]\nAnn Lee: What a trip!\nBo Lee: Yes."),
+    assert [(chunk.time, chunk.text) for chunk in instance.chunks[2:]] == [
+        ("2022-05-12", "[Event, 2022-05-12] A trip\nThey sailed to Ely."),
+        ("2022-05-12T20:00", "[Dialogue, 2022-05-12T20:00]\nAnn Lee: We sail."),
+        (None, "[Dialogue, then]\nAnn Lee: What a trip!\nBo Lee: Yes."),
+        (None, "[Event, in spring] Bread\nThey baked bread."),
+        ("2021-01-02T08:00", "[Dialogue, 2021-01-02T08:00]\nBo Lee: Hello."),
     ]

@@ -61,7 +61,7 @@ def test_there_and_back(tmp_path_factory, made):
         (minimal(chunks=[{"text": "\ud800"}]), "'chunks[0].text' is '\\ud800'"),
         (
             minimal(chunks=[{"text": "x", "time": "2024-13-45"}]),
-            "'chunks[0].time' is '2024-13-45': expected ISO 8601, such as 2024-03-05",
+            ": time is '2024-13-45'\n  expected: ISO 8601, such as 2024-03-05",
         ),
         (minimal(chunks=[{"text": "x", "time": ""}]), "'chunks[0].time' is ''"),
         (minimal(source=None), "'source' is missing"),
@@ -84,7 +84,7 @@ def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_in
     path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
     for wrong, said in (
         (Instance("b", "s", (Chunk(""),), ()), r"instance 1 \('b'\): field 'chunks\[0\]\.text'"),
-        (Instance("b", "s", (Chunk("x", "1:56 pm on 8 May, 2023"),), ()), r"instance 1 \('b'\): field 'chunks\[0\]\.time'"),
+        (Instance("b", "s", (Chunk("x", "1:56 pm on 8 May, 2023"),), ()), r"instance 1 \('b'\): time is '1:56 pm on 8 May, 2023'"),
         (good, "used before"),
     ):
         with pytest.raises(SchemaError, match=said):
