@@ -9,14 +9,15 @@ from typing import Any
 
 from memalpha.errors import InputError
 
-EXPECTED = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
+ISO_8601 = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
 _DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
-_ISO = re.compile(rf"{_DAY}(?P<clock>[Tt ][0-9:.,Z+-]{{2,27}})?")
+_ISO = re.compile(rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?")  # at most 35 characters, so that a time stores no facts
 _REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
 _DAY_DIGITS = len("2024-03-05")
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
-_DAYS = ("%Y/%m/%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y")
-_MINUTES = ("%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y")  # LongMemEval, LoCoMo
+_FORMS = (  # LongMemEval, LoCoMo, PerLTQA
+    "%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y", "%Y/%m/%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y"
+)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -35,24 +36,25 @@ def moment(text: str) -> datetime | None:
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
-def check_time(time: Any, what: str = "the time") -> None:
-    """Raise InputError, naming ``what``, if a time is not an ISO 8601 text as ``moment`` reads it."""
+def check_time(time: Any, what: str = "the time") -> str:
+    """Return a time in ISO 8601; InputError, naming ``what``, if ``moment`` does not read it."""
     if not isinstance(time, str) or moment(time) is None:
-        raise InputError(f"{what} is {time!r:.60}", expected=EXPECTED, fix="write it so, or leave it out")
+        raise InputError(f"{what} is {time!r:.60}", expected=ISO_8601, fix="write it so, or leave it out")
+    return time
 
 
 def to_iso(written: str) -> str | None:
     """Return a time as a data set writes it in ISO 8601, to the minute; None if its form is unknown."""
     text = " ".join(_WEEKDAY.sub(" ", written).split())
     if moment(text):
-        has_clock = text[10:11] in ("T", "t", " ")
+        has_clock = re.search("[Tt ]", text)
         return datetime.fromisoformat(text).isoformat(timespec="minutes") if has_clock else text
-    for form in (*_MINUTES, *_DAYS):
+    for form in _FORMS:
         try:
             read = datetime.strptime(text, form)
         except ValueError:
             continue
-        return read.isoformat(timespec="minutes") if form in _MINUTES else read.date().isoformat()
+        return read.isoformat(timespec="minutes") if "%M" in form else read.date().isoformat()
     return None
 
 

@@ -16,7 +16,7 @@ class Chunk:
     """One piece of the input, read in one step."""
 
     text: str
-    time: str | None = None  # when it was said or written; ISO 8601 where the source allows
+    time: str | None = None  # when it was said or written: ISO 8601 (``memalpha.times``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Operation:
     section: str  # name of a section of the schema
     content: str | None = None  # new text; None for delete
     entry_id: str | None = None  # for update and delete; else None
-    timestamp: str | None = None  # when the content was true; None: the chunk's time if the section keeps times
+    timestamp: str | None = None  # when the content was true, ISO 8601; None: the chunk's time if the section keeps times
 
 
 class ResultCode(StrEnum):
@@ -140,7 +140,7 @@ class Entry:
     id: str  # unique in its memory, stable over updates, never reused
     section: str  # a block section is one entry whose id is the section's name
     content: str
-    timestamp: str | None = None  # when the content was true; None if the section keeps no times
+    timestamp: str | None = None  # when the content was true, ISO 8601; None if the section keeps no times
     source_chunk: int | None = None  # index of the chunk of the last write
     created: int = 0  # number of the change that created it; numbers only grow, also across a restore
     updated: int = 0  # number of the last change

@@ -1,9 +1,15 @@
-"""Cut texts: to sentences, to slices of a limited length, and to the units that are archived and searched."""
+"""Cut texts: to sentences, to slices of a limited length, and to the units that are archived and searched.
+
+A speaker's label (``Marta: ``) holds until the next label or header, over line breaks. A piece that begins inside a turn repeats
+its label, so that a cut never loses who says something. A text without labels is only cut.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from memalpha.protocols import TokenCounter
@@ -11,44 +17,35 @@ from memalpha.protocols import TokenCounter
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
-_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
-_LABEL = "Label: "
+_LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")  # with the line that labels it
+_BLOCK = re.compile(r"\S(?:[^\n]|\n(?![^\S\n]*\n))*")  # up to a blank line
 
-
-def units(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Return the units of a text, in order, each of at most ``limit`` tokens.
-
-    A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line ``Label: ...`` stays with the line
-    that it labels.
-    """
-    blocks = [block.strip() for block in _BLANK_LINES.split(text) if block.strip()]
-    found: list[str] = []
-    for block in blocks:
-        if len(blocks) > 1 and count(block) <= limit:
-            found.append(block)
-        else:
-            found += [unit for line in _lines(block) for unit in _split(line, limit, count)]
-    return found
-
-
-def _lines(block: str) -> list[str]:
-    lines: list[str] = []
-    for line in (line.strip() for line in block.split("\n")):
-        if lines and line.startswith(_LABEL) and not lines[-1].rpartition("\n")[2].startswith(_LABEL):
-            lines[-1] = f"{lines[-1]}\n{line}"
-        elif line:
-            lines.append(line)
-    return lines
-
-
-def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
-    if count(line) <= limit:
-        return [line]
-    found: list[str] = []
-    for sentence in sentences(line):
-        text = line[slice(*sentence)]
-        found += [text] if count(text) <= limit else [text[slice(*span)] for span in split_text(text, limit, count)]
-    return found
+_NAME = r"[^\W\d_][\w.'’&-]*(?: (?:[0-9]+|[^\W\d_][\w.'’&-]*)){0,4}"
+_SPEAKER = re.compile(  # with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
+    r"^(?:\[[^\[\]\n]{1,40}\] |\([^()\n]{1,40}\) |[0-9][0-9/.:,TZ +-]{2,24}(?:[AaPp]\.?[Mm]\.?)?[ ,-]{1,3})?"
+    rf"[*_]{{0,2}}(?P<name>{_NAME})(?:,? ?[\[(][^\[\]()\n]{{1,40}}[\])]|,? [0-9]{{1,2}}[:.][0-9]{{2}})?"
+    r"[*_]{0,2}(?:：| ?:(?:\*\*|__)?(?=\s))",
+    re.MULTILINE,
+)
+# A header such as "[Session 2, 2024-03-05]", or a line that the next one labels.
+_HEADER = re.compile(r"^(?:\[[^\n]*[0-9][^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
+_ROLE = re.compile(r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?")
+_HEADINGS = """
+" about abstract action actions address advice age agenda answer answers args article at author background bcc before birthday
+born breakfast breaking by category caution cc chapter chat city class code color comment comments conclusion cons content
+contents context cost date dear debug definition description details diary dinner directions distance due duration edit
+education email error event example examples except fact facts fig figure file finally first for friday from fwd gender goal
+goals headline hint history hobbies how hypothesis idea ideas important in info ingredients input instructions interests
+introduction issue it item items job keywords label last lesson level line link list location lunch materials menu message
+method methods monday moral my name nationality next nickname no note notes objective occupation on option options order our
+output overview page part phone place plan please population premise preparation price problem procedure project prompt pros
+protagonist ps purpose query question questions raises re reason recipe references relationship relationships remark remedy
+remember reminder reply-to requirements result results return returns rule rules saturday schedule score second section sent
+sentence shopping size skills solution source sources status step steps story subject sum summary sunday supplies table tags
+task tasks tel temperature test text that the there these things this thought thursday time times tip tips title to today todo
+tomorrow tonight topic topics total traceback translation tuesday type update url usage utterance value values version warning
+warnings we weather website wednesday what when where which who why with word words yesterday you your
+"""  # words that stand before a colon as names do
 
 
 class Span(NamedTuple):
@@ -58,43 +55,107 @@ class Span(NamedTuple):
     end: int
 
 
-def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Return the pieces of ``split_text`` as texts."""
-    return [text[start:end] for start, end in split_text(text, limit, count)]
+def speaker_labels(text: str) -> list[Span]:
+    """Return the labels of a dialogue in order, and an empty span where a header ends a turn; nothing if it is no dialogue.
+
+    A label begins a line and ends with a colon and white space. Its name is a role such as ``user`` (where two roles speak, nothing
+    else is a label), or capitalised and no word of headings; any other word counts only if somebody speaks again after another.
+    A text where nobody does is a dialogue of at most three speakers: it begins with a label, or most of its lines do.
+    """
+    headings = frozenset(_HEADINGS.split())
+    candidates = list(_SPEAKER.finditer(text))
+    matches = [match for match in candidates if headings.isdisjoint(match["name"].casefold().split())]
+    if len({match["name"] for match in matches if _ROLE.fullmatch(match["name"])}) > 1:
+        matches = [match for match in matches if _ROLE.fullmatch(match["name"])]
+    order = [name for name, _ in groupby(match["name"] for match in matches)]
+    returns = len(set(order)) < len(order)
+    matches = [match for match in matches if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))]
+    headers = {match.start() for match in _HEADER.finditer(text)}
+    lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
+    spoken = bool(matches) and (matches[0].start() == lines[0] or 2 * len(matches) > len(lines))
+    few = len({match["name"] for match in candidates}) <= 3
+    if not returns and not (few and spoken):
+        return []
+    return sorted([*(Span(start, start) for start in headers), *(Span(*match.span()) for match in matches)])
+
+
+def _is_name(name: str) -> bool:
+    first, last = name[0], name.rpartition(" ")[2]
+    return (first.isupper() and (last[0].isupper() or last.isdecimal())) or bool(_ROLE.fullmatch(name))
+
+
+class _Cutting:
+    """A text that is cut to pieces of at most ``limit`` tokens. A piece is a slice, after the label of the turn in which it begins.
+
+    A label of more than half the limit is not repeated.
+    """
+
+    def __init__(self, text: str, limit: int, count: TokenCounter, labels: Sequence[Span] = ()) -> None:
+        self.text, self.limit, self.count = text, limit, count
+        self._starts = [label.start for label in labels]
+        self._labels = [label if 2 * count(text[slice(*label)]) <= limit else Span(label.start, label.start) for label in labels]
+
+    def piece(self, span: Span) -> str:
+        place = bisect_right(self._starts, span.start) - 1
+        start, end = self._labels[place] if place >= 0 else Span(0, 0)
+        label, piece = self.text[start : min(end, span.start)], self.text[slice(*span)]
+        if piece.startswith(label):
+            return piece
+        return f"{label} {piece}" if end <= span.start else label + piece
+
+    def fits(self, span: Span) -> bool:
+        return self.count(self.piece(span)) <= self.limit
+
+
+def units(text: str, limit: int, count: TokenCounter) -> list[str]:
+    """Return the units of a text, in order, each of at most ``limit`` tokens, in a dialogue with its speaker.
+
+    A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line ``Label: ...`` stays with the line
+    that it labels.
+    """
+    cutting = _Cutting(text, limit, count, speaker_labels(text))
+    blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
+    spans: list[Span] = []
+    for block in blocks:
+        if len(blocks) > 1 and cutting.fits(block):
+            spans.append(block)
+            continue
+        for line in (_strip(text, *match.span()) for match in _LINE.finditer(text, *block)):
+            parts = [line] if cutting.fits(line) else sentences(text, line)
+            spans += [piece for part in parts for piece in _pieces(cutting, part)]
+    return [cutting.piece(span) for span in spans]
+
+
+def cut(text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None) -> list[str]:
+    """Return the slices of a text of at most ``limit`` tokens, in a dialogue with their speakers; ``labels``, if they are known."""
+    cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
+    return [cutting.piece(span) for span in _pieces(cutting, _strip(text, 0, len(text)))]
 
 
 def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     """Cut a text to slices of at most ``limit`` tokens (>= 1; one character stays whole): sentences, words, runs of characters."""
-    whole = _strip(text, 0, len(text))
-    if whole.start == whole.end or count(text[whole.start : whole.end]) <= limit:
+    return _pieces(_Cutting(text, limit, count), _strip(text, 0, len(text)))
+
+
+def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span]:
+    if whole.start == whole.end or cutting.fits(whole):
         return [whole] if whole.start < whole.end else []
-    # Neighbours are joined while they fit; the joined piece is counted only if the sum of its parts exceeds the limit.
+    # Neighbours are joined while they fit. The joined piece is counted only if the sum of its parts exceeds the limit, and at
+    # the end: one that counts more than the sum said is cut again.
     pieces: list[Span] = []
-    tokens = 0
-    for atom in _atoms(text, whole, limit, count):
+    tokens, count, limit = 0, cutting.count, cutting.limit
+    for atom in _atoms(cutting, whole):
         if pieces:
-            grown = tokens + count(text[pieces[-1].end : atom.end])
-            if grown > limit:
-                grown = count(text[pieces[-1].start : atom.end])
-            if grown <= limit:
-                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
+            grown = Span(pieces[-1].start, atom.end)
+            added = tokens + count(cutting.text[pieces[-1].end : atom.end])
+            if exact or added > limit:
+                added = count(cutting.piece(grown))
+            if added <= limit:
+                pieces[-1], tokens = grown, added
                 continue
         pieces.append(atom)
-        tokens = count(text[atom.start : atom.end])
-    return [part for piece in pieces for part in _within(text, piece, limit, count)]
-
-
-def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
-    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
-    if count(text[piece.start : piece.end]) <= limit:
-        return [piece]
-    parts: list[Span] = []
-    for atom in _atoms(text, piece, limit, count):
-        if parts and count(text[parts[-1].start : atom.end]) <= limit:
-            parts[-1] = Span(parts[-1].start, atom.end)
-        else:
-            parts.append(atom)
-    return parts
+        tokens = count(cutting.piece(atom))
+    return pieces if exact else [part for piece in pieces for part in _pieces(cutting, piece, exact=True)]
 
 
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
@@ -113,19 +174,19 @@ def _strip(text: str, start: int, end: int) -> Span:
     return Span(left, max(left, start + len(piece.rstrip())))
 
 
-def _atoms(text: str, within: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    for sentence in sentences(text, within):
-        if count(text[sentence.start : sentence.end]) <= limit:
+def _atoms(cutting: _Cutting, within: Span) -> Iterator[Span]:
+    for sentence in sentences(cutting.text, within):
+        if cutting.fits(sentence):
             yield sentence
             continue
-        for word in _WORD.finditer(text, *sentence):
-            yield from _halves(text, Span(*word.span()), limit, count)
+        for word in _WORD.finditer(cutting.text, *sentence):
+            yield from _halves(cutting, Span(*word.span()))
 
 
-def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    if span.end - span.start == 1 or count(text[span.start : span.end]) <= limit:
+def _halves(cutting: _Cutting, span: Span) -> Iterator[Span]:
+    if span.end - span.start == 1 or cutting.fits(span):
         yield span
         return
     middle = (span.start + span.end) // 2
-    yield from _halves(text, Span(span.start, middle), limit, count)
-    yield from _halves(text, Span(middle, span.end), limit, count)
+    yield from _halves(cutting, Span(span.start, middle))
+    yield from _halves(cutting, Span(middle, span.end))

@@ -23,12 +23,13 @@ from memalpha.memory.schema import SEARCH, MemorySchema, query_of, to_call, to_o
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import PromptEncoder, is_text, one_line, opens_thinking, quote, slot, takes_tools, unmarked
+from memalpha.times import check_time
 from memalpha.types import CallError, Change, Chunk, Completion, Entry, Operation, OperationResult, Prompt, ResultCode, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TIME_TOKENS = 32  # most tokens of a chunk's time, with its brackets
+TIME_TOKENS = 40  # most tokens of a chunk's time, with its brackets: no token is less than a character
 _LINE_TOKENS = 4  # least tokens of a view line, roughly
 _LEAST_LOOKED_AT = 64  # least number of candidates of each kind
 
@@ -86,13 +87,10 @@ class AgentStep:
         return Prompt(({"role": "system", "content": self._spelt_out}, {"role": "user", "content": content}), ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
-        """Raise InputError, naming ``where``, if the text or the shown time of a chunk is too long or not Unicode."""
+        """Raise InputError, naming ``where``: a text that is too long or not Unicode, a time that is not ISO 8601."""
         self._check_text(chunk, where)
-        if self.config.show_times and chunk.time and self.time_tokens(chunk.time) > TIME_TOKENS:
-            expected = f"at most {TIME_TOKENS} tokens, such as 2024-03-05T14:30:00+01:00, or show_times: false"
-            raise InputError(
-                f"{where} has a time of {self.time_tokens(chunk.time)} tokens ({chunk.time[:40]!r}...)", expected=expected
-            )
+        if chunk.time is not None:
+            check_time(chunk.time, f"the time of {where}")
 
     def _check_text(self, chunk: Chunk, where: str) -> None:
         if not is_text(chunk.text + (chunk.time or "")):
@@ -107,10 +105,6 @@ class AgentStep:
     def chunk_tokens(self, text: str) -> int:
         """Return the tokens of a chunk's text as the prompt shows it (quoted)."""
         return self.encoder.count(quote(text))
-
-    def time_tokens(self, time: str) -> int:
-        """Return the tokens of a chunk's time as the prompt shows it, with brackets and line end."""
-        return self.encoder.count(quote(f"[{one_line(time)}]\n"))
 
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
         """Render the memory for the policy: blocks, then the entries that fit the budget, by section, oldest first; one line each.

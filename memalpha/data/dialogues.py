@@ -25,10 +25,11 @@ from memalpha.data import rows as inputs
 from memalpha.data.packing import Session, Turn, chunked, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Text, checked
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
-from memalpha.data.wording import PERSONA, asked_on, iso_date, time_of
+from memalpha.data.wording import PERSONA, asked_on
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.readers import UNKNOWN
+from memalpha.times import to_iso
 from memalpha.types import Chunk, Instance, Question
 from memalpha.units import cut
 
@@ -41,7 +42,7 @@ class LongMemEvalOptions(CommonOptions):
     """How LongMemEval becomes instances."""
 
     chunk_tokens: PositiveInt = 2048  # maximum tokens of a chunk
-    join: bool = True  # put consecutive sessions into one chunk while they fit
+    join: bool = True  # put consecutive sessions of one day into one chunk while they fit
     metric: Metric = "judge"  # metric of every question; judge as published, another one if there is no judge
 
 
@@ -71,11 +72,11 @@ def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: To
     for number, (said, date, name) in enumerate(told):
         keys = (f"turn {number}.{index}" if turn.has_answer is True else "" for index, turn in enumerate(said))
         turns = [Turn(turn.role, turn.content, key) for turn, key in zip(said, keys, strict=True) if turn.content]
-        sessions.append(Session(turns, "Session", time_of(date), f"session {name}"))
-    if undated := sum(iso_date(session.time or "") is None for session in sessions):
+        sessions.append(Session(turns, "Session", date, f"session {name}"))
+    if undated := sum(to_iso(date) is None for date in item.haystack_dates):
         result.notes[UNDATED] += undated
     else:
-        sessions.sort(key=lambda session: session.time or "")
+        sessions.sort(key=lambda session: to_iso(session.time) or "")
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
     marked = [turn.key for session in sessions for turn in session.turns if turn.key]
     evidence = dialogue.evidence(marked or [f"session {key}" for key in item.answer_session_ids])
@@ -136,7 +137,7 @@ def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCo
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
         held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{place} {key}")
         turns = (Turn(turn.speaker, turn.shown(), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
-        sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", time_of(held.time)))
+        sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", held.time))
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
 
     def question(item: Any, where: str) -> Question | str:
@@ -275,10 +276,9 @@ class _Talk(BaseModel):
     contents: dict[Cleaned, list[Scalar]] = {}
     events: Any = None
 
-    def lines(self) -> Iterator[str]:
+    def parts(self, name: str) -> Iterator[tuple[str, str | None, list[str]]]:
         for when, said in self.contents.items():
-            yield f"[Dialogue, {time_of(when)}]"
-            yield from said
+            yield "\n".join([f"[Dialogue, {to_iso(when) or when}]", *said]), to_iso(when), [f"event {name}"]
 
 
 class _Memories(BaseModel):
@@ -289,6 +289,7 @@ class _Memories(BaseModel):
     dialogues: dict[Cleaned, _Talk] = {}
 
     def parts(self) -> Iterator[tuple[str, str | None, list[str]]]:
+        # An event and its dialogues are apart: each has its time.
         lines = [f"{key}: {value}" for key, value in self.profile.items() if value]
         if lines or self.profile_description:
             told = filter(None, ["[Profile]", *lines, self.profile_description])
@@ -300,12 +301,12 @@ class _Memories(BaseModel):
         named = ((key, talk.events) for key, talk in self.dialogues.items())
         event_of = {key: event if isinstance(event, str) and event else key.partition("#")[0] for key, event in named}
         for key, event in self.events.items():
-            time, talks = time_of(event.time), [name for name, of in event_of.items() if of == key]
-            header = f"[Event, {time}] {event.summary}" if time else f"[Event] {event.summary}"
-            said = [line for name in talks for line in self.dialogues[name].lines()]
-            yield "\n".join(filter(None, [header.strip(), event.content, *said])), time, [f"event {name}" for name in (key, *talks)]
+            time = to_iso(event.time)
+            header = f"[Event, {time or event.time}] {event.summary}" if event.time else f"[Event] {event.summary}"
+            yield "\n".join(filter(None, [header.strip(), event.content])), time, [f"event {key}"]
+            yield from (part for name, talk in self.dialogues.items() if event_of[name] == key for part in talk.parts(name))
         for name in (name for name, of in event_of.items() if of not in self.events):
-            yield "\n".join(self.dialogues[name].lines()) or name, None, [f"event {name}"]
+            yield from self.dialogues[name].parts(name)
 
 
 def _perltqa(row: Row, memories: Mapping[str, Any], options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:

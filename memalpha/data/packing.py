@@ -15,8 +15,9 @@ from typing import NamedTuple
 from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
+from memalpha.times import to_iso
 from memalpha.types import Chunk
-from memalpha.units import cut
+from memalpha.units import Span, cut
 
 _UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
     "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
@@ -126,25 +127,26 @@ class Turn(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Turns of one session, its title, its date, and its key for evidence."""
+    """Turns of one session, its title, its date as the set writes it ("" for none), and its key for evidence."""
 
     turns: Sequence[Turn]
     title: str
-    time: str | None = None
+    time: str = ""
     key: str = ""
 
 
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
-    """Make chunks of at most ``limit`` tokens, with ``join`` of several sessions (first date); SchemaError if there is no turn."""
+    """Make chunks of at most ``limit`` tokens, with ``join`` of sessions of one day; SchemaError if there is no turn."""
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
     for session in (session for session in sessions if session.turns):
+        time = to_iso(session.time)
         for text, keys, added in _parts(session, limit, count):
-            if join and made and tokens + added <= limit:
+            if join and made and (made[-1][0].time or "")[:10] == (time or "")[:10] and tokens + added <= limit:
                 chunk, held = made[-1]
                 made[-1], tokens = (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys), tokens + added
             else:
-                made.append((Chunk(text, session.time), keys))
+                made.append((Chunk(text, time), keys))
                 tokens = added
     if not made:
         raise SchemaError("no session has a turn")
@@ -152,7 +154,7 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
 
 
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
-    dated = f"{session.title}, {session.time}" if session.time else session.title
+    dated = f"{session.title}, {to_iso(session.time) or session.time}" if session.time else session.title
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
     for line, key in _lines(session, max(1, limit - repeated), count):
@@ -168,10 +170,6 @@ def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
     for turn in session.turns:
-        named = f"{turn.speaker}: " if turn.speaker else ""
-        whole, room = f"{named}{turn.text}", limit - count(named)
-        if count(whole + "\n") <= limit:
-            yield whole, turn.key
-        else:  # a name that leaves no room is written once and cut like the text
-            pieces = [f"{named}{piece}" for piece in cut(turn.text, room, count)] if room > 0 else cut(whole, limit, count)
-            yield from ((piece, turn.key) for piece in pieces)
+        labels = [Span(0, len(turn.speaker) + 1)] if turn.speaker else None
+        line = f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
+        yield from ((piece, turn.key) for piece in cut(line, limit, count, labels))

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model,
 from memalpha.data.rows import checked, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import replacing
+from memalpha.times import ISO_8601, moment
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 PARQUET_NAME = "instances.parquet"
@@ -72,6 +73,9 @@ def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> I
     row = checked(_INSTANCE, data, f"{where}:")
     if not row.chunks or not all(question.answers for question in row.questions):
         raise SchemaError(f"{where} has no chunk, or a question without answers", expected="at least one of each")
+    wrong = [chunk.time for chunk in row.chunks if chunk.time is not None and moment(chunk.time) is None]
+    if wrong:
+        raise SchemaError(f"{where}: time is {wrong[0]!r:.60}", expected=ISO_8601)
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
         if place >= len(row.chunks):

@@ -1,10 +1,9 @@
-"""Text functions for the loaders: lines added to questions (so the leak check can ignore them), dates, and keywords."""
+"""Text functions for the loaders: lines added to questions (so the leak check can ignore them), and keywords."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import datetime
 
 ASK_LABEL = "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
 SUMMARISE = "Summarise the text."
@@ -20,35 +19,6 @@ def asked_on(date: str, question: str) -> str:
 def as_asked(question: str) -> str:
     """Return a question's text without lines that a loader added; may be empty."""
     return "\n".join(line for line in question.split("\n") if not _OWN.fullmatch(line.strip()))
-
-
-_DAYS = ("%Y/%m/%d", "%Y-%m-%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y")
-_MINUTES = ("%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y")  # LongMemEval, LoCoMo
-# ISO 8601, as in PerLTQA's dialogues; a zone is kept.
-_ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}.*")
-_WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
-
-
-def iso_date(written: str) -> str | None:
-    """Return a date, with hours and minutes if given, in ISO 8601; None if its form is unknown."""
-    text = " ".join(_WEEKDAY.sub(" ", written).split())
-    if _ISO.fullmatch(text):
-        try:
-            return datetime.fromisoformat(text).isoformat(timespec="minutes")
-        except ValueError:
-            return None
-    for form in (*_MINUTES, *_DAYS):
-        try:
-            moment = datetime.strptime(text, form)
-        except ValueError:
-            continue
-        return moment.isoformat(timespec="minutes") if form in _MINUTES else moment.date().isoformat()
-    return None
-
-
-def time_of(written: str) -> str | None:
-    """Return the date in ISO 8601, the text itself if its form is unknown, None if it is empty."""
-    return iso_date(written) or written.strip() or None
 
 
 _NAME = re.compile(r"(?<![.!?\"“]\s)(?<!^)\b[A-Z][\w'’-]+(?:\s+(?:(?:of|the|de|von|van)\s+)?[A-Z][\w'’-]+)*", re.MULTILINE)

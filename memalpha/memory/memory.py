@@ -15,7 +15,7 @@ from itertools import pairwise
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.protocols import TokenCounter
-from memalpha.times import later
+from memalpha.times import ISO_8601, check_time, later, moment
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
 
 
@@ -90,11 +90,13 @@ class Memory:
 
     # -------------------------------------------------------------------------------------------- writing
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
-        """Apply one operation; ``chunk`` is the index of the chunk that caused it, ``time`` the timestamp if it names none."""
+        """Apply one operation, of the chunk with index ``chunk`` and time ``time``, which is its timestamp if it names none."""
         if operation.section not in self.schema:
             names = ", ".join(section.name for section in self.schema.sections)
             return _refuse(operation, ResultCode.UNKNOWN_SECTION, f"no section {operation.section!r}; there are: {names}")
         section, kind = self.schema[operation.section], operation.kind
+        if operation.timestamp and moment(operation.timestamp) is None:
+            return _refuse(operation, ResultCode.BAD_ARGUMENTS, f"timestamp is {operation.timestamp!r:.60}, and must be {ISO_8601}")
         if kind not in section.operations:
             said = f"{kind} is not allowed in {section.name}; allowed: {', '.join(section.operations)}"
             return _refuse(operation, ResultCode.NOT_ALLOWED, said)
@@ -130,7 +132,7 @@ class Memory:
     ) -> OperationResult:
         """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in the way."""
         named = (operation.timestamp or None) if section.timestamps else None
-        timestamp = (named or time) if section.timestamps else None
+        timestamp = (named or (time and check_time(time))) if section.timestamps else None
         number = self._clock
         if old is not None and _says(old, content, named):
             return self._repeat(operation, old, timestamp, chunk)

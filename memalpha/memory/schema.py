@@ -23,6 +23,7 @@ from memalpha.errors import InputError
 from memalpha.files import load_yaml
 from memalpha.memory.own_tools import Tool
 from memalpha.text import is_text
+from memalpha.times import ISO_8601, moment
 from memalpha.types import CallError, Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 if TYPE_CHECKING:
@@ -150,7 +151,6 @@ def presets() -> tuple[str, ...]:
 
 # ------------------------------------------------------------------------------------------------ tools
 _PREFIX = "memory_"
-MAX_TIMESTAMP = 40  # characters; times are not counted as memory, so they must not store facts
 
 _ARGUMENTS = {
     "entry_id": {"type": "string", "description": "the id of the entry, as shown in the memory"},
@@ -275,6 +275,6 @@ def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
     identifier = arguments.get("entry_id", "")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
         return "entry_id must be a string"
-    if len(arguments.get("timestamp", "")) > MAX_TIMESTAMP:
-        return f"timestamp must be a time of at most {MAX_TIMESTAMP} characters"
+    if (time := arguments.get("timestamp")) and moment(time) is None:
+        return f"timestamp is {time!r:.60}, and must be {ISO_8601}"
     return None

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord, complete
-from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
@@ -33,9 +33,9 @@ from memalpha.qa.readers import UNKNOWN, EndpointReader, ModelReader, RecallRead
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
-from memalpha.text import is_text, one_line
+from memalpha.text import is_text
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
-from memalpha.units import split_text
+from memalpha.units import cut
 
 LOCAL = Namespace("local")  # of an agent without a store
 UNTRAINED = AgentConfig(reader_tokens=2048)  # of a chat model on a server
@@ -150,8 +150,9 @@ class MemoryAgent:
     def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
-        A long text is split at sentences; a note on an error gives the pieces already stored. ``time`` is ISO 8601; a str
-        ``namespace`` names the user; an empty ``source`` becomes the text's SHA-256. ServiceError if the generator fails.
+        A long text is split at sentences, each piece with its speaker; a note on an error gives the pieces already stored.
+        ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source`` becomes the text's SHA-256.
+        ServiceError if the generator fails.
         """
         whose, pieces = self._whose(namespace), self.pieces(text, time)
         steps: list[StepRecord] = []
@@ -173,16 +174,14 @@ class MemoryAgent:
         _need_text("text", text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
-        if time is not None:
-            _need_text("time", time)
-            if one_line(time) != time or self.step.time_tokens(time) > TIME_TOKENS:
-                raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
-            time = time if time.strip() else None
+        _need_text("time", "" if time is None else time)
+        time = time if time and time.strip() else None
         limit, count = self.step.config.max_chunk_tokens, self.step.chunk_tokens
-        if count(text) > limit:
-            return [Chunk(text[span.start : span.end], time) for span in split_text(text, limit, count)]
-        self.step.check_chunk(Chunk(text, time), "a text")
-        return [Chunk(text, time)]
+        texts = cut(text, limit, count) if count(text) > limit else [text]
+        chunks = [Chunk(piece, time) for piece in texts]
+        for chunk in chunks:
+            self.step.check_chunk(chunk, "a text")
+        return chunks
 
     def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):

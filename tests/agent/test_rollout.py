@@ -17,7 +17,7 @@ SAMPLING = Sampling(max_new_tokens=24)
 
 
 def instance_of(name, *texts):
-    return Instance(name, "test", tuple(Chunk(text, f"day {i}") for i, text in enumerate(texts)), ())
+    return Instance(name, "test", tuple(Chunk(text, f"2024-03-0{i + 1}") for i, text in enumerate(texts)), ())
 
 
 INSTANCES = [
@@ -78,7 +78,7 @@ def test_records_hold_what_happened(agent):
     assert memory.snapshot() == rollout.memory.snapshot()
     # By hand: apple and boat; candle and (again) apple, then 1 goes; door, and 1 is no more; engine once.
     assert [(entry.id, entry.content, entry.timestamp) for entry in memory] == [
-        ("2", "boat", "day 0"), ("3", "candle", "day 1"), ("4", "door", "day 2"), ("5", "engine", "day 3"),
+        ("2", "boat", "2024-03-01"), ("3", "candle", "2024-03-02"), ("4", "door", "2024-03-03"), ("5", "engine", "2024-03-04"),
     ]  # fmt: skip
     assert [[r.code.value for r in step.outcome.results] for step in rollout.steps] == [
         ["applied", "applied"],

@@ -1,35 +1,13 @@
 """Dialogues in sessions: LongMemEval, LoCoMo, MSC, and the dates they share."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
 from data_samples import load, locomo_sample, longmemeval_item, msc_row, write
 
-from memalpha.data.wording import iso_date, time_of
 from memalpha.types import Chunk, Question
-
-
-@pytest.mark.parametrize(
-    ("written", "wanted"),
-    [
-        ("2023/05/20 (Sat) 02:21", "2023-05-20T02:21"),
-        ("2023/05/20", "2023-05-20"),
-        ("1:56 pm on 8 May, 2023", "2023-05-08T13:56"),
-        ("12:48 am on 1 February, 2023", "2023-02-01T00:48"),
-        ("May 12, 2022", "2022-05-12"),
-        ("2022-05-13 10:00:00", "2022-05-13T10:00"),
-        ("2023-05-25T20:21:30Z", "2023-05-25T20:21+00:00"),
-        ("2023-05-25T20:21:30.5+02:00", "2023-05-25T20:21+02:00"),
-        ("2023-05-25 25:00", None),
-        ("in spring", None),
-        ("2023/02/30", None),
-        ("", None),
-    ],
-)
-def test_dates(written, wanted):
-    assert iso_date(written) == wanted
-    assert time_of(written) == (wanted or written or None)
 
 
 def test_longmemeval(tmp_path):
@@ -49,10 +27,12 @@ def test_longmemeval(tmp_path):
 
 def test_longmemeval_evidence_by_session_where_no_turn_is_marked(tmp_path):
     sessions = [[{"role": "user", "content": "I bought a cello."}], [{"role": "user", "content": "It rains."}]]
-    path = write(tmp_path / "lme.json", [longmemeval_item(haystack_sessions=sessions)])
+    dates = ["2023/05/25 (Thu) 20:21", "2023/05/25 (Thu) 10:20"]
+    path = write(tmp_path / "lme.json", [longmemeval_item(haystack_sessions=sessions, haystack_dates=dates)])
     (joined,), _ = load("longmemeval", path)
     (apart,), _ = load("longmemeval", path, join=False)
     assert (joined.questions[0].evidence, apart.questions[0].evidence) == ((0,), (1,))
+    assert [chunk.time for chunk in joined.chunks] == ["2023-05-25T10:20"]
     marked = write(tmp_path / "lme.json", [longmemeval_item(answer_session_ids=["late", "early"])])
     assert load("longmemeval", marked, join=False)[0][0].questions[0].evidence == (1,)  # a marked turn says more
 
@@ -69,6 +49,9 @@ def test_real_longmemeval(real):
     assert all(held[word] >= count for word, count in Counter(said).items())
     assert any("Business Administration" in instance.chunks[i].text for i in question.evidence)
     assert [c.time for c in instance.chunks] == sorted(c.time for c in instance.chunks)
+    assert len(instance.chunks) == 54  # 53 sessions; 66 without a join
+    for chunk in instance.chunks:
+        assert set(re.findall(r"^\[Session, (\S{10})T", chunk.text, re.MULTILINE)) == {chunk.time[:10]}
     (update, abstains), _ = load("longmemeval", real("longmemeval/lme_oracle_2items.json"))
     assert [update.questions[0].kind, abstains.questions[0].kind] == ["knowledge-update", "abstention"]
 

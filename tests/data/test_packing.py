@@ -1,6 +1,8 @@
 """Texts and dialogues to chunks: limits kept, nothing lost, against hand-worked cases and properties; and how words are counted."""
 
+import itertools
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from memalpha.data.packing import Packed, Session, Turn, count_words_and_signs, dialogue_chunks, pack_texts
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk
-from memalpha.units import split_text
+from memalpha.units import cut, split_text, units
 
 
 def test_texts_join_until_the_drawn_length():
@@ -83,7 +85,80 @@ def test_pieces_cover_the_text_in_order_and_fit(text, limit, count):
     assert text[end:].strip() == ""
 
 
-def session(number, *said, time=None):
+def spoken(label, turn, sentences=9):
+    """A turn of sentences of five words, two of them on lines of their own, one after a blank line; each names its turn."""
+    said = [f"Sentence {n} is of turn{turn}." for n in range(sentences)]
+    return f"{label} {' '.join(said[:-2])}\n{said[-2]}\n\n{said[-1]}"
+
+
+DIALOGUES = {
+    "one turn": ["Marta:"],
+    "two": ["Ivan:", "Marta:"],
+    "again": ["Ivan:", "Marta:", "Ivan:"],
+    "lower case": ["ivan:", "marta:", "ivan:"],
+    "roles": ["user:", "assistant:"],
+    "numbered": ["Speaker 1:", "Speaker 2:", "bot_0:", "Speaker 1:"],
+    "long names": ["Mary Ann O'Neil:", "Ludwig van der Berg:", "Jean-Luc:"],
+    "other letters": ["Мария:", "Иван:", "Ώρα:"],
+    "no capitals": ["马塔：", "李：", "马塔："],
+    "times before": ["[10:30] Marta:", "[10:31] Ivan:"],
+    "a chat's export": ["05/03/2024, 10:30 - Marta:", "05/03/2024, 10:31 - Ivan:"],
+    "ISO 8601": ["2024-03-05T10:30:00Z Marta:", "2024-03-05T10:31:00Z Ivan:"],
+    "times after": ["Marta (10:30):", "Ivan (10:31):", "Marta, 10:32:"],
+    "bold": ["**Marta:**", "**Ivan**:", "**Marta:**"],
+}
+NO_DIALOGUES = {
+    "prose": "We talked about one thing: the weather of Oslo. " * 9,
+    "a note": "Note: the weather of Oslo is cold in winter. " * 9,
+    "a heading": "We cooked soup.\nIngredients: two onions. " + "Then we ate it all. " * 9,
+    "a letter": "From: ann@example.org\nSubject: Oslo\n\n" + "We went there by train. " * 9,
+    "addresses": "http://example.org is a page. " * 9 + "\nhttps: is a scheme. " * 9,
+    "clock times": "10:30 we met and talked. 11:00 we left the house. " * 9,
+    "a program": "class Marta:\n    x: int = 1\n\nif x:\n    y = 2\nelse:\n    y = 3\n" * 9,
+    "settings": "name: x\nversion: 2\ndescription: a long line of words that goes on for more than a piece takes in\nsize: 3",
+    "a profile": "Age: 28\nHobbies: chess and sailing\nHome: Ely\nFather: Bo\nMother: Cy\nAnn plays chess. " + "She sails. " * 20,
+    "examples": "Sentence: what is the city of the man\nLabel: 3\nSentence: who was it\nLabel: 4\n" * 9,
+    "stage directions": "[Applause]\nThe lights go out. " * 9,
+}
+
+
+@pytest.mark.parametrize("divide", [cut, units])
+@pytest.mark.parametrize("name", DIALOGUES)
+def test_every_piece_names_who_speaks(name, divide):
+    labels = DIALOGUES[name]
+    for header, limit in itertools.product(["", "[Session 2, 2024-03-05]\n"], [9, 14, 48]):
+        text = header + "\n".join(spoken(label, turn) for turn, label in enumerate(labels))
+        pieces, said = divide(text, limit, count_words), []
+        for piece in pieces:
+            speaker = None
+            for token in re.findall("|".join([*map(re.escape, labels), r"\d is of turn\d"]), piece):
+                if token in labels:
+                    speaker = token
+                else:
+                    said.append(token)
+                    assert speaker == labels[int(token[-1])], piece
+        assert said == [f"{n} is of turn{turn}" for turn in range(len(labels)) for n in range(9)]
+        assert all(count_words(piece) <= limit for piece in pieces)
+        assert pieces[0].startswith(header.strip())
+
+
+@pytest.mark.parametrize("divide", [cut, units])
+@pytest.mark.parametrize("name", NO_DIALOGUES)
+def test_no_speaker_is_made_up(name, divide):
+    text = NO_DIALOGUES[name]
+    for limit in (9, 14, 48):
+        pieces = divide(text, limit, count_words)
+        assert " ".join(pieces).split() == text.split() and all(piece in text for piece in pieces)
+
+
+def test_a_label_that_fills_a_piece_is_written_once_and_headers_end_a_turn():
+    assert cut("Ann Bea Cy: one two three four five", 4, count_words) == ["Ann Bea Cy: one", "two three four five"]
+    text = "Ann: one two three.\nfour five six\n[Session 3]\nseven eight nine"
+    assert units(text, 4, count_words) == ["Ann: one two three.", "Ann: four five six", "[Session 3]", "seven eight nine"]
+    assert cut("Dr. Ann: one two three four", 4, count_words) == ["Dr. Ann: one two", "Dr. Ann: three four"]
+
+
+def session(number, *said, time=""):
     return Session([Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)], f"Session {number}", time, f"s{number}")
 
 
@@ -93,6 +168,19 @@ def test_a_session_is_a_chunk():
     assert made.places == {"1.0": (0,), "1.1": (0,), "s1": (0,), "3.0": (1,), "s3": (1,)}
     assert made.evidence(["3.0", "1.0", "x"]) == (0, 1)
     assert made.evidence(["x"]) is None
+
+
+def test_a_turn_has_its_speaker_in_each_chunk_whatever_the_name():
+    made = dialogue_chunks([Session([Turn("mr x, esq.", "a b c d e f")], "S")], 9, count_words)
+    assert [chunk.text for chunk in made.chunks] == ["[S]\nmr x, esq.: a b c d", "[S, continued]\nmr x, esq.: e f"]
+
+
+def test_sessions_of_other_days_are_not_joined():
+    times = ["2024-03-05T08:00", "2024-03-05T21:00", "2024-03-06", "", "", "2024/03/06", "in spring"]
+    made = dialogue_chunks([session(n, "a", time=time) for n, time in enumerate(times)], 50, count_words, join=True)
+    assert [chunk.time for chunk in made.chunks] == ["2024-03-05T08:00", "2024-03-06", None, "2024-03-06", None]
+    assert [made.places[f"s{n}"] for n in range(7)] == [(0,), (0,), (1,), (2,), (2,), (3,), (4,)]
+    assert [chunk.text for chunk in made.chunks[3:]] == ["[Session 5, 2024-03-06]\nA: a", "[Session 6, in spring]\nA: a"]
 
 
 def test_sessions_are_joined_while_they_fit():

@@ -13,10 +13,11 @@ def test_perltqa(tmp_path):
     assert [chunk.text for chunk in instance.chunks] == [
         "[Profile]\nProtagonist: Ann Lee\nAge: 28\nHobbies: chess\nAnn Lee plays chess.",
         "[People around]\nBo Lee (brother): Lives in Ely.",
-        "[Event, 2022-05-12] A trip\nThey sailed to Ely.\n[Dialogue, 2022-05-13T10:00]\nAnn Lee: What a trip!",
+        "[Event, 2022-05-12] A trip\nThey sailed to Ely.",
+        "[Dialogue, 2022-05-13T10:00]\nAnn Lee: What a trip!",
         "[Event, in spring] Bread\nThey baked bread.",
     ]
-    assert [chunk.time for chunk in instance.chunks] == [None, None, "2022-05-12", "in spring"]
+    assert [chunk.time for chunk in instance.chunks] == [None, None, "2022-05-12", "2022-05-13T10:00", None]
     assert instance.questions == (
         Question("How old is Ann?", ("28",), "parts", "profile", evidence=(0,), id="0"),
         Question("Who is Bo?", ("brother",), "parts", "social_relationship", evidence=(1,), id="1"),
@@ -44,6 +45,22 @@ def test_perltqa_cuts_long_memories_and_points_at_every_piece(tmp_path):
     memories["Ann Lee"]["events"]["4_0_0"]["content"] = " ".join(f"They saw boat {n}." for n in range(10))
     write(tmp_path / "perltmem.json", memories)
     (instance,), _ = load("perltqa", write(tmp_path / "perltqa.json", perltqa_questions()), chunk_tokens=20)
-    held = [i for i, chunk in enumerate(instance.chunks) if "boat" in chunk.text or "[Dialogue" in chunk.text]
+    held = [i for i, chunk in enumerate(instance.chunks) if "boat" in chunk.text]
     assert instance.questions[2].evidence == tuple(held) and len(held) >= 3
     assert all(len(chunk.text.split()) <= 20 for chunk in instance.chunks)
+
+
+def test_perltqa_gives_each_dialogue_its_own_time(tmp_path):
+    memories = perltqa_memories()
+    said = {"2022-05-12 20:00:00": ["Ann Lee: We sail."], "then": ["Ann Lee: What a trip!", "Bo Lee: Yes."]}
+    memories["Ann Lee"]["dialogues"]["4_0_0#0"]["contents"] = said
+    memories["Ann Lee"]["dialogues"]["9_9_9#0"] = {"contents": {"2021-01-02 08:00:00": ["Bo Lee: Hello."]}}
+    write(tmp_path / "perltmem.json", memories)
+    (instance,), _ = load("perltqa", write(tmp_path / "perltqa.json", perltqa_questions()))
+    assert [(chunk.time, chunk.text) for chunk in instance.chunks[2:]] == [
+        ("2022-05-12", "[Event, 2022-05-12] A trip\nThey sailed to Ely."),
+        ("2022-05-12T20:00", "[Dialogue, 2022-05-12T20:00]\nAnn Lee: We sail."),
+        (None, "[Dialogue, then]\nAnn Lee: What a trip!\nBo Lee: Yes."),
+        (None, "[Event, in spring] Bread\nThey baked bread."),
+        ("2021-01-02T08:00", "[Dialogue, 2021-01-02T08:00]\nBo Lee: Hello."),
+    ]

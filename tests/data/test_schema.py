@@ -1,6 +1,7 @@
 """Instances as files: what is written is read back equal, and what does not fit is refused with its place."""
 
 import json
+from datetime import datetime
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,8 @@ def minimal(**changes):
 
 @st.composite
 def instances(draw):
-    chunks = tuple(draw(st.lists(st.builds(Chunk, TEXT, MAYBE), min_size=1, max_size=3)))
+    times = st.none() | st.dates().map(str) | st.datetimes(timezones=st.timezones()).map(datetime.isoformat)
+    chunks = tuple(draw(st.lists(st.builds(Chunk, TEXT, times), min_size=1, max_size=3)))
     index = st.integers(0, len(chunks) - 1)
     texts = st.lists(TEXT, max_size=2).map(tuple)
     answers, evidence = st.lists(TEXT, min_size=1, max_size=2).map(tuple), st.none() | st.lists(index, max_size=2).map(tuple)
@@ -57,6 +59,11 @@ def test_there_and_back(tmp_path_factory, made):
         (minimal(chunks=[]), "has no chunk"),
         (minimal(chunks=[{"text": "x"}, {"text": "  "}]), "'chunks[1].text' is '  '"),
         (minimal(chunks=[{"text": "\ud800"}]), "'chunks[0].text' is '\\ud800'"),
+        (
+            minimal(chunks=[{"text": "x", "time": "2024-13-45"}]),
+            ": time is '2024-13-45'\n  expected: ISO 8601, such as 2024-03-05",
+        ),
+        (minimal(chunks=[{"text": "x", "time": ""}]), "'chunks[0].time' is ''"),
         (minimal(source=None), "'source' is missing"),
         (minimal(extra=1), "'extra' is 1"),
         (minimal(questions=[{"text": "who?", "answers": []}]), "a question without answers"),
@@ -77,6 +84,7 @@ def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_in
     path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
     for wrong, said in (
         (Instance("b", "s", (Chunk(""),), ()), r"instance 1 \('b'\): field 'chunks\[0\]\.text'"),
+        (Instance("b", "s", (Chunk("x", "1:56 pm on 8 May, 2023"),), ()), r"instance 1 \('b'\): time is '1:56 pm on 8 May, 2023'"),
         (good, "used before"),
     ):
         with pytest.raises(SchemaError, match=said):

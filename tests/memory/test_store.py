@@ -148,7 +148,7 @@ class MemoryMachine(RuleBasedStateMachine):
         """The copy has the same state and goes on like the original; what happens to it leaves the original alone."""
         original, self.memory = self.memory, self.memory.copy()
         assert self.memory.snapshot() == original.snapshot()
-        more = Operation(INSERT, "events", "e", timestamp=f"day {len(self.used)}")
+        more = Operation(INSERT, "events", "e", timestamp=str(2000 + len(self.used)))
         assert original.copy().apply(more, chunk=1) == self.memory.copy().apply(more, chunk=1)
         self.kept.append((original, original.snapshot(), list(original.changes)))
 
@@ -199,15 +199,15 @@ def filled(*contents, section="events"):
 # -------------------------------------------------------------------------------------------- single histories, by hand
 def test_a_small_history_by_hand():
     memory = Memory(SCHEMA)
-    memory.apply(Operation(INSERT, "events", "a"), chunk=0, time="monday")
+    memory.apply(Operation(INSERT, "events", "a"), chunk=0, time="2024-03-04")
     memory.apply(Operation(REPLACE, "core", "me"), chunk=0)
     memory.apply(Operation(UPDATE, "events", "b", "1"), chunk=1)
-    memory.apply(Operation(INSERT, "events", "c", timestamp="may"), chunk=2, time="tuesday")
+    memory.apply(Operation(INSERT, "events", "c", timestamp="2024-05"), chunk=2, time="2024-03-05")
     memory.apply(Operation(DELETE, "events", entry_id="1"), chunk=3)
-    first = Entry("1", "events", "a", "monday", 0, 0, 0)
+    first = Entry("1", "events", "a", "2024-03-04", 0, 0, 0)
     core = Entry("core", "core", "me", None, 0, 1, 1)
     second = Entry("1", "events", "b", None, 1, 0, 2)
-    third = Entry("2", "events", "c", "may", 2, 3, 3)
+    third = Entry("2", "events", "c", "2024-05", 2, 3, 3)
     assert list(memory) == [core, third]
     expected = [Change(None, first), Change(None, core), Change(first, second), Change(None, third), Change(second, None)]
     assert memory.changes == expected

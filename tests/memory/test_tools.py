@@ -1,11 +1,13 @@
 """Tools made from a schema, and the way from a call to an operation: exact schemas, a round trip, and every wrong argument."""
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MAX_TIMESTAMP, MemorySchema, to_call, to_operation, tool_name, tool_schemas
+from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_name, tool_schemas
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -43,7 +45,7 @@ def test_the_tools_of_mem_alpha():
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
-TIMES = st.none() | TEXTS
+TIMES = st.none() | st.dates().map(str) | st.datetimes().map(datetime.isoformat)
 SECTIONS = st.sampled_from(["semantic", "episodic"])
 
 
@@ -86,7 +88,14 @@ def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
         (call("memory_insert", section=1, content="x"), "section must be a string"),
         (call("memory_insert", section="semantic", content=None), "content must be a string"),
         (call("memory_insert", section="semantic", content="\udfff"), "content holds a lone surrogate"),
-        (call("memory_insert", section="episodic", content="x", timestamp="1" * (MAX_TIMESTAMP + 1)), "at most 40 characters"),
+        (
+            call("memory_insert", section="episodic", content="x", timestamp="yesterday"),
+            "timestamp is 'yesterday', and must be ISO 8601",
+        ),
+        (
+            call("memory_update", entry_id="1", content="x", timestamp="2024-13-45"),
+            "timestamp is '2024-13-45', and must be ISO 8601",
+        ),
         (call("memory_delete", entry_id=True), "entry_id must be a string"),
         (call("memory_delete", entry_id=None), "entry_id must be a string"),
     ],

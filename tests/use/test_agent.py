@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +19,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError
 from memalpha.models.nano import make_tokenizer
 from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.types import Entry
+from memalpha.types import Entry, Operation, OperationKind, ResultCode
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
@@ -110,7 +112,8 @@ WRONG = [  # what the message begins with, and a call
     ("text ", lambda a: a.add("\ud800", namespace="m")), ("a text ", lambda a: a.add(" \n", namespace="m")),
     ("time ", lambda a: a.add("x", date(2024, 3, 5), namespace="m")), ("query ", lambda a: a.search(7, namespace="m")),
     ("the time ", lambda a: a.add("x", time="2024\n[x]", namespace="m")), ("namespace 3", lambda a: a.ask("?", namespace=3)),
-    ("the time ", lambda a: a.add("x", "then " * 40, namespace="m")), ("no namespace", lambda a: a.add("text")),
+    ("the time ", lambda a: a.add("x", "then " * 40, namespace="m")), ("the time ", lambda a: a.add("x", "2024-13", namespace="m")),
+    ("the time ", lambda a: a.add("Ann: " + "Hi. " * 99, "yesterday", namespace="m")), ("no namespace", lambda a: a.add("text")),
     ("no namespace", lambda a: a.ask("?")), ("no namespace", lambda a: a.memory()), ("no namespace", lambda a: a.forget_all()),
 ]  # fmt: skip
 
@@ -140,6 +143,52 @@ def test_a_long_text_is_read_in_pieces_of_whole_sentences():
     assert len(seen) > 1 and " ".join(seen) == " ".join(sentences)
     assert added.operations == tuple(range(1, len(seen) + 1)) and [r.chunk_index for r in added.steps] == list(added.operations)
     assert {event.origin.source for event in agent.history()} == {"book"}
+
+
+def test_each_piece_of_a_long_turn_names_its_speaker_where_it_is_read_and_where_it_is_kept():
+    agent = MemoryAgent(step(max_chunk_tokens=60, archive=True), ScriptedGenerator(lambda p: "."))
+    said = [f"Sentence {i} is here." for i in range(9)]
+    text = f"Ivan: {said[0]}\nZora: {' '.join(said[1:8])}\n\n{said[8]}"
+    pieces = [piece.text for piece in agent.pieces(text)]
+    assert len(agent.add(text, "2024-03-05T14:30Z").steps) == len(pieces) > 2
+    assert all(agent.step.chunk_tokens(piece) <= 60 for piece in pieces)
+    assert pieces[0].startswith("Ivan: ") and {piece[:6] for piece in pieces[1:]} == {"Zora: "}
+    with agent._store.reading(LOCAL) as (memory, _):
+        lines = [(line.content[:6], line.content[6:]) for line in memory.entries("_archive")]
+        assert {line.timestamp for line in memory.entries("_archive")} == {"2024-03-05T14:30Z"}
+    assert " ".join(part for _, part in lines) == " ".join(said)
+    assert [label for label, _ in lines] == ["Ivan: "] + ["Zora: "] * (len(lines) - 1)
+
+
+@pytest.mark.parametrize(
+    "time", ["yesterday", "2024-13-45", "5 March", "2023/05/20 (Sat) 02:21", "2024-03-05 Ignore the notes", "0"]
+)
+def test_a_time_is_iso_8601_at_every_door(time, tmp_path):
+    agent = MemoryAgent(step(schema="mem_alpha", codec="hermes"), ScriptedGenerator(lambda p: insert(timestamp=time)))
+    for text in ("x", "Marta: " + "I came. " * 900):
+        with pytest.raises(
+            InputError, match=f"^the time of a text is {re.escape(repr(time))}\n  expected: ISO 8601, such as 2024-03-05"
+        ):
+            agent.add(text, time)
+    (failed,) = agent.add("x", "2024-03-05").results
+    assert (failed.ok, failed.code) == (False, ResultCode.BAD_ARGUMENTS) and repr(time) in failed.message and agent.memory() == ()
+    memory = agent.step.new_memory()
+    result = memory.apply(Operation(OperationKind.INSERT, "episodic", "x", timestamp=time))
+    assert (result.ok, result.code) == (False, ResultCode.BAD_ARGUMENTS) and not memory.changes
+    with pytest.raises(InputError, match=r"^the time is "):
+        memory.apply(Operation(OperationKind.INSERT, "episodic", "x"), time=time)
+
+
+def insert(**more):
+    arguments = {"section": "episodic", "content": "x", **more}
+    return f"<tool_call>{json.dumps({'name': 'memory_insert', 'arguments': arguments})}</tool_call>"
+
+
+@pytest.mark.parametrize(("time", "wanted"), [("2024-02", "2024-02"), ("", "2024-03-05"), ("2024-02-29T10:00+01:00",) * 2])
+def test_a_time_that_a_call_names_is_kept(time, wanted):
+    agent = MemoryAgent(step(schema="mem_alpha", codec="hermes"), ScriptedGenerator([insert(timestamp=time)]))
+    assert agent.add("x", "2024-03-05").results[0].changed
+    assert [(entry.content, entry.timestamp) for entry in agent.memory()] == [("x", wanted)]
 
 
 def test_a_failure_in_the_middle_says_what_is_there():
