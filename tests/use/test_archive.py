@@ -166,7 +166,7 @@ def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_ha
 @pytest.mark.parametrize(
     ("texts", "script", "word"),
     [
-        (["Ann: The PIN is 4711.", "Ben: So 4711 is her PIN?"], ["+ Ann pin 4711", "nothing"], "4711"),
+        (["Ann: The PIN is 47115508231.", "Ben: So 47115508231 is her PIN?"], ["+ Ann pin 47115508231", "nothing"], "47115508231"),
         (
             ["Ann: I am pregnant.", "Ben: Ann being pregnant is news!", "Ann: Pregnant, yes."],
             ["+ Ann is pregnant", "-", "-"],
