@@ -8,44 +8,126 @@ With ``searches`` there is one more call, which looks for entries: ``memory_sear
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.memory.schema import SEARCH, MemorySchema, tool_name
+from memalpha.memory.schema import SEARCH, MemorySchema, tool_name, tool_schemas
 from memalpha.text import is_text
 from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
 
 _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 
+_EXPECTED = "expected an object with a string 'name' and an object 'arguments'"
+_JSON = json.JSONDecoder(strict=False)  # a line break in a string may be a raw one
+_WINDOW = 16_384  # characters behind an opening tag in which its strings may hold another: reading stays linear
+_TAG = re.compile(r"<(/?)tool_call>")
+_BEGIN = re.compile(r"<(/?)tool_call>|(?=<function=[\w.:]+>\s*<(?:parameter=|/function>))")
+_GAP = re.compile(r"(?:[\s,;\[\]]|```\w*)*")  # around the calls of a block
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # a string, or a comma that nothing follows
+_PYTHON = re.compile(
+    r"""(?s)\s*\{\s*'(?!.*(?:\\[^\\'"nt]|'\s*'|"\s*"))"""
+)  # no escapes or neighbours that could mean something else
+_NEXT = r"(?=\s*(?:<parameter=|<arg_key>|</function>|</tool_call>|\Z))"
+_ARGUMENT = rf"\s*<(?:parameter=|arg_key>)(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?</(?:parameter|arg_value)>{_NEXT}"
+_XML = re.compile(
+    r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
+    rf"((?:\s*<(?:parameter=|arg_key>)\w.*?</(?:parameter|arg_value)>{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
+)
+_PUBLISHED_ARGUMENTS = {"memory_type": "section", "category": "section", "new_content": "content", "memory_id": "entry_id"}
+_PUBLISHED_TOOLS = {"new_memory_insert": "memory_insert", "core_memory_update": "memory_replace"}
+
+
 class HermesCodec:
-    """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own ``tools=`` where it takes them."""
+    """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own ``tools=`` where it takes them.
+
+    Chat models write more, and it is read where it has one reading: several calls or a list in a block, a fence around them,
+    no closing tag before the next block or the end, ``parameters``, arguments as a JSON string, null for an optional argument,
+    raw line breaks, a comma too many, one Python dict, the XML of Qwen3-Coder (also without tags around it) and GLM, a namespace
+    before the name, tools and arguments by their names in both published systems. Bare JSON and other tags are text.
+    """
 
     name = "hermes"
     names_by_text = False
-    _TAG = re.compile(r"<(/?)tool_call>")
 
     def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
         self.schema, self.searches = schema, searches
+        functions = [tool["function"] for tool in tool_schemas(schema, searches)]
+        self._parameters = {function["name"]: function["parameters"] for function in functions}
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read every ``<tool_call>`` block; a block without closing tag is an error, whether or not the text was ``cut_off``."""
-        found: list[ToolCall | CallError] = []
-        opened: re.Match[str] | None = None
-        for tag in self._TAG.finditer(text):
-            if opened is not None and not tag[1]:
-                found.append(CallError("<tool_call> is never closed", opened.start(), tag.start()))
-            elif opened is None and tag[1]:
-                found.append(CallError("</tool_call> closes nothing", tag.start(), tag.end()))
-            elif opened is not None:
-                found.append(_read_call(text[opened.end() : tag.start()], opened.start(), tag.end()))
-            opened = tag if not tag[1] else None
-        if opened is not None:
-            found.append(CallError("<tool_call> is never closed", opened.start(), len(text)))
-        return _sorted_out(found)
+        """Read every block; one that breaks off within a call is an error, whether or not the text was ``cut_off``."""
+        items: list[ToolCall | CallError] = []
+        tag = _BEGIN.search(text)
+        while tag is not None:
+            items += self._read_block(text, tag)
+            tag = _BEGIN.search(text, items[-1].end)
+        return _sorted_out(items)
+
+    def _read_block(self, text: str, begin: re.Match[str]) -> Sequence[ToolCall | CallError]:
+        start, at = begin.span()
+        if begin[1]:
+            return [CallError("</tool_call> closes nothing", start, at)]
+        bare = start == at  # XML without a tag around it
+        following = re.compile("<tool_call>|<function=" if bare else "<tool_call>").search(text, at + bare)
+        body = text[at : following.start() if following else None]
+        for content in (body, text[at : at + _WINDOW], _COMMA.sub(lambda match: match[1] or " ", body)):
+            values, end = _read_values(content)
+            close = _TAG.match(content, end)
+            if values and (close or bare or end == len(content)):
+                ends = [at + value_end for *_, value_end in values]
+                ends[-1] = at + close.end() if close and close[1] else ends[-1]
+                starts = [start, *(at + value_start for _, value_start, _ in values[1:])]
+                return list(map(self._read_call, [data for data, *_ in values], starts, ends))
+        tag = _TAG.search(text, at)
+        body = text[at : tag.start() if tag else None]
+        closed = tag is not None and tag[1]
+        end = tag.end() if tag and closed else at + len(body)
+        call = self._read_call(_python_dict(body), start, end)
+        if isinstance(call, CallError):
+            call = CallError(_no_json(body) if closed else "<tool_call> is never closed", start, end)
+        return [call]
+
+    def _read_call(self, data: Any, start: int, end: int) -> ToolCall | CallError:
+        data = data if isinstance(data, dict) else {}
+        data = data["function"] if isinstance(data.get("function"), dict) else data  # as chat servers write calls
+        name, arguments = data.get("name"), data.get("arguments", data.get("parameters"))
+        if isinstance(arguments, str):
+            with suppress(ValueError, RecursionError):
+                arguments = _JSON.decode(arguments)
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return CallError(_EXPECTED, start, end)
+        if not is_text(json.dumps([name, arguments], ensure_ascii=False)):
+            return CallError(_NO_TEXT, start, end)
+        return ToolCall(*self._in_own_words(name, arguments), start, end)
+
+    def _in_own_words(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return name and arguments as this schema calls them; what it does not know stays, and fails when it is applied."""
+        name = re.sub(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$", r"\1", name)
+        name = name if name in self._parameters else _PUBLISHED_TOOLS.get(name, name)
+        if name not in self._parameters:
+            return name, arguments
+        given: dict[str, Any] = {}
+        for key, value in arguments.items():
+            own = _PUBLISHED_ARGUMENTS.get(key, key)
+            known = self._parameters[name]["properties"]
+            given[own if key not in known and own in known and own not in {*arguments, *given} else key] = value
+        blocks = [block.name for block in self.schema.blocks]
+        section = str(given.get("section"))
+        if section.endswith("_memory") and section not in self.schema:
+            given["section"] = section = section.removesuffix("_memory")
+        if name == "memory_update" and section in blocks and "entry_id" not in arguments:  # the published core has no ids
+            name = "memory_replace"
+            given.pop("entry_id", None)
+        if name == "memory_replace" and len(blocks) == 1:
+            given.setdefault("section", blocks[0])
+        required = self._parameters[name]["required"]
+        return name, {key: value for key, value in given.items() if value is not None or key in required}
 
     def render(self, calls: Sequence[ToolCall]) -> str:
         """Write one block a call; tags inside arguments are escaped, and JSON restores them."""
@@ -56,19 +138,50 @@ class HermesCodec:
         return "\n".join(blocks)
 
 
-def _read_call(body: str, start: int, end: int) -> ToolCall | CallError:
+def _read_values(content: str) -> tuple[list[tuple[Any, int, int]], int]:
+    """Return the calls that a block's content begins with, each with its start and end, and where the gap behind them ends."""
+    values: list[tuple[Any, int, int]] = []
+    end = 0
+    while True:
+        start = next(_GAP.finditer(content, end)).end()
+        data, end = _read_value(content, start)
+        if end == start:
+            return values, start
+        values.append((data, start, end))
+
+
+def _read_value(content: str, start: int) -> tuple[Any, int]:
+    """Return the call at a place, as data, and its end; the place itself if there is none."""
+    if content.startswith("{", start):
+        try:
+            return _JSON.raw_decode(content, start)
+        except (ValueError, RecursionError):
+            return None, start
+    match = _XML.match(content, start)
+    parts = re.findall(_ARGUMENT, match[2], re.DOTALL) if match else []
+    arguments = {name: None if text in ("null", "None") else text for name, text in parts}
+    if match is None or len(arguments) < len(parts):
+        return None, start
+    return {"name": match[1], "arguments": arguments}, match.end()
+
+
+def _python_dict(body: str) -> Any:
+    """Return the Python dict that a text is; None if it is none, or could be read otherwise."""
     try:
-        data = json.loads(body)
-        whole = is_text(json.dumps(data, ensure_ascii=False))
+        data = ast.literal_eval(body.strip()) if _PYTHON.match(body) else None
+        return data if json.loads(json.dumps(data)) == data else None
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _no_json(body: str) -> str:
+    try:
+        json.loads(body)
     except ValueError as error:
-        return CallError(f"not JSON: {str(error)[:120]}", start, end)
+        return f"not JSON: {str(error)[:120]}"
     except RecursionError:
-        return CallError("not JSON: nested too deeply", start, end)
-    if not whole:
-        return CallError(_NO_TEXT, start, end)
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or not isinstance(data.get("arguments"), dict):
-        return CallError("expected an object with a string 'name' and an object 'arguments'", start, end)
-    return ToolCall(data["name"], data["arguments"], start, end)
+        return "not JSON: nested too deeply"
+    return _EXPECTED
 
 
 def _sorted_out(found: Sequence[ToolCall | CallError]) -> ParsedCompletion:
