@@ -13,6 +13,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
@@ -30,17 +32,19 @@ _TAG = re.compile(r"<(/?)tool_call>")
 _BEGIN = re.compile(r"<(/?)tool_call>|(?=<function=[\w.:]+>\s*<(?:parameter=|/function>))")
 _GAP = re.compile(r"(?:[\s,;\[\]]|```\w*)*")  # around the calls of a block
 _COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # a string, or a comma that nothing follows
-_PYTHON = re.compile(
-    r"""(?s)\s*\{\s*'(?!.*(?:\\[^\\'"nt]|'\s*'|"\s*"))"""
-)  # no escapes or neighbours that could mean something else
+_PYTHON = re.compile(r"""(?s)\s*\{\s*'(?!.*(?:\\[^\\'"nt]|'\s*'|"\s*"))""")  # without what Python reads otherwise than a person
 _NEXT = r"(?=\s*(?:<parameter=|<arg_key>|</function>|</tool_call>|\Z))"
-_ARGUMENT = rf"\s*<(?:parameter=|arg_key>)(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?</(?:parameter|arg_value)>{_NEXT}"
+_ARGUMENT = rf"(?s)\s*<(?:parameter=|arg_key>)(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?</(?:parameter|arg_value)>{_NEXT}"
 _XML = re.compile(
     r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
     rf"((?:\s*<(?:parameter=|arg_key>)\w.*?</(?:parameter|arg_value)>{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
 )
+_NAMESPACE = re.compile(r"(?:functions|tools|default_api)\.(\w+)(?::\d+)?")
+_PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "new_memory_insert": ("memory_insert", {}),
+    "core_memory_update": ("memory_replace", {"section": "core"}),
+}
 _PUBLISHED_ARGUMENTS = {"memory_type": "section", "category": "section", "new_content": "content", "memory_id": "entry_id"}
-_PUBLISHED_TOOLS = {"new_memory_insert": "memory_insert", "core_memory_update": "memory_replace"}
 
 
 class HermesCodec:
@@ -63,69 +67,65 @@ class HermesCodec:
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read every block; one that breaks off within a call is an error, whether or not the text was ``cut_off``."""
         items: list[ToolCall | CallError] = []
-        tag = _BEGIN.search(text)
-        while tag is not None:
-            items += self._read_block(text, tag)
-            tag = _BEGIN.search(text, items[-1].end)
+        begin = _BEGIN.search(text)
+        while begin is not None:
+            items += self._read_block(text, *begin.span(), closes=bool(begin[1]))
+            begin = _BEGIN.search(text, items[-1].end)
         return _sorted_out(items)
 
-    def _read_block(self, text: str, begin: re.Match[str]) -> Sequence[ToolCall | CallError]:
-        start, at = begin.span()
-        if begin[1]:
+    def _read_block(self, text: str, start: int, at: int, closes: bool) -> list[ToolCall | CallError]:
+        """Read the block from ``start``, whose content begins at ``at``: the same place for XML without a tag around it."""
+        if closes:
             return [CallError("</tool_call> closes nothing", start, at)]
-        bare = start == at  # XML without a tag around it
+        bare = start == at
         following = re.compile("<tool_call>|<function=" if bare else "<tool_call>").search(text, at + bare)
         body = text[at : following.start() if following else None]
         for content in (body, text[at : at + _WINDOW], _COMMA.sub(lambda match: match[1] or " ", body)):
             values, end = _read_values(content)
             close = _TAG.match(content, end)
             if values and (close or bare or end == len(content)):
-                ends = [at + value_end for *_, value_end in values]
-                ends[-1] = at + close.end() if close and close[1] else ends[-1]
-                starts = [start, *(at + value_start for _, value_start, _ in values[1:])]
-                return list(map(self._read_call, [data for data, *_ in values], starts, ends))
-        tag = _TAG.search(text, at)
-        body = text[at : tag.start() if tag else None]
-        closed = tag is not None and tag[1]
-        end = tag.end() if tag and closed else at + len(body)
+                calls = [self._read_call(data, at + first, at + last) for data, first, last in values]
+                calls[0] = replace(calls[0], start=start)
+                calls[-1] = replace(calls[-1], end=at + close.end() if close and close[1] else calls[-1].end)
+                return calls
+        close = _TAG.search(text, at)
+        body = text[at : close.start() if close else None]
+        end = close.end() if close and close[1] else at + len(body)
         call = self._read_call(_python_dict(body), start, end)
         if isinstance(call, CallError):
-            call = CallError(_no_json(body) if closed else "<tool_call> is never closed", start, end)
+            call = replace(call, message=_fault(body) if close and close[1] else "<tool_call> is never closed")
         return [call]
 
     def _read_call(self, data: Any, start: int, end: int) -> ToolCall | CallError:
         data = data if isinstance(data, dict) else {}
         data = data["function"] if isinstance(data.get("function"), dict) else data  # as chat servers write calls
         name, arguments = data.get("name"), data.get("arguments", data.get("parameters"))
-        if isinstance(arguments, str):
-            with suppress(ValueError, RecursionError):
-                arguments = _JSON.decode(arguments)
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            return CallError(_EXPECTED, start, end)
-        if not is_text(json.dumps([name, arguments], ensure_ascii=False)):
-            return CallError(_NO_TEXT, start, end)
+        try:
+            arguments = _JSON.decode(arguments) if isinstance(arguments, str) else arguments
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                return CallError(_EXPECTED, start, end)
+            if not is_text(json.dumps([name, arguments], ensure_ascii=False)):
+                return CallError(_NO_TEXT, start, end)
+        except (ValueError, RecursionError) as error:
+            return CallError(f"not JSON: {str(error)[:120]}", start, end)
         return ToolCall(*self._in_own_words(name, arguments), start, end)
 
     def _in_own_words(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return name and arguments as this schema calls them; what it does not know stays, and fails when it is applied."""
-        name = re.sub(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$", r"\1", name)
-        name = name if name in self._parameters else _PUBLISHED_TOOLS.get(name, name)
+        match = _NAMESPACE.fullmatch(name)
+        name = match[1] if match else name
+        name, given = _PUBLISHED_TOOLS.get(name, (name, {})) if name not in self._parameters else (name, {})
         if name not in self._parameters:
             return name, arguments
-        given: dict[str, Any] = {}
-        for key, value in arguments.items():
-            own = _PUBLISHED_ARGUMENTS.get(key, key)
-            known = self._parameters[name]["properties"]
-            given[own if key not in known and own in known and own not in {*arguments, *given} else key] = value
-        blocks = [block.name for block in self.schema.blocks]
-        section = str(given.get("section"))
-        if section.endswith("_memory") and section not in self.schema:
-            given["section"] = section = section.removesuffix("_memory")
-        if name == "memory_update" and section in blocks and "entry_id" not in arguments:  # the published core has no ids
-            name = "memory_replace"
+        own = self._parameters[name]["properties"]
+        given = given | {key if key in own else _PUBLISHED_ARGUMENTS.get(key, key): value for key, value in arguments.items()}
+        given = given if len(given) >= len(arguments) else arguments  # one thing by two names: not known
+        section = str(given.get("section")).removesuffix("_memory")
+        if section in self.schema and given["section"] not in self.schema:
+            given["section"] = section
+        if name == "memory_update" and section in map(attrgetter("name"), self.schema.blocks) and "entry_id" not in arguments:
+            name = "memory_replace"  # the published core has no ids
             given.pop("entry_id", None)
-        if name == "memory_replace" and len(blocks) == 1:
-            given.setdefault("section", blocks[0])
         required = self._parameters[name]["required"]
         return name, {key: value for key, value in given.items() if value is not None or key in required}
 
@@ -153,12 +153,10 @@ def _read_values(content: str) -> tuple[list[tuple[Any, int, int]], int]:
 def _read_value(content: str, start: int) -> tuple[Any, int]:
     """Return the call at a place, as data, and its end; the place itself if there is none."""
     if content.startswith("{", start):
-        try:
+        with suppress(ValueError, RecursionError):
             return _JSON.raw_decode(content, start)
-        except (ValueError, RecursionError):
-            return None, start
     match = _XML.match(content, start)
-    parts = re.findall(_ARGUMENT, match[2], re.DOTALL) if match else []
+    parts = re.findall(_ARGUMENT, match[2]) if match else []
     arguments = {name: None if text in ("null", "None") else text for name, text in parts}
     if match is None or len(arguments) < len(parts):
         return None, start
@@ -167,20 +165,17 @@ def _read_value(content: str, start: int) -> tuple[Any, int]:
 
 def _python_dict(body: str) -> Any:
     """Return the Python dict that a text is; None if it is none, or could be read otherwise."""
-    try:
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         data = ast.literal_eval(body.strip()) if _PYTHON.match(body) else None
         return data if json.loads(json.dumps(data)) == data else None
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
+    return None
 
 
-def _no_json(body: str) -> str:
+def _fault(body: str) -> str:
     try:
         json.loads(body)
-    except ValueError as error:
-        return f"not JSON: {str(error)[:120]}"
-    except RecursionError:
-        return "not JSON: nested too deeply"
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {'nested too deeply' if isinstance(error, RecursionError) else str(error)[:120]}"
     return _EXPECTED
 
 

@@ -173,7 +173,7 @@ def test_hermes_does_not_guess(text):
     ("arguments", "problem"),
     [
         ({"memory_type": "semantic", "section": "episodic", "content": "x"}, "unknown memory_type"),
-        ({"memory_type": "semantic", "category": "episodic", "content": "x"}, "unknown category"),
+        ({"memory_type": "semantic", "category": "episodic", "content": "x"}, "missing section"),
         ({"memory_type": "semantic", "content": None}, "content must be a string"),
         ({"memory_type": "semantic", "content": "x", "importance": 2}, "unknown importance"),
     ],
