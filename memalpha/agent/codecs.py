@@ -39,7 +39,6 @@ _XML = re.compile(
     r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
     rf"((?:\s*<(?:parameter=|arg_key>)\w.*?</(?:parameter|arg_value)>{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
 )
-_NAMESPACE = re.compile(r"(?:functions|tools|default_api)\.(\w+)(?::\d+)?")
 _PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "new_memory_insert": ("memory_insert", {}),
     "core_memory_update": ("memory_replace", {"section": "core"}),
@@ -112,8 +111,7 @@ class HermesCodec:
 
     def _in_own_words(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return name and arguments as this schema calls them; what it does not know stays, and fails when it is applied."""
-        match = _NAMESPACE.fullmatch(name)
-        name = match[1] if match else name
+        name = re.sub(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$", r"\1", name)
         name, given = _PUBLISHED_TOOLS.get(name, (name, {})) if name not in self._parameters else (name, {})
         if name not in self._parameters:
             return name, arguments

@@ -37,8 +37,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
     if arguments.trained:
         folder = agent_folder(arguments.trained)
-        system: dict[str, Any] = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
-        system |= {"trust_tools": True} if arguments.trust_tools else {}
+        name, trust = Path(arguments.trained).name, arguments.trust_tools
+        system = {"name": name, "kind": "agent", "adapter": str(folder), "settings": "own", "trust_tools": trust}
         lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
         named = any(word.partition("=")[0] == "--model" for word in rest)
         rest = [*([] if named else ["--model", base_of(folder)]), *lists, *rest]

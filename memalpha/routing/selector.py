@@ -240,7 +240,9 @@ class ToolSelector:
 
         InputError if the file is none of a selector or the features have another length.
         """
-        checkpoint = _selector_file(path)
+        checkpoint = Checkpoint.load(path)
+        if checkpoint.learner != "tool_selector":
+            raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
         options = read(SelectorOptions, {**checkpoint.config, **({"device": device} if device else {})}, f"the selector {path}")
         made = cls(options, **functions)
         for name, description in checkpoint.routes["tools"].items():
@@ -255,17 +257,6 @@ class ToolSelector:
         made.buffer.extend(_unpack(state["buffer"]))
         made._open = {step.number: step for step in _unpack(state["open"])}
         return made
-
-    def load_buffer(self, path: str | Path) -> None:
-        """Put the buffer of a saved selector before one's own, to train from; InputError if its tools or features differ."""
-        checkpoint = _selector_file(path)
-        self._features("", "")
-        theirs, own = (list(checkpoint.routes["tools"]), checkpoint.routes["size"]), (list(self.tools), self._size)
-        if theirs != own or self.buffer or self._open:
-            raise InputError(f"{path} chooses among {theirs[0]} by {theirs[1]} features", expected=f"{own}, and an empty buffer")
-        self.buffer.extend(_unpack(checkpoint.state["buffer"]))
-        self._number, self._episodes = checkpoint.steps, checkpoint.state["episodes"]
-        self.earned = checkpoint.state["earned"]
 
     def _find(self, selection: Selection | int) -> _Step | None:
         if isinstance(selection, Selection) and selection.agent is None:
@@ -327,13 +318,6 @@ def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
     reached = iter(packed["reached"])
     rows = zip(packed["features"], packed["rest"], strict=True)
     return [_Step._make((features, *rest[:-1], next(reached) if rest[-1] else None)) for features, rest in rows]
-
-
-def _selector_file(path: str | Path) -> Checkpoint:
-    checkpoint = Checkpoint.load(path)
-    if checkpoint.learner != "tool_selector":
-        raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
-    return checkpoint
 
 
 def _add_choice(agent: Agent) -> None:
