@@ -18,6 +18,7 @@ import yaml
 
 from memalpha.errors import InputError, RunFolderError
 
+_DEEPEST = 64  # levels of nesting in a file of names and values
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
 
 
@@ -31,13 +32,39 @@ def path_of(name: str, expected: str) -> Path:
     return path
 
 
+def inside(folder: Path, name: str) -> Path:
+    """Return a path in a folder that somebody else may have made; InputError if it or what it links to is elsewhere.
+
+    A snapshot in the Hub's cache links to the blobs beside it, which belong to it.
+    """
+    root = folder.resolve()
+    blobs = (place.parent / "blobs" for place in (root, *root.parents) if place.name == "snapshots")
+    place = (root / name).resolve()
+    if not any(map(place.is_relative_to, (root, *blobs))):
+        fix = "name it yourself, or copy it into the folder (links: cp -rL)"
+        raise InputError(f"{folder} names {name!r}, which is outside of it", expected="a path inside", fix=fix)
+    return folder / name
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError if a link in a folder, or the list of a model's weights, leads out of it."""
+    index = folder / "model.safetensors.index.json"
+    shards = read_object(index).get("weight_map") if index.is_file() else None
+    links = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()]
+    for name in {*links, *(shards.values() if isinstance(shards, dict) else ())}:
+        inside(folder, str(name))
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path; it replaces ``path`` at the end, so a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    yield temporary
-    temporary.replace(path)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -91,18 +118,28 @@ def load_yaml(text: str) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON or YAML mapping; RunFolderError if the file is empty, damaged, not UTF-8, or not a mapping."""
-    found, wrong = None, ""
+    """Read a JSON or YAML mapping that somebody else may have written.
+
+    RunFolderError if the file cannot be read, is empty, damaged, not UTF-8, nested too deeply, or not a mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
-    except ValueError as error:  # of JSON, YAML and UTF-8
-        wrong = str(error)
-    if isinstance(found, dict):
-        return found
-    wrong = wrong or ("it is empty" if found is None else f"it holds a {type(found).__name__}")
-    fix = "put the file back from a copy, or make its folder anew with --overwrite"
-    raise RunFolderError(f"{path} is damaged: {wrong}", expected="names and values, as they were written", fix=fix)
+        data = json.loads(text) if path.suffix == ".json" else load_yaml(text)
+        if not isinstance(data, dict):
+            raise ValueError("it is empty" if data is None else f"it holds a {type(data).__name__}")
+        if not _flat(data, _DEEPEST):
+            raise RecursionError
+        return data
+    except (OSError, ValueError, RecursionError) as error:
+        wrong = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        fix = "put the file back from a copy, or make its folder anew with --overwrite"
+        raise RunFolderError(f"{path} is damaged: {wrong}", expected="names and values, as they were written", fix=fix) from error
+
+
+def _flat(data: Any, levels: int) -> bool:
+    """Whether data is nested at most so deep, so that it can be checked, shown and written."""
+    items = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return levels > 0 and all(_flat(item, levels - 1) for item in items)
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -111,7 +148,7 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
         row = json.loads(line.decode("utf-8"))
         if not isinstance(row, dict):
             raise ValueError(f"it holds a {type(row).__name__}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
     return row
 

@@ -211,7 +211,7 @@ class Completion:
 class ToolCall:
     """A tool call read from a completion, not yet checked; ``start`` and ``end`` are offsets in the completion's text."""
 
-    name: str  # as the model wrote it
+    name: str  # of the tool
     arguments: Mapping[str, Any]  # any JSON type
     start: int = 0
     end: int = 0

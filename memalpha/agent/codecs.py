@@ -9,13 +9,17 @@ With ``searches`` there is one more call, which looks for entries: ``memory_sear
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.memory.schema import SEARCH, MemorySchema, tool_name
+from memalpha.memory.schema import SEARCH, MemorySchema, tool_name, tool_schemas
 from memalpha.text import THINK, content_of, is_text
 from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
 
@@ -40,31 +44,107 @@ class _Codec:
         raise NotImplementedError
 
 
+_EXPECTED = "expected an object with a string 'name' and an object 'arguments'"
+_JSON = json.JSONDecoder(strict=False)  # a line break in a string may be a raw one
+_WINDOW = 16_384  # characters behind an opening tag in which its strings may hold another: reading stays linear
+_TAG = re.compile(r"<(/?)tool_call>")
+_BEGIN = re.compile(r"<(/?)tool_call>|(?=<function=[\w.:]+>\s*<(?:parameter=|/function>))")
+_GAP = re.compile(r"(?:[\s,;\[\]]|```\w*)*")  # around the calls of a block
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)  # a string, or a comma that nothing follows
+_PYTHON = re.compile(r"""(?s)\s*\{\s*'(?!.*(?:\\[^\\'"nt]|'\s*'|"\s*"))""")  # without what Python reads otherwise than a person
+_NEXT = r"(?=\s*(?:<parameter=|<arg_key>|</function>|</tool_call>|\Z))"
+_ARGUMENT = rf"(?s)\s*<(?:parameter=|arg_key>)(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?</(?:parameter|arg_value)>{_NEXT}"
+_XML = re.compile(
+    r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
+    rf"((?:\s*<(?:parameter=|arg_key>)\w.*?</(?:parameter|arg_value)>{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
+)
+_PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "new_memory_insert": ("memory_insert", {}),
+    "core_memory_update": ("memory_replace", {"section": "core"}),
+}
+_PUBLISHED_ARGUMENTS = {"memory_type": "section", "category": "section", "new_content": "content", "memory_id": "entry_id"}
+
+
 class HermesCodec(_Codec):
-    """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own ``tools=`` where it takes them."""
+    """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own ``tools=`` where it takes them.
+
+    Chat models write more, and it is read where it has one reading: several calls or a list in a block, a fence around them,
+    no closing tag before the next block or the end, ``parameters``, arguments as a JSON string, null for an optional argument,
+    raw line breaks, a comma too many, one Python dict, the XML of Qwen3-Coder (also without tags around it) and GLM, a namespace
+    before the name, tools and arguments by their names in both published systems. Bare JSON and other tags are text.
+    """
 
     name = "hermes"
     names_by_text = False
-    _TAG = re.compile(r"<(/?)tool_call>")
 
     def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
         self.schema, self.searches = schema, searches
+        functions = [tool["function"] for tool in tool_schemas(schema, searches)]
+        self._parameters = {function["name"]: function["parameters"] for function in functions}
 
     def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
-        """Read every ``<tool_call>`` block; a block without closing tag is an error, whether or not the text was ``cut_off``."""
-        found: list[ToolCall | CallError] = []
-        opened: re.Match[str] | None = None
-        for tag in self._TAG.finditer(text):
-            if opened is not None and not tag[1]:
-                found.append(CallError("<tool_call> is never closed", opened.start(), tag.start()))
-            elif opened is None and tag[1]:
-                found.append(CallError("</tool_call> closes nothing", tag.start(), tag.end()))
-            elif opened is not None:
-                found.append(_read_call(text[opened.end() : tag.start()], opened.start(), tag.end()))
-            opened = tag if not tag[1] else None
-        if opened is not None:
-            found.append(CallError("<tool_call> is never closed", opened.start(), len(text)))
-        return _sorted_out(found)
+        """Read every block; one that breaks off within a call is an error, whether or not the text was ``cut_off``."""
+        items: list[ToolCall | CallError] = []
+        begin = _BEGIN.search(text)
+        while begin is not None:
+            items += self._read_block(text, *begin.span(), closes=bool(begin[1]))
+            begin = _BEGIN.search(text, items[-1].end)
+        return _sorted_out(items)
+
+    def _read_block(self, text: str, start: int, at: int, closes: bool) -> list[ToolCall | CallError]:
+        """Read the block from ``start``, whose content begins at ``at``: the same place for XML without a tag around it."""
+        if closes:
+            return [CallError("</tool_call> closes nothing", start, at)]
+        bare = start == at
+        following = re.compile("<tool_call>|<function=" if bare else "<tool_call>").search(text, at + bare)
+        body = text[at : following.start() if following else None]
+        for content in (body, text[at : at + _WINDOW], _COMMA.sub(lambda match: match[1] or " ", body)):
+            values, end = _read_values(content)
+            close = _TAG.match(content, end)
+            if values and (close or bare or end == len(content)):
+                calls = [self._read_call(data, at + first, at + last) for data, first, last in values]
+                calls[0] = replace(calls[0], start=start)
+                calls[-1] = replace(calls[-1], end=at + close.end() if close and close[1] else calls[-1].end)
+                return calls
+        close = _TAG.search(text, at)
+        body = text[at : close.start() if close else None]
+        end = close.end() if close and close[1] else at + len(body)
+        call = self._read_call(_python_dict(body), start, end)
+        if isinstance(call, CallError):
+            call = replace(call, message=_fault(body) if close and close[1] else "<tool_call> is never closed")
+        return [call]
+
+    def _read_call(self, data: Any, start: int, end: int) -> ToolCall | CallError:
+        data = data if isinstance(data, dict) else {}
+        data = data["function"] if isinstance(data.get("function"), dict) else data  # as chat servers write calls
+        name, arguments = data.get("name"), data.get("arguments", data.get("parameters"))
+        try:
+            arguments = _JSON.decode(arguments) if isinstance(arguments, str) else arguments
+            if not isinstance(name, str) or not isinstance(arguments, dict):
+                return CallError(_EXPECTED, start, end)
+            if not is_text(json.dumps([name, arguments], ensure_ascii=False)):
+                return CallError(_NO_TEXT, start, end)
+        except (ValueError, RecursionError) as error:
+            return CallError(f"not JSON: {str(error)[:120]}", start, end)
+        return ToolCall(*self._in_own_words(name, arguments), start, end)
+
+    def _in_own_words(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return name and arguments as this schema calls them; what it does not know stays, and fails when it is applied."""
+        name = re.sub(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$", r"\1", name)
+        name, given = _PUBLISHED_TOOLS.get(name, (name, {})) if name not in self._parameters else (name, {})
+        if name not in self._parameters:
+            return name, arguments
+        own = self._parameters[name]["properties"]
+        given = given | {key if key in own else _PUBLISHED_ARGUMENTS.get(key, key): value for key, value in arguments.items()}
+        given = given if len(given) >= len(arguments) else arguments  # one thing by two names: not known
+        section = str(given.get("section")).removesuffix("_memory")
+        if section in self.schema and given["section"] not in self.schema:
+            given["section"] = section
+        if name == "memory_update" and section in map(attrgetter("name"), self.schema.blocks) and "entry_id" not in arguments:
+            name = "memory_replace"  # the published core has no ids
+            given.pop("entry_id", None)
+        required = self._parameters[name]["required"]
+        return name, {key: value for key, value in given.items() if value is not None or key in required}
 
     def render(self, calls: Sequence[ToolCall]) -> str:
         """Write one block a call; tags inside arguments are escaped, and JSON restores them."""
@@ -75,19 +155,45 @@ class HermesCodec(_Codec):
         return "\n".join(blocks)
 
 
-def _read_call(body: str, start: int, end: int) -> ToolCall | CallError:
+def _read_values(content: str) -> tuple[list[tuple[Any, int, int]], int]:
+    """Return the calls that a block's content begins with, each with its start and end, and where the gap behind them ends."""
+    values: list[tuple[Any, int, int]] = []
+    end = 0
+    while True:
+        start = next(_GAP.finditer(content, end)).end()
+        data, end = _read_value(content, start)
+        if end == start:
+            return values, start
+        values.append((data, start, end))
+
+
+def _read_value(content: str, start: int) -> tuple[Any, int]:
+    """Return the call at a place, as data, and its end; the place itself if there is none."""
+    if content.startswith("{", start):
+        with suppress(ValueError, RecursionError):
+            return _JSON.raw_decode(content, start)
+    match = _XML.match(content, start)
+    parts = re.findall(_ARGUMENT, match[2]) if match else []
+    arguments = {name: None if text in ("null", "None") else text for name, text in parts}
+    if match is None or len(arguments) < len(parts):
+        return None, start
+    return {"name": match[1], "arguments": arguments}, match.end()
+
+
+def _python_dict(body: str) -> Any:
+    """Return the Python dict that a text is; None if it is none, or could be read otherwise."""
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        data = ast.literal_eval(body.strip()) if _PYTHON.match(body) else None
+        return data if json.loads(json.dumps(data)) == data else None
+    return None
+
+
+def _fault(body: str) -> str:
     try:
-        data = json.loads(body)
-        whole = is_text(json.dumps(data, ensure_ascii=False))
-    except ValueError as error:
-        return CallError(f"not JSON: {str(error)[:120]}", start, end)
-    except RecursionError:
-        return CallError("not JSON: nested too deeply", start, end)
-    if not whole:
-        return CallError(_NO_TEXT, start, end)
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or not isinstance(data.get("arguments"), dict):
-        return CallError("expected an object with a string 'name' and an object 'arguments'", start, end)
-    return ToolCall(data["name"], data["arguments"], start, end)
+        json.loads(body)
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {'nested too deeply' if isinstance(error, RecursionError) else str(error)[:120]}"
+    return _EXPECTED
 
 
 def _sorted_out(found: Sequence[ToolCall | CallError]) -> ParsedCompletion:

@@ -11,6 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import read
 from memalpha.errors import InputError
+from memalpha.files import check_folder, read_object
 from memalpha.memory.schema import presets
 from memalpha.retrieval import RetrievalConfig
 
@@ -66,16 +67,24 @@ class AgentConfig(RetrievalConfig):
         (folder / AGENT_FILE).write_text(json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> AgentConfig:
-        """Read what ``save`` wrote; InputError if there is none or it is not valid."""
+    def load(cls, folder: str | Path, trust_tools: bool = False) -> AgentConfig:
+        """Read what ``save`` wrote; InputError if there is none, it is not valid, or it names something outside of the folder.
+
+        The tools that its schema names are code: InputError unless ``trust_tools``.
+        """
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
             raise InputError(f"no {AGENT_FILE} in {str(folder)!r}", expected="the folder of an adapter that memalpha trained")
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{path} cannot be read: {error}", expected="JSON, as memalpha writes it") from error
-        config = read(cls, data, str(path))
-        schema = str(Path(folder) / SCHEMA_FILE) if config.schema == SCHEMA_FILE else config.schema
-        router = str(Path(folder) / ROUTER_FILE) if config.router == ROUTER_FILE else config.router
-        return replace(config, schema=schema, router=router)
+        check_folder(Path(folder))
+        config = read(cls, read_object(path), str(path))
+        for name, own in ((config.schema, (SCHEMA_FILE, *presets())), (config.router, (ROUTER_FILE, ""))):
+            if name not in own:
+                raise InputError(f"{path} names {name!r}", expected=f"one of {', '.join(filter(None, own))}")
+        if config.schema == SCHEMA_FILE:
+            schema = Path(folder) / SCHEMA_FILE
+            tools = read_object(schema).get("tools")
+            if tools and not trust_tools:
+                fix = "if it is yours, or you have read it: trust_tools=True, --trust-tools"
+                raise InputError(f"the schema of {folder} names code, {tools}", expected="your word before it is run", fix=fix)
+            config = replace(config, schema=str(schema))
+        return replace(config, router=str(Path(folder) / ROUTER_FILE)) if config.router else config

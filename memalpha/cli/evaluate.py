@@ -18,6 +18,7 @@ def add_verbs(verbs: Any) -> None:
     parser = add_verb(verbs, "evaluate", run, about, options="[--config FILE] [--trained FOLDER --data SET] [--name value ...]")
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
     parser.add_argument("--data", help="with --trained: prepared folder, file of instances, or a generated source")
+    parser.add_argument("--trust-tools", action="store_true", help="import the functions that its schema names as tools")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
 
 
@@ -36,9 +37,11 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
     if arguments.trained:
         folder = agent_folder(arguments.trained)
-        system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
+        name, trust = Path(arguments.trained).name, arguments.trust_tools
+        system = {"name": name, "kind": "agent", "adapter": str(folder), "settings": "own", "trust_tools": trust}
         lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
-        rest = ["--model", base_of(folder), *lists, *rest]
+        named = any(word.partition("=")[0] == "--model" for word in rest)
+        rest = [*([] if named else ["--model", base_of(folder)]), *lists, *rest]
     outcome = evaluate(parse_evaluate_options(rest), Reporter(not arguments.json))
     out(json.dumps(read_object(outcome.folder / "summary.json")) if arguments.json else str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0

@@ -39,6 +39,7 @@ class AgentOptions(Options):
         reader_model: The name of the model there.
         reader: Folder of a trained reader (``memalpha warmup --teaches reader``); null: the one the agent names; empty: none.
         reader_tokens: Most tokens of passages that are read.
+        trust_tools: Whether the functions that the agent's schema names as tools may be imported and run.
     """
 
     store: str
@@ -54,6 +55,7 @@ class AgentOptions(Options):
     reader_model: str = ""
     reader: str | None = None
     reader_tokens: PositiveInt = 2048
+    trust_tools: bool = False
 
     def check(self) -> None:
         """InputError for another reader beside an endpoint."""
@@ -77,6 +79,7 @@ class AgentOptions(Options):
         agent = MemoryAgent.load(
             trained, self.model, store=self.store, key=key, reader=reader, reader_tokens=min(512, self.reader_tokens),
             retrieve_k=self.retrieve_k, archive=self.archive, device=self.device, dtype=self.dtype,
+            trust_tools=self.trust_tools,
         )  # fmt: skip
         if client is not None:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)

@@ -27,6 +27,7 @@ def add_verbs(verbs: Any) -> None:
     parser.add_argument("--per-attack", type=int, default=8, help="trials of each attack (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of dialogues and marks (default: %(default)s)")
     parser.add_argument("--dtype", default="float32", help="type of the base's weights (default: %(default)s)")
+    parser.add_argument("--trust-tools", action="store_true", help="import the functions that the agents' schemas name as tools")
     parser.add_argument("--output", help="JSON file to write")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
@@ -65,7 +66,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
     like = next((other for other in (name, arguments.like, *arguments.policies) if other and other != UNTRAINED), None)
     if like is None:
         raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
-    step, generator, _ = load_trained(like, dtype=arguments.dtype)
+    step, generator, _ = load_trained(like, dtype=arguments.dtype, trust_tools=arguments.trust_tools)
     if name == UNTRAINED:
         loaded = load_policy_model(base_of(find_trained(like)[0]), dtype=arguments.dtype)
         generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)

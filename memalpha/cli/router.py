@@ -75,7 +75,7 @@ def select(arguments: argparse.Namespace, rest: list[str]) -> int:
         number = waiting[-1] if arguments.selection is None else arguments.selection
         report = selector.observe(number, arguments.reward)
         told = {"selection": number, "reward": arguments.reward, "updates": selector.updates, "report": report}
-        lines = [f"selection {number}: {arguments.reward:g}; {len(selector.buffer)} outcomes, {selector.updates} updates"]
+        lines = [f"selection {number}: {arguments.reward:g}; {selector.observations} outcomes, {selector.updates} updates"]
     selector.save(path)
     out(json.dumps(told) if arguments.json else "\n".join(lines))
     return 0

@@ -52,11 +52,13 @@ class ExportOptions(Options):
         output: Folder to make.
         merge: Merge the adapter into its base and check the whole model against both.
         model: Base of the adapter to merge into; null takes the one it names.
+        trust_tools: Whether the functions that the agent's schema names as tools may be imported, for the card.
     """
 
     output: str
     merge: bool = False
     model: str | None = None
+    trust_tools: bool = False
 
 
 def add_verbs(verbs: Any) -> None:
@@ -112,5 +114,6 @@ def run_export(arguments: argparse.Namespace, rest: list[str]) -> int:
     trained, options = read_options(arguments, rest, ExportOptions)
     for folder in (trained, options.output):
         path_of(folder, "the name of a folder")
-    out(str(export(trained, options.output, model=options.model, merge=options.merge)))
+    how = {"model": options.model, "merge": options.merge, "trust_tools": options.trust_tools}
+    out(str(export(trained, options.output, **how)))
     return 0

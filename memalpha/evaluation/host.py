@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError
 from memalpha.files import append_lines, drop_cut_line, parse_line
-from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, unknown_bias, weightless
+from memalpha.models.policy import check_adapter, check_adapter_folder, load_policy_model, load_tokenizer, unknown_bias, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
@@ -76,7 +76,6 @@ class PolicyHost:
     def generator(self, adapter: str = "") -> Generator:
         """Return a generator of the base with an adapter (empty = none); InputError if it is missing or of another base."""
         if adapter:
-            base_of(adapter)
             check_adapter(Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer)
         return _Hosted(self, adapter, reads=False)
 
@@ -107,6 +106,7 @@ class PolicyHost:
             if adapter:
                 from peft import PeftModel
 
+                check_adapter_folder(Path(adapter))
                 self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
             bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
             self._generator = HFGenerator(

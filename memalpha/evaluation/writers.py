@@ -38,6 +38,7 @@ class AgentOptions(Options):
     archive: bool | None = None  # search what was read, too; this and the next two as its settings say (None), or otherwise
     retrieval: RetrievalMode | None = None
     sections_kept: NonNegativeInt | None = None  # by layer 1 (0 = all)
+    trust_tools: bool = False  # import the functions that the adapter's schema names as tools
 
 
 class Agent(System):
@@ -78,9 +79,9 @@ def _step(setting: Setting, options: AgentOptions) -> AgentStep:
     if options.settings == "own":
         if not options.adapter:
             raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")
-        return AgentStep(AgentConfig.load(options.adapter), setting.host.tokenizer)
+        return AgentStep(AgentConfig.load(options.adapter, options.trust_tools), setting.host.tokenizer)
     if options.adapter and (Path(options.adapter) / AGENT_FILE).is_file():  # an adapter of another program has no such file
-        saved, shared = AgentConfig.load(options.adapter), setting.step.config
+        saved, shared = AgentConfig.load(options.adapter, options.trust_tools), setting.step.config
         if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
             what = f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}"
             raise InputError(what, expected=f"{shared.schema!r} and {shared.codec!r} as for all agents, or settings: own")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,7 @@ from pydantic import Field, NonNegativeInt
 
 from memalpha.config import Options, load_function, read
 from memalpha.errors import InputError
-from memalpha.files import load_yaml
+from memalpha.files import path_of, read_object
 from memalpha.memory.own_tools import Tool
 from memalpha.text import is_text
 from memalpha.times import ISO_8601, moment
@@ -127,26 +126,19 @@ class MemorySchema:
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:
         """Load a preset by name or a YAML file by path; InputError if neither exists or the file is no schema."""
-        try:
-            if str(name_or_path) in presets():
-                text = (resources.files("memalpha.memory") / "presets" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-            elif Path(name_or_path).is_file():
-                text = Path(name_or_path).read_text(encoding="utf-8")
-            else:
-                expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"
-                raise InputError(f"no memory schema {str(name_or_path)!r}", expected=expected)
-            data = load_yaml(text)
-        except InputError:
-            raise
-        except (OSError, ValueError) as error:
-            raise InputError(f"{name_or_path} cannot be read: {error}", expected="a memory schema in YAML, as UTF-8") from error
-        return cls.from_mapping(data, where=str(name_or_path))
+        name, expected = str(name_or_path), f"a preset ({', '.join(presets())}) or the path of a YAML file"
+        path = _PRESETS / f"{name}.yaml" if name in presets() else path_of(name, expected)
+        if not path.is_file():
+            raise InputError(f"no memory schema {name!r}", expected=expected)
+        return cls.from_mapping(read_object(path), where=name)
+
+
+_PRESETS = Path(__file__).parent / "presets"
 
 
 def presets() -> tuple[str, ...]:
     """Names of the schemas that ship with the package."""
-    folder = resources.files("memalpha.memory") / "presets"
-    return tuple(sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml")))
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.yaml")))
 
 
 # ------------------------------------------------------------------------------------------------ tools

@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
+from memalpha.files import check_folder, file_sha256, inside, read_object
 from memalpha.models.registry import model_record, resolve_model
 from memalpha.qa.readers import UNKNOWN
 
@@ -28,6 +30,14 @@ log = logging.getLogger(__name__)
 DTYPES = ("float32", "bfloat16", "float16")
 ADAPTER_RECORD = "memalpha_adapter.json"  # in an adapter's folder: {base_fingerprint, base, base_weights_sha256, ...}
 ADAPTER_WEIGHTS = "adapter_model.safetensors"  # named by peft
+TOKENIZER_FILES = (
+    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja",
+)  # fmt: skip
+ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS, ADAPTER_RECORD, *TOKENIZER_FILES)
+READERS = {  # that ship beside the agents: name, sha256 of the weights
+    "qwen2.5-0.5b-reader": "3aab2f62f399a099544756400fd22215759e934c4d3496c9e51959632616ab96",
+    "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
+}
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -59,8 +69,7 @@ def load_policy_model(
         raise InputError(f"dtype {name!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
     where = resolve_model(path)
     if adapter is not None:
-        check_adapter_folder(Path(adapter))
-        more = {"revision": _read_json(Path(adapter) / "adapter_config.json").get("revision"), **more}
+        more = {"revision": check_adapter_folder(Path(adapter)).get("revision"), **more}
     more["revision"] = more.get("revision") or "main"
     tokenizer = load_tokenizer(where, more["revision"])
     fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
@@ -118,25 +127,38 @@ def _readable(what: str, expected: str, fix: str = "") -> Iterator[None]:
         raise InputError(f"{what} cannot be loaded: {said}", expected=expected, fix=fix) from error
 
 
+def base_name(adapter: str | Path) -> str:
+    """Return what an adapter calls the base it was trained on, empty if it does not; InputError if it is no adapter."""
+    config = check_adapter_folder(Path(adapter))
+    return str(adapter_record(Path(adapter)).get("base") or config.get("base_model_name_or_path") or "")
+
+
 def base_of(adapter: str | Path) -> str:
-    """Return the name of the base an adapter was trained on; InputError if it is no adapter or names none."""
-    folder = Path(adapter)
-    check_adapter_folder(folder)
-    record = _read_json(folder / ADAPTER_RECORD) if (folder / ADAPTER_RECORD).is_file() else {}
-    base = record.get("base") or _read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-    if not base:
-        raise InputError(f"adapter {folder} does not name its base", expected="a base", fix="name it: model=")
-    return str(base)
+    """Return the base of an adapter, to load it; InputError if it is no adapter, names none, or names a folder of this machine."""
+    base = base_name(adapter)
+    if not base or Path(base).is_dir():
+        what = f"names the folder {base!r} as its base" if base else "does not name its base"
+        raise InputError(f"adapter {adapter} {what}", expected="a registered or Hub name", fix="name it: model=, --model")
+    return base
 
 
 def own_reader(folder: Path) -> Path | None:
-    """Return the folder of the reader that an agent's record names, relative to its own; InputError if it is not there."""
-    record = folder / ADAPTER_RECORD
-    name = _read_json(record).get("reader") if record.is_file() else None
-    if name and not (folder / str(name) / ADAPTER_WEIGHTS).is_file():
-        fix = "name another reader, or '' for none: passages are shown then"
+    """Return the folder of the reader that an agent's record names: one inside its own, or a shipped one beside it.
+
+    InputError if it is not there, is elsewhere, or a shipped one has other weights.
+    """
+    name = str(adapter_record(folder).get("reader") or "")
+    if not name:
+        return None
+    shipped = READERS.get(name)
+    place = folder.resolve().parent / name if shipped else inside(folder, name)
+    weights, fix = place / ADAPTER_WEIGHTS, "name another reader, or '' for none: passages are shown then"
+    if not weights.is_file():
         raise InputError(f"the reader of {folder} is not at {name!r}", expected="the folder of a trained reader", fix=fix)
-    return folder / str(name) if name else None
+    if shipped and file_sha256(weights) != shipped:
+        raise InputError(f"{weights} is not of the reader {name!r} that memalpha ships", expected=f"sha256 {shipped}", fix=fix)
+    check_adapter_folder(place)
+    return place
 
 
 def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
@@ -144,10 +166,9 @@ def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
 
     InputError if it is no number.
     """
-    record = Path(adapter) / ADAPTER_RECORD
-    bias = _read_json(record).get("unknown_bias", 0.0) if record.is_file() else 0.0
+    bias = adapter_record(Path(adapter)).get("unknown_bias", 0.0)
     if not isinstance(bias, int | float):
-        raise InputError(f"unknown_bias of {record} is {bias!r}", expected="a number, such as -0.5")
+        raise InputError(f"unknown_bias of {adapter} is {bias!r}", expected="a number, such as -0.5")
     return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
 
 
@@ -180,8 +201,7 @@ def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tok
 
 def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
     """Raise InputError unless an adapter fits this base (folder or Hub id); warn if only the weights differ."""
-    record = _read_json(adapter / ADAPTER_RECORD) if (adapter / ADAPTER_RECORD).is_file() else {}
-    theirs = str(record.get("base") or _read_json(adapter / "adapter_config.json").get("base_model_name_or_path"))
+    record, theirs = adapter_record(adapter), base_name(adapter)
     layers = {key.removeprefix("base_model.model.").rpartition(".lora_")[0] for key in adapter_shapes(adapter) if ".lora_" in key}
     if not layers:
         raise InputError(f"adapter {adapter} holds no LoRA matrices", expected=f"those of a LoRA adapter in {ADAPTER_WEIGHTS}")
@@ -210,22 +230,30 @@ def adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
         raise InputError(f"{path} cannot be read: {error}", expected="the safetensors file of a LoRA adapter") from error
 
 
-def check_adapter_folder(adapter: Path) -> None:
-    """Raise InputError unless the folder is an adapter."""
+def check_adapter_folder(adapter: Path) -> dict[str, Any]:
+    """Return the configuration of an adapter; InputError unless the folder is one, of LoRA, without code or links out of it."""
     if not (adapter / "adapter_config.json").is_file():
         wrong = "has no adapter_config.json" if adapter.is_dir() else "does not exist"
         fix = "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its checkpoint-N folders"
         raise InputError(f"adapter folder {adapter} {wrong}", fix=fix)
+    check_folder(adapter)
+    config = read_object(adapter / "adapter_config.json")
+    if config.get("peft_type") != "LORA" or config.get("megatron_config"):  # peft reads and imports what other types name
+        raise InputError(f"{adapter} is of type {config.get('peft_type')!r}", expected="LORA, without megatron_config")
+    return config
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}", expected="a JSON object") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} holds a {type(data).__name__}", expected="a JSON object")
-    return data
+def adapter_record(adapter: Path) -> dict[str, Any]:
+    """Return what ``write_adapter_record`` wrote beside an adapter; {} if it wrote nothing."""
+    path = adapter / ADAPTER_RECORD
+    return read_object(path) if path.is_file() else {}
+
+
+def copy_files(source: Path, target: Path, patterns: Sequence[str]) -> None:
+    """Copy the files of a folder that fit a pattern into another, which need not exist."""
+    target.mkdir(exist_ok=True)
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
+        shutil.copyfile(path, target / path.name)
 
 
 def agent_folder(trained: str | Path) -> Path:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, MissingExtraError, ServiceError
-from memalpha.files import file_sha256
+from memalpha.files import file_sha256, read_object
 from memalpha.models.nano import build_nano, toy_texts
 
 log = logging.getLogger(__name__)
@@ -262,7 +262,7 @@ def fetch(name: str, *, source: str = "auto", progress: Callable[[str], None] | 
 def model_record(folder: Path | str) -> dict[str, Any]:
     """Return the record that ``fetch`` wrote in a model folder; empty if there is none."""
     path = Path(folder) / MODEL_RECORD
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    return read_object(path) if path.is_file() else {}
 
 
 def _folder(name: str, source: str) -> Path:

@@ -46,7 +46,7 @@ def word_cosines(texts: Sequence[str]) -> NDArray[np.float32]:
     for row, column in np.ndindex(shared.shape):
         shared[row, column] = len(words[row] & words[column])
     lengths = np.sqrt(np.maximum(1, shared.diagonal()))
-    return shared / np.outer(lengths, lengths)
+    return np.asarray(shared / np.outer(lengths, lengths), np.float32)
 
 
 def _words(text: str) -> list[str]:

@@ -10,7 +10,7 @@ Several steps: ``observe(..., next_observation=(query, context), done=False)``, 
 Exploring, agents take turns, an episode each, and draw from their own probabilities; greedy, the group takes the highest mean
 probability. Learning is that of multi-agent GRPO (``grpo.learn``) on GAE. What another agent or an older policy chose is
 weighted by its ratio (``advantages``): all agents learn from all steps, outcomes may come late, the buffer can be trained from.
-Departure from the public selector: features are embeddings, not random numbers.
+Departure from the public selector: features are embeddings, not random numbers; their projection keeps networks and file small.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 
 from memalpha.config import Options, read
 from memalpha.errors import InputError
-from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
+from memalpha.policies import Checkpoint, PolicyOptions, Shape, packed, plain, unpacked
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.grpo import GroupOptions, learn, make_agents
 from memalpha.routing.learner import batch_of, replay, seeds_of
@@ -48,10 +49,11 @@ class SelectorOptions(Options):
 
     update_every: NonNegativeInt = 100  # observations between updates (0 = only when ``update`` is called)
     replay: NonNegativeInt = 0  # earlier observations that an update also learns from
-    capacity: PositiveInt = 10_000  # most steps of the buffer, and choices that wait for an outcome; the oldest are dropped
+    capacity: PositiveInt = 128  # most steps of the buffer, and choices that wait for an outcome; the oldest are dropped
     embedder: str = "minilm"  # makes the features, unless a function does
-    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(256, 128)))  # every agent's, ``separate``
-    ppo: PPOOptions = field(default_factory=PPOOptions)
+    features: PositiveInt = 64  # numbers that the embeddings of a query and its context are projected to
+    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(16,)))  # every agent's, ``separate``
+    ppo: PPOOptions = field(default_factory=lambda: PPOOptions(lr_actor=6e-3, lr_critic=6e-3))
     group: GroupOptions = field(default_factory=lambda: GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01)))
     seed: NonNegativeInt = 0  # draws first weights, explored tools and minibatches
     device: str = "cpu"  # torch device of the networks
@@ -102,11 +104,13 @@ class ToolSelector:
     ) -> None:  # fmt: skip
         self.options = options or SelectorOptions()
         self.tools: dict[str, str] = {}
+        self.earned: dict[str, tuple[int, float]] = {}  # of each tool: outcomes, and the sum of their rewards
         self.updates = 0
         self.buffer: deque[_Step] = deque(maxlen=self.options.capacity)
-        self._extract = feature_extractor or _embedding(self.options.embedder)
+        self._extract = feature_extractor or _embedding(self.options.embedder, self.options.features)
         self._reward, self._evaluate = reward_function, context_evaluator
         self._agents: list[Agent] = []
+        self._members = b""  # they as they are saved; empty once they have changed
         self._size = 0  # of a feature vector; 0: none was seen
         self._generator = torch.Generator().manual_seed(self.options.seed)
         self._open: dict[int, _Step] = {}
@@ -117,6 +121,8 @@ class ToolSelector:
         if not name or name in self.tools:
             raise InputError(f"tool {name!r}", expected="a name that is not registered yet")
         self.tools[name] = description
+        self.earned[name] = 0, 0.0
+        self._members = b""
         for agent in self._agents:
             _add_choice(agent)
 
@@ -178,6 +184,8 @@ class ToolSelector:
         reached = None if done or next_observation is None else self._features(*next_observation)
         del self._open[number]
         self.buffer.append(step._replace(reward=float(reward), reached=reached))
+        tool = list(self.tools)[step.action]
+        self.earned[tool] = self.earned[tool][0] + 1, self.earned[tool][1] + float(reward)
         self._fresh = min(self._fresh + 1, self.options.capacity)
         return self.update() if self._fresh == self.options.update_every else {}
 
@@ -199,25 +207,32 @@ class ToolSelector:
         team = Experience(*(column.to(self.options.device) for column in _columns(ordered)))
         batches = [batch_of(replay(agent.policy, team, agent.options.max_ratio), agent.options) for agent in self._agents]
         reports = learn(self._agents, self.options.group.relative_weights, batches, seed)
+        self._members = b""
         self.updates += 1
         return {f"agent_{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()}
 
     def save(self, path: str | Path) -> None:
         """Write all there is: tools, options, agents, optimizers, buffer, choices without an outcome, random state."""
         self._features("", "")
+        self._members = self._members or packed(pack(self._agents))
+        members = torch.frombuffer(bytearray(self._members), dtype=torch.uint8)
         held = {"buffer": _pack(self.buffer), "open": _pack(self._open.values()), "episodes": self._episodes, "fresh": self._fresh}
-        state = {"members": pack(self._agents), "generator": self._generator.get_state(), **held}
+        state = {"members": members, "generator": self._generator.get_state(), "earned": self.earned, **held}
         routes, config = {"tools": dict(self.tools), "size": self._size}, plain(asdict(self.options))
         Checkpoint("tool_selector", self.updates, self._number, self.options.seed, config, state, routes).save(path)
 
     def stats(self) -> dict[str, Any]:
-        """Return what the buffer says of every tool, and how much was observed and learned."""
-        rewards = {name: [step.reward for step in self.buffer if step.action == i] for i, name in enumerate(self.tools)}
+        """Return what every tool has earned, and how much was observed and learned."""
         tools = {
-            name: {"description": text, "observations": len(own), "mean_reward": sum(own) / len(own) if own else None}
-            for (name, text), own in zip(self.tools.items(), rewards.values(), strict=True)
+            name: {"description": self.tools[name], "observations": n, "mean_reward": earned / n if n else None}
+            for name, (n, earned) in self.earned.items()
         }
-        return {"tools": tools, "observations": len(self.buffer), "updates": self.updates, "waiting": sorted(self._open)}
+        return {"tools": tools, "observations": self.observations, "updates": self.updates, "waiting": sorted(self._open)}
+
+    @property
+    def observations(self) -> int:
+        """How many outcomes were observed, those that have left the buffer too."""
+        return sum(n for n, _ in self.earned.values())
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None, **functions: Any) -> ToolSelector:
@@ -225,7 +240,9 @@ class ToolSelector:
 
         InputError if the file is none of a selector or the features have another length.
         """
-        checkpoint = _selector_file(path)
+        checkpoint = Checkpoint.load(path)
+        if checkpoint.learner != "tool_selector":
+            raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
         options = read(SelectorOptions, {**checkpoint.config, **({"device": device} if device else {})}, f"the selector {path}")
         made = cls(options, **functions)
         for name, description in checkpoint.routes["tools"].items():
@@ -233,23 +250,13 @@ class ToolSelector:
         made._size = checkpoint.routes["size"]
         made._features("", "")
         state = checkpoint.state
-        unpack(state["members"], made._agents)
+        unpack(unpacked(state["members"].numpy().tobytes()), made._agents)
         made._generator.set_state(state["generator"])
         made.updates, made._number = checkpoint.updates, checkpoint.steps
-        made._episodes, made._fresh = state["episodes"], state["fresh"]
+        made._episodes, made._fresh, made.earned = state["episodes"], state["fresh"], state["earned"]
         made.buffer.extend(_unpack(state["buffer"]))
         made._open = {step.number: step for step in _unpack(state["open"])}
         return made
-
-    def load_buffer(self, path: str | Path) -> None:
-        """Put the buffer of a saved selector before one's own, to train from; InputError if its tools or features differ."""
-        checkpoint = _selector_file(path)
-        self._features("", "")
-        theirs, own = (list(checkpoint.routes["tools"]), checkpoint.routes["size"]), (list(self.tools), self._size)
-        if theirs != own or self.buffer or self._open:
-            raise InputError(f"{path} chooses among {theirs[0]} by {theirs[1]} features", expected=f"{own}, and an empty buffer")
-        self.buffer.extend(_unpack(checkpoint.state["buffer"]))
-        self._number, self._episodes = checkpoint.steps, checkpoint.state["episodes"]
 
     def _find(self, selection: Selection | int) -> _Step | None:
         if isinstance(selection, Selection) and selection.agent is None:
@@ -275,9 +282,13 @@ class ToolSelector:
         return found
 
 
-def _embedding(name: str) -> Features:
+@cache
+def _embedding(name: str, width: int) -> Features:
+    """Return embeddings of both texts, projected by random signs that are always the same (Achlioptas 2003)."""
     embedder = make_embedder(name)
-    return lambda query, context: np.concatenate(embedder.embed([query, context]))
+    bits = np.random.SeedSequence(width).generate_state(2 * embedder.dimension * width) % 2
+    signs = (np.float32(2) * bits - 1).astype(np.float32).reshape(-1, width) / np.float32(width**0.5)
+    return lambda query, context: np.concatenate(embedder.embed([query, context])) @ signs
 
 
 def _columns(steps: Sequence[_Step]) -> Experience:
@@ -307,13 +318,6 @@ def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
     reached = iter(packed["reached"])
     rows = zip(packed["features"], packed["rest"], strict=True)
     return [_Step._make((features, *rest[:-1], next(reached) if rest[-1] else None)) for features, rest in rows]
-
-
-def _selector_file(path: str | Path) -> Checkpoint:
-    checkpoint = Checkpoint.load(path)
-    if checkpoint.learner != "tool_selector":
-        raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
-    return checkpoint
 
 
 def _add_choice(agent: Agent) -> None:

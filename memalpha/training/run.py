@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import shutil
 import signal
 import threading
@@ -33,6 +32,7 @@ from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.files import write_yaml
 from memalpha.generation.products import float32_products
 from memalpha.models import name_base, resolve_model, write_adapter_record
+from memalpha.models.policy import ADAPTER_FILES, copy_files
 from memalpha.rewards.total import RewardConfig, full_name
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
@@ -95,7 +95,9 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     trainer.save_model(str(adapter))
     if state.is_main_process:
         parts.agent.config.save(adapter)
-        own = {"reader": os.path.relpath(arguments.run.reader_adapter, adapter)} if arguments.run.reader == "trained" else {}
+        own = {"reader": "reader"} if arguments.run.reader == "trained" else {}
+        if own:  # the agent's folder stands alone
+            copy_files(Path(arguments.run.reader_adapter), adapter / "reader", ADAPTER_FILES)
         write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo", **own)
     after: list[InstanceResult] = []
     if parts.held_out:

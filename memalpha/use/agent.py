@@ -106,7 +106,7 @@ class MemoryAgent:
         cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
         key: bytes | None = None, reader: Reader | str | Path | None = None, reader_tokens: int = 512,
         router: str | Path | None = None, retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu",
-        dtype: str = "float32",
+        dtype: str = "float32", trust_tools: bool = False,
     ) -> MemoryAgent:  # fmt: skip
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``.
 
@@ -115,7 +115,9 @@ class MemoryAgent:
         """
         from memalpha.models.policy import own_reader
 
-        step, generator, name = load_trained(trained, model, router=router, archive=archive, device=device, dtype=dtype)
+        step, generator, name = load_trained(
+            trained, model, router=router, archive=archive, device=device, dtype=dtype, trust_tools=trust_tools
+        )
         reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
             from memalpha.models.reader import trained_reader
@@ -332,19 +334,20 @@ def load_trained(
     archive: bool | None = None,
     device: str = "cpu",
     dtype: str = "float32",
+    trust_tools: bool = False,
 ) -> tuple[AgentStep, Generator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
     ``model`` is the base (None: the one the adapter names), ``router`` a section router, ``archive`` whether what was read is kept
-    and searched, too (None: the agent's own), ``dtype`` the type of the base's weights. The third value is
-    the agent's name, a Hub name with its commit.
+    and searched, too (None: the agent's own), ``dtype`` the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``.
+    The third value is the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
 
     folder, name = find_trained(trained)
-    config = AgentConfig.load(folder)
+    config = AgentConfig.load(folder, trust_tools)
     if router is not None:
         config = replace(config, router=str(router))
     if archive is not None:

@@ -22,11 +22,15 @@ from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import read_object, write_object
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.policy import (
+    ADAPTER_FILES,
     ADAPTER_RECORD,
-    ADAPTER_WEIGHTS,
+    TOKENIZER_FILES,
+    adapter_record,
     adapter_shapes,
     agent_folder,
+    base_name,
     base_of,
+    copy_files,
     load_policy_model,
     own_reader,
 )
@@ -39,25 +43,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _WARMUP_RECORD = "memalpha_warmup.json"
-_TOKENIZER_FILES = (
-    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja",
-)  # fmt: skip
-_ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS, ADAPTER_RECORD, *_TOKENIZER_FILES)
-_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", *_TOKENIZER_FILES)
+_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", *TOKENIZER_FILES)
 _TOLERANCE = 1e-3  # relative to the largest logit; float32 rounding is about 1e-5
 
 
-def export(trained: str | Path, output: str | Path, *, model: str | Path | None = None, merge: bool = False) -> Path:
-    """Write an adapter, whole model or run folder ``trained`` as the new folder ``output``.
+def export(
+    trained: str | Path, output: str | Path, *, model: str | Path | None = None, merge: bool = False, trust_tools: bool = False
+) -> Path:
+    """Write an adapter, whole model or run folder ``trained`` as the new folder ``output``; nothing that is not its own.
 
     ``merge`` makes one float32 model of base (``model``, if not as the adapter says) and adapter; MemAlphaError if logits differ.
+    ``trust_tools`` as in ``AgentConfig.load``.
     """
     source, target = agent_folder(trained), Path(output)
     if target.exists():
         raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
-    config = AgentConfig.load(source)
+    config = AgentConfig.load(source, trust_tools)
     whole = (source / "config.json").is_file()
-    base = "" if whole else str((merge and model) or base_of(source))
+    base = "" if whole else str(model or base_of(source)) if merge else base_name(source)
     if not whole:
         adapter_shapes(source)
     elif not any(source.glob("*.safetensors")):
@@ -68,13 +71,10 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
         if merge and not whole:
             _merge(source, base, config, draft)
         else:
-            patterns = _MODEL_FILES if whole else _ADAPTER_FILES
-            _copy(source, draft, patterns)
+            copy_files(source, draft, _MODEL_FILES if whole else ADAPTER_FILES)
         if reader := own_reader(source):
-            (draft / "reader").mkdir()
-            _copy(reader, draft / "reader", _ADAPTER_FILES)
-            record = draft / ADAPTER_RECORD
-            write_object(record, {**(read_object(record) if record.is_file() else {}), "reader": "reader"})
+            copy_files(reader, draft / "reader", ADAPTER_FILES)
+            write_object(draft / ADAPTER_RECORD, {**adapter_record(draft), "reader": "reader"})
         if not (whole or merge):
             if facts.warmup:
                 write_object(draft / _WARMUP_RECORD, facts.warmup)
@@ -86,11 +86,6 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
         config.save(draft)
         (draft / "README.md").write_text(make_card(config, base, facts, merged=whole or merge), encoding="utf-8")
     return target
-
-
-def _copy(source: Path, target: Path, patterns: tuple[str, ...]) -> None:
-    for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
-        shutil.copyfile(path, target / path.name)
 
 
 @contextmanager

@@ -371,7 +371,7 @@ class Operations:
         with self._desk.selector(caller.namespace) as selector:
             follows = None if next_query is None else (next_query, next_context)
             selector.observe(selection, reward, next_observation=follows, done=follows is None)
-            return OutcomeAnswer(observations=len(selector.buffer), updates=selector.updates)
+            return OutcomeAnswer(observations=selector.observations, updates=selector.updates)
 
     @_operation("GET", "/router_stats", desk=True)
     def router_stats(self, caller: Caller) -> RouterAnswer:

@@ -52,7 +52,10 @@ def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions
 
 
 class ToolDesk:
-    """The selectors of a server's namespaces, a file each in a folder of its own; what was answered is on disk. Thread-safe."""
+    """The selectors of a server's namespaces, a file each in a folder of its own. Thread-safe.
+
+    What was answered survives the end of the process, an outcome also a power cut.
+    """
 
     def __init__(self, tools: str | Path, folder: str | Path) -> None:
         self._tools, self._options = read_tools(tools)
@@ -78,10 +81,13 @@ class ToolDesk:
             self._held.move_to_end(path)
             while len(self._held) > _HELD:
                 self._held.popitem(last=False)
+            selector = self._held[path]
+            observations = selector.observations
             try:
-                yield self._held[path]
+                yield selector
                 if keep:
-                    self._held[path].save(path)
+                    selector.save(path)
+                if selector.observations > observations:
                     flush(path)
                     flush(self._folder)
             except BaseException:

@@ -1,6 +1,7 @@
 """Codecs: exact readings by hand, a round trip for every operation, total on anything, and linear in its length."""
 
 import gc
+import json
 import time
 from itertools import pairwise
 
@@ -9,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CompactCodec, CompactTextCodec, HermesCodec, make_codec
-from memalpha.memory.schema import MemorySchema, to_call
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema, to_call, to_operation
 from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -59,6 +61,127 @@ def test_hermes_errors_are_located(text, messages):
     assert parsed.calls == ()
     found = [f"{error.start}-{error.end} {error.message}" for error in parsed.errors]
     assert [message[: len(want)] for message, want in zip(found, messages, strict=True)] == messages
+
+
+# ------------------------------------------------------------------------------------- hermes, as chat models write it
+def insert(content="Marta lives in Oslo", section="semantic"):
+    return "memory_insert", {"section": section, "content": content}
+
+
+def json_call(name="memory_insert", arguments="arguments", **given):
+    return json.dumps({"name": name, arguments: given or insert()[1]}, ensure_ascii=False)
+
+
+def xml_call(name="memory_insert", end="</function>", **given):
+    written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in (given or insert()[1]).items())
+    return f"<function={name}>\n{written}{end}"
+
+
+OSLO, ROME = json_call(), json_call(section="episodic", content="Ivan moved to Rome")
+BOTH = [insert(), insert("Ivan moved to Rome", "episodic")]
+TAGGED_TEXT = 'write <tool_call>, then "</tool_call>"\nat the end'
+LINES = "a <b>\n\nc </parameter> d"
+PAIRS = "\n".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>" for key, value in insert()[1].items())
+CORE = "memory_replace", {"section": "core", "content": "x"}
+FORMS = {
+    "closing tag missing at the end": (f"Yes.\n<tool_call>\n{OSLO}\n", [insert()]),
+    "closing tag missing before the next block": (f"<tool_call>{OSLO}\n{block(ROME)}", BOTH),
+    "two in one block": (block(f"\n{OSLO}\n{ROME}\n"), BOTH),
+    "two with a semicolon": (block(f"{OSLO}; {ROME}"), BOTH),
+    "a list": (block(f"[{OSLO}, {ROME}]"), BOTH),
+    "a fenced list": (block(f"\n```json\n[\n{OSLO},\n{ROME}\n]\n```\n"), BOTH),
+    "a fence without a language": (block(f"```\n{OSLO}\n```"), [insert()]),
+    "tags in a string": (block(json_call(section="semantic", content=TAGGED_TEXT)), [insert(TAGGED_TEXT)]),
+    "a tag in a string, then a block": (block(json_call(section="semantic", content="</tool_call>")) + block(ROME),
+                                        [insert("</tool_call>"), BOTH[1]]),
+    "parameters": (block(json_call(arguments="parameters")), [insert()]),
+    "arguments as a string": (block(json.dumps({"name": "memory_insert", "arguments": json.dumps(insert()[1])})), [insert()]),
+    "as a server writes it": (block(json.dumps({"type": "function", "function": json.loads(OSLO)})), [insert()]),
+    "a raw line break and a tab": (block(OSLO.replace("lives in", "lives\nin\t")), [insert("Marta lives\nin\t Oslo")]),
+    "commas too many": (block("[" + OSLO.replace("}}", ", } , }") + ",]"), [insert()]),
+    "a comma too many, and others": (block(json_call(section="semantic", content="a, ], b,}").replace("}}", ",}}")),
+                                     [insert("a, ], b,}")]),
+    "a Python dict": (block(repr({"name": "memory_insert", "arguments": {**insert("Marta's dog")[1], "timestamp": None}})),
+                      [insert("Marta's dog")]),
+    "null for no time and no id": (block(json_call(section="semantic", content="x", timestamp=None, entry_id=None)), [insert("x")]),
+    "null for a section": (block(json_call("memory_update", entry_id="3", content="x", section=None)),
+                           [("memory_update", {"entry_id": "3", "content": "x"})]),
+    "null for what is needed": (block(json_call(section="semantic", content=None)), [insert(None)]),
+    "XML": (block(f"\n{xml_call()}\n"), [insert()]),
+    "XML of two, several lines, no last end": (block(xml_call(section="semantic", content=LINES) + xml_call(end="")),
+                                               [insert(LINES), insert()]),
+    "XML without a tag before it": (f"Now:\n{xml_call()}\n</tool_call>\nDone.", [insert()]),
+    "XML with null": (block(xml_call(section="semantic", content="x", timestamp="null")), [insert("x")]),
+    "XML of keys and values": (block(f"memory_insert\n{PAIRS}\n"), [insert()]),
+    "a namespace": (block(json_call("functions.memory_insert:0")) + block(json_call("default_api.memory_insert")), [insert()] * 2),
+    "published insert": (block(json_call("new_memory_insert", memory_type="semantic_memory", content="x")), [insert("x")]),
+    "published update": (block(json_call("memory_update", memory_type="episodic", new_content="x", memory_id="a1f0")),
+                         [("memory_update", {"section": "episodic", "content": "x", "entry_id": "a1f0"})]),
+    "published delete": (block(json_call("memory_delete", memory_type="semantic_memory", memory_id="a1f0")),
+                         [("memory_delete", {"section": "semantic", "entry_id": "a1f0"})]),
+    "published core": (block(json_call("memory_update", memory_type="core_memory", new_content="x", memory_id="a1")), [CORE]),
+    "core of the nine categories": (block(json_call("core_memory_update", content="x")), [CORE]),
+    "a category": (block(json_call("memory_insert", category="semantic", content="x")), [insert("x")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "calls"), FORMS.values(), ids=FORMS)
+def test_hermes_reads_what_chat_models_write(text, calls):
+    parsed = HERMES.parse(text)
+    assert plain(parsed) == calls and parsed.errors == ()
+    places = [text[call.start : call.end] for call in parsed.calls]
+    for place, call in zip(places, parsed.calls, strict=True):  # each is a place of its own, and says the same by itself
+        (again,) = HERMES.parse(place if place.startswith("<tool_call>") else f"<tool_call>{place}").calls
+        assert (again.name, again.arguments) == (call.name, call.arguments)
+    assert all(before.end <= after.start for before, after in pairwise(parsed.calls))
+
+
+def test_hermes_says_where_each_call_of_a_block_stands():
+    text = f"a {block(f'[{OSLO}, {ROME},{OSLO}]')} b"
+    assert [text[call.start : call.end] for call in HERMES.parse(text).calls] == [
+        f"<tool_call>[{OSLO}",
+        ROME,
+        f"{OSLO}]</tool_call>",
+    ]
+
+
+AMBIGUOUS = {
+    "a string with two readings in Python": block("{'name': 'memory_delete', 'arguments': {'entry_id': 'a''b'}}"),
+    "an escape with two readings in Python": block(r"{'name': 'memory_delete', 'arguments': {'entry_id': '\x41'}}"),
+    "no dict of JSON": block("{'name': 'memory_delete', 'arguments': {1: b'x'}}"),
+    "code": block("{'name': 'memory_delete', 'arguments': dict(entry_id='1')}"),
+    "quotes left open": block("{'name': 'memory_delete', 'arguments': {'entry_id': 'Marta's'}}"),
+    "a call that breaks off": f"<tool_call>{OSLO[:-1]}",
+    "a call that breaks off in a string": f"<tool_call>{OSLO[:-6]}</tool_call>",
+    "words behind the call": block(f"{OSLO} or rather not"),
+    "words behind the call, and no tag": f"<tool_call>{OSLO}\nor rather not",
+    "an argument given twice": block(xml_call(a="1").replace("</function>", xml_call(a="2").partition(">")[2])),
+    "XML that breaks off": f"<tool_call>{xml_call(end='')}",
+    "XML that breaks off in a value": "<tool_call><function=memory_delete><parameter=entry_id>12",
+    "no arguments": block('{"name": "memory_delete"}'),
+    "arguments that are no object": block('{"name": "memory_delete", "arguments": "1"}'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS.values(), ids=AMBIGUOUS)
+def test_hermes_does_not_guess(text):
+    parsed = HERMES.parse(text)
+    assert parsed.calls == () and [(error.start, error.end) for error in parsed.errors] == [(0, len(text))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"memory_type": "semantic", "section": "episodic", "content": "x"}, "unknown memory_type"),
+        ({"memory_type": "semantic", "category": "episodic", "content": "x"}, "missing section"),
+        ({"memory_type": "semantic", "content": None}, "content must be a string"),
+        ({"memory_type": "semantic", "content": "x", "importance": 2}, "unknown importance"),
+    ],
+)
+def test_what_is_said_twice_or_unknown_is_a_failed_result(arguments, problem):
+    (call,) = HERMES.parse(block(json_call("new_memory_insert", **arguments))).calls
+    result = to_operation(call, Memory(SCHEMA))
+    assert not result.ok and result.message == f"memory_insert: {problem}"
 
 
 # -------------------------------------------------------------------------------------------- compact, by hand
@@ -270,7 +393,9 @@ def test_any_text_gives_calls_and_located_errors(codec, text):
     assert all(0 <= item.start < item.end <= len(text) for item in items)
     assert all(item.end <= following.start for item, following in pairwise(items))  # no stretch is read twice
     for call in parsed.calls:
-        (again,) = codec.parse(text[call.start : call.end]).calls
+        place = text[call.start : call.end]
+        several = codec is HERMES and not place.startswith("<tool_call>")  # a later call of its block
+        (again,) = codec.parse(f"<tool_call>{place}" if several else place).calls
         assert (again.name, str(again.arguments)) == (call.name, str(call.arguments))
         f"{call.name} {call.arguments}".encode()  # Unicode text throughout
     assert all(isinstance(error, CallError) and error.message.isprintable() for error in parsed.errors)
@@ -285,6 +410,11 @@ ADVERSARIES = {
     "open tags": lambda n: "<tool_call>" * (n // 11),
     "deep nesting": lambda n: block('{"a":' * (n // 5)),
     "many shallow nests": lambda n: block("[" + "[[[[]]]]," * (n // 9)),
+    "open calls": lambda n: '<tool_call>{"name": "f", "arguments": {"a": "\\"' * (n // 48),
+    "open XML": lambda n: "<tool_call><function=f><parameter=a>" * (n // 36) + "</function></parameter>",
+    "open XML without tags": lambda n: "<function=f><parameter=a>" * (n // 25) + "</function></parameter>",
+    "XML without an end": lambda n: block("<function=f>" + "<parameter=a>x</parameter>" * (n // 26) + "<"),
+    "quotes and commas": lambda n: block("{" + "'" * (n // 3) + ", " * (n // 3)),
     "one long string": lambda n: block('{"name": "f", "arguments": {"content": "' + "\\n" * (n // 2) + '"}}'),
 }
 

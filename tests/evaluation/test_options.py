@@ -31,7 +31,7 @@ def test_lists_hold_names_or_mappings_and_flags_go_before_the_file(tmp_path):
     assert (verbatim.name, verbatim.group, verbatim.options) == ("verbatim", "verbatim", {"memory_tokens": 0})
     assert (agent.name, agent.group, agent.sets) == ("a", "g", ("toy",))
     same = dict.fromkeys(("archive", "retrieval", "sections_kept"))
-    assert agent.options == {"adapter": "x", "settings": "shared", **same}
+    assert agent.options == {"adapter": "x", "settings": "shared", "trust_tools": False, **same}
     assert found.readers == (ReaderSpec("recall", "recall"), ReaderSpec("base", "short", 4))
     assert (found.agent.reader_tokens, found.options.seeds, found.agent.schema) == (77, [5], "facts")
 

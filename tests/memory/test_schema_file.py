@@ -38,7 +38,7 @@ def test_a_file_gives_the_sections_it_names(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no memory schema"),
+        ("", "it is empty"),
         ("name: x\nsections: {a: 1}", "no memory schema"),
         ("sections: [oops", "is not YAML"),
         ("colour: red\nsections: [{name: a}]", r"unknown keys \['colour'\]"),
@@ -70,7 +70,7 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path, text, message):
 def test_a_file_that_is_no_text_and_a_name_that_is_nothing(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     for name in (tmp_path / "latin.yaml", "x" * 300):
-        with pytest.raises(InputError, match=r"cannot be read: .*\n.*UTF-8"):
+        with pytest.raises(InputError, match=r"is damaged: 'utf-8' codec|cannot look for 'x*': File name too long"):
             MemorySchema.load(name)
     with pytest.raises(InputError, match=r"^no memory schema 'nowhere'") as caught:
         MemorySchema.load("nowhere")

@@ -16,10 +16,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
+from memalpha.errors import InputError
+from memalpha.evaluation.options import parse_evaluate_options
+from memalpha.evaluation.run import evaluate
+from memalpha.files import file_sha256
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record
+from memalpha.models.policy import own_reader
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.export import RunFacts, hub_name, make_card
+from memalpha.use.export import RunFacts, export, hub_name, make_card
 
 ROOT = Path(__file__).parents[2]
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_completion_length=16)
@@ -197,3 +202,185 @@ def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys
     assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge"]) == 1
     assert "differs from base and adapter" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------ folders of strangers
+@pytest.fixture
+def agent(trained, tmp_path, monkeypatch) -> Path:
+    """An agent as somebody hands it over, with a reader inside, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = shutil.copytree(trained / "adapter", tmp_path / "got" / "agent", ignore=shutil.ignore_patterns("*.bin"))
+    shutil.copytree(folder, folder / "reader", ignore=shutil.ignore_patterns("memalpha_agent.json"))
+    say(folder, "memalpha_adapter.json", reader="reader")
+    shutil.copytree(folder / "reader", tmp_path / "private")
+    (tmp_path / "private" / "tokenizer.json").write_text("a secret")
+    return folder
+
+
+def say(folder: Path, file: str, **values) -> None:
+    known = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps({**known, **values}))
+
+
+def doors(folder: Path):
+    """Each way to open a folder, given whether the user trusts its tools."""
+
+    def measure(trust: bool) -> None:
+        system = {"name": "a", "kind": "agent", "adapter": str(folder), "settings": "own", "trust_tools": trust}
+        options = {"systems": [system], "sets": [{"data": "toy", "options": {"n": 1}}], "model": "nano", "output_dir": "measured"}
+        Path("measure.yaml").write_text(json.dumps(options))
+        evaluate(parse_evaluate_options(["--config", "measure.yaml"]))
+
+    return {
+        "load": lambda trust: MemoryAgent.load(folder, trust_tools=trust).close(),
+        "config": lambda trust: MemorySchema.load(AgentConfig.load(folder, trust_tools=trust).schema),
+        "export": lambda trust: export(folder, "out", trust_tools=trust),
+        "merge": lambda trust: export(folder, "out", merge=True, trust_tools=trust),
+        "evaluate": measure,
+    }
+
+
+TOOL = """
+from pathlib import Path
+
+from memalpha.memory.memory import Memory
+from memalpha.types import Operation
+
+Path("imported").touch()
+
+
+def note(memory: Memory, text: str) -> list[Operation]:
+    '''Note it.
+
+    Args:
+        text: what
+    '''
+    return []
+"""
+
+
+@pytest.mark.parametrize("door", ["load", "config", "export", "merge", "evaluate"])
+def test_code_that_a_folder_names_is_imported_only_at_the_users_word(agent, door, monkeypatch):
+    monkeypatch.syspath_prepend(".")
+    name = f"stranger_{door}"
+    Path(f"{name}.py").write_text(TOOL)
+    schema = yaml.safe_dump({"name": "s", "sections": [{"name": "facts"}], "tools": [f"{name}:note"]})
+    (agent / "memalpha_schema.yaml").write_text(schema)
+    say(agent, "memalpha_agent.json", schema="memalpha_schema.yaml", codec="hermes")
+    with pytest.raises(InputError, match=f"names code, .*{name}:note"):
+        doors(agent)[door](False)
+    assert not Path("imported").exists() and not Path("out").exists()
+    doors(agent)[door](True)
+    assert Path("imported").exists()
+    Path("imported").unlink()
+    sys.modules.pop(name)
+    MemorySchema.load(agent / "memalpha_schema.yaml")  # named by the user, so it is the user's word
+    assert Path("imported").exists()
+
+
+OUTSIDE = {
+    "reader above": lambda agent: say(agent, "memalpha_adapter.json", reader="../../private"),
+    "reader absolute": lambda agent: say(agent, "memalpha_adapter.json", reader=str(Path("private").resolve())),
+    "reader linked": lambda agent: (shutil.rmtree(agent / "reader"), (agent / "reader").symlink_to("../../private")),
+    "a file of the reader linked": lambda agent: link(agent / "reader" / "tokenizer.json", "private/tokenizer.json"),
+    "weights linked": lambda agent: link(agent / "adapter_model.safetensors", "private/adapter_model.safetensors"),
+    "a file linked": lambda agent: link(agent / "tokenizer_2.json", "private/tokenizer.json"),
+    "schema by name": lambda agent: say(agent, "memalpha_agent.json", schema="../../private/s.yaml"),
+    "schema linked": lambda agent: (
+        say(agent, "memalpha_agent.json", schema="memalpha_schema.yaml"), link(agent / "memalpha_schema.yaml", "private/s.yaml"),
+    ),
+    "router by name": lambda agent: say(agent, "memalpha_agent.json", router="../../private/router.pt"),
+    "router linked": lambda agent: (
+        say(agent, "memalpha_agent.json", router="memalpha_router.pt"), link(agent / "memalpha_router.pt", "private/router.pt"),
+    ),
+    "weights listed": lambda agent: say(agent, "model.safetensors.index.json", weight_map={"a": "../../private/w.safetensors"}),
+}  # fmt: skip
+
+
+def link(path: Path, target: str) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(Path(target).resolve())
+
+
+@pytest.mark.parametrize("change", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_folder_names_nothing_outside_of_itself(agent, change):
+    change(agent)
+    for door in ("load", "export", "merge"):
+        with pytest.raises(InputError, match=r"outside of it|names '"):
+            doors(agent)[door](True)
+    assert not Path("out").exists()
+
+
+def test_a_base_on_this_machine_is_named_by_the_user(agent):
+    shutil.copytree(fetch("nano"), "base")
+    for base in ("base", "../" + Path.cwd().name + "/base", str(Path("base").resolve())):
+        say(agent, "memalpha_adapter.json", base=base)
+        for door in ("load", "merge"):
+            with pytest.raises(InputError, match=r"names the folder .*base' as its base.*\n.*\n.*--model"):
+                doors(agent)[door](False)
+        MemoryAgent.load(agent, model="base", reader="").close()
+    for wrong in ({"peft_type": "MULTITASK_PROMPT_TUNING"}, {"megatron_config": {"a": 1}, "megatron_core": "stranger"}):
+        copy = shutil.copytree(agent, Path(f"copy-{len(wrong)}"))
+        say(copy, "adapter_config.json", **wrong)
+        with pytest.raises(InputError, match="expected: LORA"):
+            MemoryAgent.load(copy, model="base")
+
+
+def test_a_folder_of_the_hub_s_cache_links_to_its_blobs(agent):
+    snapshot = Path("hub/models--a--b/snapshots/0123abcd")
+    (snapshot / "reader").mkdir(parents=True)
+    (snapshot.parents[1] / "blobs").mkdir()
+    for number, path in enumerate(path for path in sorted(agent.rglob("*")) if path.is_file()):
+        shutil.copyfile(path, snapshot.parents[1] / "blobs" / str(number))
+        place = snapshot / path.relative_to(agent)
+        place.symlink_to(Path(*[".."] * (len(place.parts) - 3), "blobs", str(number)))
+    given, fetched = (MemoryAgent.load(folder) for folder in (agent, snapshot))
+    assert [each.add(TEXT).steps[0].completion for each in (fetched,)] == [given.add(TEXT).steps[0].completion]
+    made = [export(folder, output) for folder, output in ((agent, "one"), (snapshot, "two"))]
+    assert [digests(folder) for folder in made] == [digests(made[0])] * 2 and (made[1] / "reader").is_dir()
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_shipped_agents_find_the_shipped_readers_beside_them_and_no_other(tmp_path):
+    for agent, reader in (
+        ("smollm2-135m-memory", "smollm2-135m-reader"),
+        ("qwen2.5-0.5b-natural-warmup", "qwen2.5-0.5b-reader"),
+    ):
+        assert own_reader(ROOT / "data" / "adapters" / agent) == ROOT / "data" / "adapters" / reader
+    copy = shutil.copytree(ROOT / "data" / "adapters" / "smollm2-135m-memory", tmp_path / "agent")
+    with pytest.raises(InputError, match="is not at 'smollm2-135m-reader'"):
+        own_reader(copy)
+    shutil.copytree(ROOT / "data" / "adapters" / "smollm2-135m-hostile-warmup", tmp_path / "smollm2-135m-reader")
+    with pytest.raises(InputError, match="is not of the reader 'smollm2-135m-reader' that memalpha ships"):
+        own_reader(copy)
+
+
+OURS = {
+    "memalpha_agent.json": ("load", "export"),
+    "memalpha_adapter.json": ("load", "export"),
+    "adapter_config.json": ("load", "export"),
+    "reader/adapter_config.json": ("load", "export"),
+    "memalpha_schema.yaml": ("load", "export"),
+    "memalpha_warmup.json": ("export",),
+    "model.safetensors.index.json": ("load", "export"),
+}
+TRANSFORMERS = {"config.json": ("load",), "tokenizer.json": ("load",), "tokenizer_config.json": ("load",)}
+
+
+@pytest.mark.parametrize(
+    ("file", "depth", "opened"),
+    [(file, depth, opened) for file, opened in OURS.items() for depth in (100, 5_000)]
+    + [(file, 100_000, opened) for file, opened in TRANSFORMERS.items()],
+)
+def test_files_that_are_nested_too_deeply_are_refused(agent, merged, file, depth, opened):
+    folder = shutil.copytree(merged, Path("whole")) if file in (*TRANSFORMERS, "model.safetensors.index.json") else agent
+    if file.endswith(".yaml"):
+        say(folder, "memalpha_agent.json", schema=file)
+    (folder / file).write_text('{"a": ' + "[" * depth + "]" * depth + "}")
+    for door in opened:
+        with pytest.raises(InputError, match="nested too deeply|recursion depth" if file in OURS else "cannot be loaded"):
+            doors(folder)[door](False)
+    assert not Path("out").exists()
