@@ -113,7 +113,7 @@ def update(model: Any, shape: cost.Model, of: cost.Setting, ids: Any, rows: int,
 def draw(model: Any, shape: cost.Model, of: cost.Setting, ids: Any, groups: int) -> Found:
     """Two lengths of completions; their difference is decoding, what is left of the shorter one is prefill."""
     model.eval()
-    decoder = type("Decoder", (), {"decode": lambda self, ids, **_: ""})
+    decoder = type("Decoder", (), {"decode": lambda self, ids, **_: "", "added_tokens_decoder": {}})
     endless = type("Endless", (HFGenerator,), {"end_ids": frozenset()})
     generator = endless(model, decoder(), max_batch=8 * groups, merge_adapters=False, logprobs=True)
     prompts = [

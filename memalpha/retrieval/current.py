@@ -22,6 +22,7 @@ OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearl
 REPLACED = 0.3  # what it loses if that one fits as well and one of the two is a line: two entries were both meant
 FACT = 0.3  # least Dice coefficient of the words of a fact and of the line that says it
 _SPEAKER = ": "
+_NAME_WORDS = 4
 
 
 def losses(entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[np.float32]) -> list[float]:
@@ -44,7 +45,7 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     best, most = None, FACT
     for line in lines:
         speaker, text = _parted(line.content)
-        words, said = set(tokenize(fact.content)) - speaker, set(tokenize(text))
+        words, said = set(tokenize(fact.content)) - speaker, set(tokenize(text)) - speaker
         gone = words - set(tokenize(after.content)) if after else words
         share = 2 * len(words & said) / max(1, len(words) + len(said))
         if share >= most and 2 * len(gone & said) >= len(gone) > 0:
@@ -55,4 +56,6 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
 def _parted(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
     speaker, colon, text = line.partition(_SPEAKER)
-    return (set(tokenize(speaker)), text) if colon and "\n" not in speaker else (set(), line)
+    if not colon or len(speaker.split()) > _NAME_WORDS:
+        return set(), line
+    return set(tokenize(speaker)), text

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from memalpha.agent.archive import keep
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.memory.schema import MemorySchema, tool_schemas
@@ -12,7 +13,7 @@ from memalpha.retrieval import RetrievalConfig, current
 from memalpha.retrieval.current import line_of, losses
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Chunk, Entry, Operation, OperationKind
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
 
 TEXTS = [
     "Marta: I live in Oslo.\nMarta: I like tea.",
@@ -116,6 +117,15 @@ def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written)
     hits = [hit.entry.content for hit in step.new_retriever(memory).search("Where does Marta live? In which city?", 5)]
     assert archived(memory) == ["Marta: I live in Rome.", "Marta: I live in Oslo."]
     assert "Rome" in hits[0] and any("Oslo" in hit for hit in hits[1:])
+
+
+def test_an_older_text_takes_no_line_away_either_where_entries_have_no_time():
+    before, after = (Entry("1", "facts", f"Marta city {city}", None, 0) for city in ("Rome", "Oslo"))
+    for date, left in (("2023-03-05", ["Marta: I live in Rome.", "x"]), ("2024-05-02", ["x"])):
+        memory = make().new_memory()
+        keep(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), [])
+        keep(memory, 1, Chunk("x", date), [Change(before, after)])
+        assert archived(memory) == left
 
 
 ORDERS = [  # (time, chunk) of the newer one, and of the older one
