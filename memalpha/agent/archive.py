@@ -1,8 +1,7 @@
 """The archive: what was read, line by line, searched beside the entries.
 
 A line leaves it only when an operation updates or deletes the entry of its fact: an entry knows the chunk of its last write, and
-the line of that chunk that says the same is removed (``line_of``), unless the text at hand is of an earlier date. The policy
-neither sees nor writes the archive.
+the line of that chunk that says the same is removed (``line_of``). The policy neither sees nor writes the archive.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.current import line_of
-from memalpha.times import later
 from memalpha.types import Change, Chunk, Operation, OperationKind
 from memalpha.units import UNIT_TOKENS, units
 
@@ -24,7 +22,7 @@ def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) ->
             continue
         lines = [line for line in memory.entries(ARCHIVE.name) if line.source_chunk == before.source_chunk]
         line = line_of(before, lines, after)
-        if line is not None and later(line.timestamp, chunk.time) is not True:
+        if line is not None:
             delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
             memory.apply(delete, chunk=index, time=chunk.time)
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):

@@ -102,10 +102,8 @@ class TwoLayerRetriever:
         scores = {key: score - _loses(self._entries[key]) for key, score in weighed.items()}
         best = self._best(scores, max(2 * k, COMPARED))
         entries = [self._entries[key] for key, _ in best]
-        if self._dense is not None:
-            alike = self._dense.cosines(entries)
-        else:
-            alike = word_cosines([entry.content for entry in entries])
+        texts = [entry.content for entry in entries]
+        alike = self._dense.cosines(entries) if self._dense is not None else word_cosines(texts)
         lost = losses(entries, [weighed[key] for key, _ in best], alike)
         ranked = self._best({key: score - loss for (key, score), loss in zip(best, lost, strict=True)}, len(best))
         lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
