@@ -28,7 +28,7 @@ _SPEAKER = re.compile(  # with a time or a role beside the name, which may be bo
     re.MULTILINE,
 )
 # A header such as "[Session 2, 2024-03-05]", or a line that the next one labels.
-_HEADER = re.compile(r"^(?:\[[^\n]*[0-9][^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
+_HEADER = re.compile(r"^(?:\[(?=[^\n0-9]*[0-9])[^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
 _ROLE = re.compile(r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?")
 _HEADINGS = """
 " about abstract action actions address advice age agenda answer answers args article at author background bcc before birthday
