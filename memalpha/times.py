@@ -27,13 +27,12 @@ def moment(text: str) -> datetime | None:
     Read are a date, a week or a day of a week, each with or without a clock time, and a month (``2024-03``) or a year (``2024``).
     """
     whole = f"{text}-01-01"[:10] if _REDUCED.fullmatch(text) else text
-    if not _ISO.fullmatch(whole):
-        return None
     try:
         read = datetime.fromisoformat(whole)
     except ValueError:
         return None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
+    zoned = read if read.tzinfo else read.replace(tzinfo=UTC)
+    return zoned if _ISO.fullmatch(whole) else None  # fromisoformat takes any sign before the clock time
 
 
 def check_time(time: Any, what: str = "the time") -> str:

@@ -28,7 +28,7 @@ _SPEAKER = re.compile(  # with a time or a role beside the name, which may be bo
     re.MULTILINE,
 )
 # A header such as "[Session 2, 2024-03-05]", or a line that the next one labels.
-_HEADER = re.compile(r"^(?:\[[^\n]*[0-9][^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
+_HEADER = re.compile(r"^(?:\[(?=[^\n0-9]*[0-9])[^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
 _ROLE = re.compile(r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?")
 _HEADINGS = """
 " about abstract action actions address advice age agenda answer answers args article at author background bcc before birthday
@@ -85,17 +85,13 @@ def _is_name(name: str) -> bool:
 
 
 class _Cutting:
-    """A text that is cut to pieces of at most ``limit`` tokens. A piece is a slice, after the label of the turn in which it begins.
-
-    A label of more than half the limit is not repeated.
-    """
-
+    # A text, its labels and the limit of its pieces. A label of more than half the limit is not repeated.
     def __init__(self, text: str, limit: int, count: TokenCounter, labels: Sequence[Span] = ()) -> None:
         self.text, self.limit, self.count = text, limit, count
         self._starts = [label.start for label in labels]
         self._labels = [label if 2 * count(text[slice(*label)]) <= limit else Span(label.start, label.start) for label in labels]
 
-    def piece(self, span: Span) -> str:
+    def piece(self, span: Span) -> str:  # a slice, after the label of the turn in which it begins
         place = bisect_right(self._starts, span.start) - 1
         start, end = self._labels[place] if place >= 0 else Span(0, 0)
         label, piece = self.text[start : min(end, span.start)], self.text[slice(*span)]
@@ -176,17 +172,15 @@ def _strip(text: str, start: int, end: int) -> Span:
 
 def _atoms(cutting: _Cutting, within: Span) -> Iterator[Span]:
     for sentence in sentences(cutting.text, within):
-        if cutting.fits(sentence):
-            yield sentence
-            continue
-        for word in _WORD.finditer(cutting.text, *sentence):
-            yield from _halves(cutting, Span(*word.span()))
+        words = (Span(*word.span()) for word in _WORD.finditer(cutting.text, *sentence))
+        for atom in [sentence] if cutting.fits(sentence) else words:
+            yield from _halves(cutting, atom)
 
 
 def _halves(cutting: _Cutting, span: Span) -> Iterator[Span]:
     if span.end - span.start == 1 or cutting.fits(span):
         yield span
-        return
-    middle = (span.start + span.end) // 2
-    yield from _halves(cutting, Span(span.start, middle))
-    yield from _halves(cutting, Span(middle, span.end))
+    else:
+        middle = (span.start + span.end) // 2
+        yield from _halves(cutting, Span(span.start, middle))
+        yield from _halves(cutting, Span(middle, span.end))

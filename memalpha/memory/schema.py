@@ -267,6 +267,6 @@ def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
     identifier = arguments.get("entry_id", "")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
         return "entry_id must be a string"
-    if (time := arguments.get("timestamp")) and moment(time) is None:
-        return f"timestamp is {time!r:.60}, and must be {ISO_8601}"
+    if arguments.get("timestamp") and moment(arguments["timestamp"]) is None:
+        return f"timestamp is {arguments['timestamp']!r:.60}, and must be {ISO_8601}"
     return None

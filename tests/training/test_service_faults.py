@@ -54,7 +54,8 @@ def asked(body) -> str:
 
 
 def notes(body) -> str:
-    return body["messages"][-1]["content"].split("\n\nQuestion:")[0].removeprefix("Notes:\n")
+    shown = body["messages"][-1]["content"].split("\n\nQuestion:")[0].removeprefix("Notes:\n")
+    return shown.removeprefix("<memory>\n").removesuffix("\n</memory>")
 
 
 def about_boat(body) -> bool:

@@ -89,6 +89,7 @@ def test_forget_tells_what_else_has_its_words_and_is_true_while_somebody_reads(t
         ("POST", "/v1/add", {"txt": "a"}, 422, "body.txt: Extra inputs are not permitted"),
         ("POST", "/v1/add", {"text": " \n"}, 400, "without a word"),
         ("POST", "/v1/add", {"text": "a\ud800"}, 422, "body.text"),
+        ("POST", "/v1/add", {"text": "a", "time": "yesterday"}, 400, "the time of a text is 'yesterday'"),
         ("POST", "/v1/add", {"text": "word " * 300}, 413, "tokens"),
         ("POST", "/v1/add", {"text": "word " * 10_000}, 413, "the request's body"),
         ("POST", "/v1/add", {"text": "fail now"}, 502, "the model"),
