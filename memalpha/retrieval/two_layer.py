@@ -18,7 +18,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
+from memalpha.retrieval.embedders import make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, tokenize
 from memalpha.types import Entry
 
@@ -64,10 +64,11 @@ class TwoLayerRetriever:
         where = [*(self._layer_one(query, lists) if lists else []), *(set(names) & {ARCHIVE.name})]
         return [Hit(self._entries[key], score) for key, score in self._layer_two(query, k, where)]
 
-    def forget_texts(self) -> None:
-        """Clear the embedder's cache, which holds texts."""
-        if isinstance(self._embedder, CachedEmbedder):
-            self._embedder.clear()
+    def rebind(self, memory: Memory) -> None:
+        """Follow another memory from now on, and index what differs; the one before must not be used again."""
+        self._memory.restore(memory.snapshot())
+        self._follow()
+        self._memory, self._cursor = memory, len(memory.changes)
 
     # -------------------------------------------------------------------------------------------- layer 1: where to look
     def route(self, query: str) -> list[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -93,6 +93,17 @@ class JournalMemory(Memory):
         ):
             raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
         return after
+
+    def without(self, ids: Collection[str]) -> JournalMemory:
+        """Return a new memory that knows nothing of these entries, as after their receipt."""
+        left = [entry for entry in self._entries.values() if entry.id not in ids]
+        other = JournalMemory(self.schema, self.count_tokens)
+        other._tokens = {entry.content: self._tokens[entry.content] for entry in left}
+        other._next_id = self._next_id
+        other._hold(left)
+        other.seq = self.seq + 1
+        other._clock = other.seq + 1
+        return other
 
     def _hold(self, entries: Sequence[Entry]) -> None:
         self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
