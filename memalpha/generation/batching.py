@@ -20,6 +20,7 @@ from memalpha.errors import InputError, ServiceError
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Prompt, Sampling
 
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # of glibc
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
@@ -56,16 +57,12 @@ class Turns:
 
     def _work(self, batch: list[_Job]) -> None:
         while batch:
-            try:
-                self._run(batch)
-            except BaseException:  # noqa: BLE001 - whatever it is, others wait
-                for job in batch:
-                    if not job.future.done():
-                        job.future.set_exception(ServiceError("generation was interrupted"))
+            self._run(batch)
             with self._lock:
                 batch = self._take()
                 self._busy = bool(batch)
-        _give_back()
+        if _trim is not None:
+            _trim(0)
 
     def _take(self) -> list[_Job]:
         """Take the next batch: of the kind that waits longest and had not the last turn, the first job of each owner first."""
@@ -88,7 +85,7 @@ class Turns:
             results = batch[0].run(items)
             if len(results) != len(items):
                 raise ServiceError(f"the model gave {len(results)} results for {len(items)} prompts")
-        except Exception as error:  # noqa: BLE001 - each caller gets its own error
+        except BaseException as error:  # noqa: BLE001 - each caller gets its own error, and others wait
             if len(batch) == 1:
                 batch[0].future.set_exception(error)
                 return
@@ -110,14 +107,4 @@ class BatchingGenerator(Turns):
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; raises what the generator raises for them."""
         kind = sampling if sampling.seed is None else object()
-        return self.call(kind, prompts, partial(self._generate, sampling))
-
-    def _generate(self, sampling: Sampling, prompts: Sequence[Prompt]) -> list[Completion]:
-        return self.generator.generate(prompts, sampling)
-
-
-def _give_back() -> None:
-    """Give free memory back to the system, if the C library (glibc) would keep it."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+        return self.call(kind, prompts, partial(self.generator.generate, sampling=sampling))

@@ -9,7 +9,6 @@ Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.retrieval.lexical import LexicalIndex, tokenize
+from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
@@ -159,20 +158,6 @@ class TwoLayerRetriever:
             return
         self._write(written)
         self._cursor = len(changes)
-
-    def faults(self) -> list[str]:
-        """Compare the indexes with the memory; return one line per difference."""
-        self._follow()
-        entries = {entry.id: entry for entry in self._held()}
-        found = []
-        if self._entries != entries:
-            found.append("the entries that can be found are not those of the memory")
-        if self._lexical is not None:
-            odd = {e.id for e in entries.values() if e.id not in self._lexical}
-            odd |= {e.id for e in entries.values() if e.id not in odd and self._lexical.words(e.id) != Counter(tokenize(e.content))}
-            if odd or len(self._lexical) != len(entries):
-                found.append(f"BM25 holds {len(self._lexical)} texts, the memory {len(entries)}; different: {sorted(odd)}")
-        return found + (self._dense.faults(tuple(entries.values())) if self._dense is not None else [])
 
     def _held(self) -> list[Entry]:
         held = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
