@@ -1,7 +1,7 @@
-"""One model for many threads: a thread of its own runs it, for all who wait with calls of one kind in one batch.
+"""One model for many threads: a thread of its own runs it, for all that wait with calls of one kind in one batch.
 
 The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own results or its own error: if a joint
-call fails, each caller's items are tried alone. One thread, since the C library keeps what each thread has freed (of 16 threads,
+call fails, each caller's items are tried alone. One thread at a time, since the C library keeps what each has freed (of 16,
 gigabytes); it is given back when nothing waits.
 """
 
@@ -11,8 +11,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ class Turns:
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.max_batch = max_batch
-        self._thread = ThreadPoolExecutor(1, "memalpha-model")
         self._lock = threading.Lock()
         self._waiting: list[_Job] = []
         self._busy = False
@@ -52,7 +50,7 @@ class Turns:
             self._waiting.append(job)
             if not self._busy:
                 self._busy = True
-                self._thread.submit(self._work, self._take())
+                threading.Thread(target=self._work, args=(self._take(),), daemon=True).start()
         return job.future.result()
 
     def _work(self, batch: list[_Job]) -> None:
@@ -107,4 +105,4 @@ class BatchingGenerator(Turns):
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; raises what the generator raises for them."""
         kind = sampling if sampling.seed is None else object()
-        return self.call(kind, prompts, partial(self.generator.generate, sampling=sampling))
+        return self.call(kind, prompts, lambda joined: self.generator.generate(joined, sampling))

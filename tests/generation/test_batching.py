@@ -90,18 +90,22 @@ def test_another_sampling_or_a_seed_is_not_joined():
     assert sorted(number for numbers, _ in generator.generator.calls for number in numbers) == list(range(6))
 
 
-def test_one_thread_runs_the_model_whoever_asks():
-    threads = set()
+def test_no_thread_that_asks_runs_the_model():
+    running, asking = set(), set()
 
     class Named(Model):
         def generate(self, given, sampling):
-            threads.add(threading.get_ident())
+            running.add(threading.current_thread())
             return super().generate(given, sampling)
+
+    def ask(number):
+        asking.add(threading.current_thread())
+        return said(generator, [number])
 
     generator = batching(Named())
     with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(lambda i: said(generator, [i]), range(64))) == [[str(i)] for i in range(64)]
-    assert len(threads) == 1 and threading.get_ident() not in threads
+        assert list(pool.map(ask, range(64))) == [[str(i)] for i in range(64)]
+    assert running and not running & {*asking, threading.current_thread()}
 
 
 class Held:
