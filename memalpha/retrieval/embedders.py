@@ -100,7 +100,12 @@ class CachedEmbedder:
         new = [text for text in wanted if text not in vectors]
         for start in range(0, len(new), _PIECE):
             batch = new[start : start + _PIECE]
-            vectors.update(zip(batch, map(np.copy, self._embedded(batch)), strict=True))  # a view would keep the whole batch
+            with self._next:  # who waits here is before a thread that comes again
+                self._model.acquire()
+            try:
+                vectors.update(zip(batch, map(np.copy, self._embedder.embed(batch)), strict=True))  # a view keeps the whole batch
+            finally:
+                self._model.release()
         with self._lock:
             for text in wanted:
                 self._vectors[text] = vectors[text]
@@ -108,14 +113,6 @@ class CachedEmbedder:
                 if len(self._vectors) > self._capacity:
                     self._vectors.popitem(last=False)
         return np.stack([vectors[text] for text in texts]) if texts else np.zeros((0, self.dimension), dtype=np.float32)
-
-    def _embedded(self, texts: Sequence[str]) -> Vectors:
-        with self._next:  # who waits here is before a thread that comes again
-            self._model.acquire()
-        try:
-            return self._embedder.embed(texts)
-        finally:
-            self._model.release()
 
     def keep(self, texts: Set[str]) -> None:
         """Drop the vectors of all other texts."""
