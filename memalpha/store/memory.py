@@ -99,8 +99,7 @@ class JournalMemory(Memory):
         left = [entry for entry in self._entries.values() if entry.id not in ids]
         other = JournalMemory(self.schema, self.count_tokens)
         other._tokens = {entry.content: self._tokens[entry.content] for entry in left}
-        other._next_id = self._next_id
-        other._hold(left)
+        other.restore(Snapshot(self.schema.name, tuple(left), self._next_id))
         other.seq = self.seq + 1
         other._clock = other.seq + 1
         return other
