@@ -12,8 +12,9 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from functools import cache
+from heapq import nlargest
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
@@ -99,7 +100,8 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
         if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
-            raise InputError(f"{what} has no {field.name}", expected=f"a value for {field.name}")
+            fix = f"--{field.name} VALUE; {listed}" if listed else ""
+            raise InputError(f"{what} has no {field.name}", expected=_described(group).get(field.name, "a value"), fix=fix)
     try:
         return group(**given)
     except InputError:
@@ -124,11 +126,13 @@ def parse(arguments: Sequence[str], groups: Sequence[type], program: str, preset
         if preset not in known:
             raise InputError(f"preset is {preset!r}", expected=f"one of {', '.join(known)}")
         values = read_yaml(presets / f"{preset}.yaml") | values
+    listed = f"{program} --options lists them all"
     for name in values:
-        check_name(str(name), groups, program, f"{program} --options lists them all")
+        check_name(str(name), groups, program, listed)
         if _masked(str(name), values[name]):
             raise InputError(f"{name} holds a mask: the record of a run has no secrets", fix=f"give --{name} again")
-    return tuple(read(group, {name: value for name, value in values.items() if name in names(group)}, program) for group in groups)
+    given = ({name: value for name, value in values.items() if name in names(group)} for group in groups)
+    return tuple(read(group, options, program, listed) for group, options in zip(groups, given, strict=True))
 
 
 def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -152,28 +156,44 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -> None:
-    """Raise InputError, with the nearest known name, if no group has an option of this name."""
+    """Raise InputError if no group has an option of this name, with the nearest three, or without a list elsewhere all of them."""
     known = [option for group in groups for option in names(group)]
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        expected = f"such as {near[0]}" if near else f"some of {', '.join(known) or 'none'}"
-        raise InputError(f"{what} has no option {name!r}", expected=expected, fix=listed)
+        near = nearest(name, known, 3 if listed else len(known))
+        raise InputError(f"{what} has no option {name!r}", expected=f"perhaps {', '.join(near)}", fix=listed)
+
+
+def nearest(name: str, known: Collection[str], count: int = 3) -> list[str]:
+    """Return the names that a wrong one is most like, or most like a word or the initials of (``lr``), nearest first."""
+    wrong = name.lower()
+
+    def likeness(option: str) -> float:
+        words = re.findall("[a-z0-9]+", option.lower())
+        forms = (option, "".join(word[0] for word in words), *words)
+        return max(SequenceMatcher(None, wrong, form).ratio() for form in forms)
+
+    return nlargest(count, dict.fromkeys(known), key=likeness)
 
 
 def listing(groups: Sequence[type]) -> str:
     """Return every option of the groups with its default and its description."""
     lines = []
     for group in groups:
-        texts: dict[str, str] = {}
-        for kind in reversed(group.__mro__):
-            texts |= dict(ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
+        texts = _described(group)
         for field in fields(group):
             if field.init:
                 default = field.default if field.default is not MISSING else field.default_factory
                 shown = default() if callable(default) else default
-                said = " ".join(texts.get(field.name, str(field.metadata.get("help", ""))).split())
+                said = texts.get(field.name, " ".join(str(field.metadata.get("help", "")).split()))
                 lines.append(f"  --{field.name} {'(required)' if shown is MISSING else repr(shown)}\n      {said}")
     return "\n".join(lines)
+
+
+def _described(group: type) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for kind in reversed(group.__mro__):
+        texts |= dict(ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
+    return {name: " ".join(text.split()) for name, text in texts.items()}
 
 
 def load_function(place: str, what: str) -> Any:

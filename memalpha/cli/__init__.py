@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from memalpha import __version__
 from memalpha.cli import chat, data, evaluate, journal, poison, router, runs, serve, training
 from memalpha.cli.console import SafeFormatter, complain, printable_lines, tell_launcher, with_notes
+from memalpha.config import nearest
 from memalpha.errors import MemAlphaError, TrainingStopped
 
 
@@ -46,7 +47,9 @@ def run(arguments: list[str]) -> int:
     parser = build_parser()
     known, rest = parser.parse_known_args(arguments)
     if rest and not known.takes_more:
-        parser.error(printable_lines(f"unknown arguments: {' '.join(rest)}; see memalpha {known.verb} --help"))
+        flags = [flag for action in known.parser._actions for flag in action.option_strings]
+        near = f"perhaps {', '.join(nearest(rest[0], flags))}; " if rest[0].startswith("-") else ""
+        known.parser.error(printable_lines(f"unknown arguments: {' '.join(rest)}; {near}see {known.parser.prog} --help"))
     try:
         return int(known.run(known, rest))
     except TrainingStopped as stop:

@@ -41,7 +41,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     trained, options, who = read_options(arguments, rest, AgentOptions, WhoseOptions)
-    namespace = Namespace(who.user or "", who.agent or "default", who.session or "default")
+    if not who.user:
+        raise InputError("nobody whose memory it is", expected="--user NAME")
+    namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     with options.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
         if options.reader is None and isinstance(agent.reader, RecallReader) and hasattr(model, "disable_adapter"):

@@ -28,7 +28,7 @@ class AgentOptions(Options):
     Attributes:
         endpoint: An OpenAI-compatible server, URL including the version, whose untrained ``model`` writes and answers; no TRAINED.
         endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs: {enable_thinking: false}}``.
-        store: Path of a SQLite file, or postgresql://user@host/database.
+        store: Path of a SQLite file, such as memories.db (made if not there), or postgresql://user@host/database.
         key_file: File with the key of a keyed store.
         model: Base of the adapter; null takes the one the adapter names. With ``endpoint``: the model's name there.
         device: Torch device of the model.
@@ -110,7 +110,7 @@ def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, opti
     )
     if options:
         parser.add_argument("--options", action="store_true", help="list every option with its default")
-    parser.set_defaults(run=run, takes_more=bool(options))
+    parser.set_defaults(run=run, takes_more=bool(options), parser=parser)
     return parser
 
 

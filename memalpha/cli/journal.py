@@ -63,7 +63,7 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
     parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for another writer (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
     parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
-    parser.set_defaults(run=run, act=action, takes_more=False)
+    parser.set_defaults(run=run, act=action, takes_more=False, parser=parser)
     return parser
 
 

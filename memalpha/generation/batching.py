@@ -1,100 +1,108 @@
-"""One model for many threads: waiting prompts are generated in one call.
+"""One model for many threads: a thread of its own runs it, for all that wait with calls of one kind in one batch.
 
-The first thread that finds the model free runs it for all that wait with equal sampling without a seed. A caller gets its own
-completions or its own error: if a joint call fails, each caller's prompts are tried alone.
+The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own results or its own error: if a joint
+call fails, each caller's items are tried alone. One thread at a time, since the C library keeps what each has freed (of 16,
+gigabytes); it is given back when nothing waits.
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, TypeVar
+from itertools import islice
+from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Prompt, Sampling
 
-Result = TypeVar("Result")
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # of glibc
+Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class _Job(NamedTuple):
-    prompts: tuple[Prompt, ...]
-    sampling: Sampling
-    future: Future[list[Completion]]
+    kind: Hashable
+    owner: Hashable
+    items: tuple[Any, ...]
+    run: Run
+    future: Future[list[Any]]
 
 
-class BatchingGenerator:
-    """A ``Generator`` for many threads; joins up to ``max_batch`` prompts (a larger call stays whole)."""
+class Turns:
+    """Runs the calls of many threads in one; joins up to ``max_batch`` items of one kind (a larger call stays whole)."""
 
-    def __init__(self, generator: Generator, max_batch: int = 32) -> None:
+    def __init__(self, max_batch: int = 32) -> None:
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
-        self.generator, self.max_batch = generator, max_batch
-        self._changed = threading.Condition()
+        self.max_batch = max_batch
+        self._lock = threading.Lock()
         self._waiting: list[_Job] = []
         self._busy = False
+        self._last: Hashable = None
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt, in order; raises what the generator raises for them."""
-        job = _Job(tuple(prompts), sampling, Future())
-        with self._changed:
+    def call(self, kind: Hashable, items: Sequence[Any], run: Run, owner: Hashable = None) -> list[Any]:
+        """Return the result of each item, in order, of ``run``, which may get more items of this kind; raises what it raises."""
+        job = _Job(kind, owner, tuple(items), run, Future())
+        with self._lock:
             self._waiting.append(job)
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: job.future.done() or not self._busy)
-                if job.future.done():
-                    return job.future.result()
-                self._busy, batch = True, self._take()
-            try:
-                self._run(batch)
-            finally:
-                for other in batch:  # after an interruption, jobs have no result
-                    if not other.future.done():
-                        other.future.set_exception(ServiceError("generation was interrupted"))
-                self._free()
+            if not self._busy:
+                self._busy = True
+                threading.Thread(target=self._work, args=(self._take(),), daemon=True).start()
+        return job.future.result()
 
-    def alone(self, action: Callable[[], Result]) -> Result:
-        """Run another action on the same model between two batches; return its result."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._busy)
-            self._busy = True
-        try:
-            return action()
-        finally:
-            self._free()
-
-    def _free(self) -> None:
-        with self._changed:
-            self._busy = False
-            self._changed.notify_all()
+    def _work(self, batch: list[_Job]) -> None:
+        while batch:
+            self._run(batch)
+            with self._lock:
+                batch = self._take()
+                self._busy = bool(batch)
+        if _trim is not None:
+            _trim(0)
 
     def _take(self) -> list[_Job]:
-        first = self._waiting.pop(0)
-        batch, size = [first], len(first.prompts)
-        if first.sampling.seed is None:
-            for job in tuple(self._waiting):
-                if job.sampling == first.sampling and size + len(job.prompts) <= self.max_batch:
-                    self._waiting.remove(job)
-                    batch.append(job)
-                    size += len(job.prompts)
+        """Take the next batch: of the kind that waits longest and had not the last turn, the first job of each owner first."""
+        kinds = [job.kind for job in self._waiting]
+        others = [kind for kind in kinds if kind != self._last]
+        self._last = next(iter(others or kinds), None)
+        jobs = [job for job in self._waiting if job.kind == self._last]
+        owners = [job.owner for job in jobs]
+        batch, size = list[_Job](), 0
+        for i in sorted(range(len(jobs)), key=lambda i: owners[:i].count(owners[i])):
+            if not batch or size + len(jobs[i].items) <= self.max_batch:
+                batch.append(jobs[i])
+                size += len(jobs[i].items)
+        self._waiting = [job for job in self._waiting if job not in batch]
         return batch
 
     def _run(self, batch: Sequence[_Job]) -> None:
-        prompts = [prompt for job in batch for prompt in job.prompts]
+        items = [item for job in batch for item in job.items]
         try:
-            made = iter(self._made(prompts, batch[0].sampling))
-            for job in batch:
-                job.future.set_result([next(made) for _ in job.prompts])
-        except Exception as error:  # noqa: BLE001 - each caller gets its own error
+            results = batch[0].run(items)
+            if len(results) != len(items):
+                raise ServiceError(f"the model gave {len(results)} results for {len(items)} prompts")
+        except BaseException as error:  # noqa: BLE001 - each caller gets its own error, and others wait
             if len(batch) == 1:
                 batch[0].future.set_exception(error)
                 return
             for job in batch:
                 self._run([job])
+            return
+        rest = iter(results)
+        for job in batch:
+            job.future.set_result(list(islice(rest, len(job.items))))
 
-    def _made(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        made = self.generator.generate(prompts, sampling)
-        if len(made) != len(prompts):
-            raise ServiceError(f"the generator gave {len(made)} completions to {len(prompts)} prompts")
-        return made
+
+class BatchingGenerator(Turns):
+    """A ``Generator`` for many threads; prompts of equal sampling without a seed are joined."""
+
+    def __init__(self, generator: Generator, max_batch: int = 32) -> None:
+        super().__init__(max_batch)
+        self.generator = generator
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion per prompt, in order; raises what the generator raises for them."""
+        kind = sampling if sampling.seed is None else object()
+        return self.call(kind, prompts, lambda joined: self.generator.generate(joined, sampling))

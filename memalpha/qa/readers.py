@@ -72,11 +72,14 @@ class RecallReader(_BudgetedReader):
 
 
 class ModelReader(_BudgetedReader):
-    """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the base model without adapters)."""
+    """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the base model without adapters).
 
-    def __init__(self, generate: Generate, budget_tokens: int, count_tokens: TokenCounter) -> None:
+    ``own_model``: whether nothing else runs its model, so that it may run beside a generator.
+    """
+
+    def __init__(self, generate: Generate, budget_tokens: int, count_tokens: TokenCounter, *, own_model: bool = False) -> None:
         super().__init__(budget_tokens, count_tokens)
-        self._generate = generate
+        self._generate, self.own_model = generate, own_model
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request; PartialServiceError if one only thought."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from memalpha.policies import Policy
 
 _DECIMALS = 6
-_CLOSE = 1e-3  # rounding differs between batch sizes
 _SEARCHED = 0.5  # least probability of a section that a router searches
 
 
@@ -122,19 +121,6 @@ class DenseSide:
         index.remove(entry.id)
         if not len(index):
             self._sums[entry.section][:] = 0.0  # remove the rounding error
-
-    def faults(self, entries: Sequence[Entry]) -> list[str]:
-        """Return the differences between the vectors and these entries, one line each."""
-        found = []
-        for section, index in self._indexes.items():
-            texts = {entry.id: entry.content for entry in entries if entry.section == section}
-            if wrong := index._rows.keys() ^ texts.keys():
-                found.append(f"{section}: vectors of {sorted(wrong)} are missing or left over")
-            elif texts:
-                distances = np.abs(index.vectors(list(texts)) - self.embed(list(texts.values()))).max(axis=1)
-                if far := [key for key, distance in zip(texts, distances, strict=True) if distance > _CLOSE]:
-                    found.append(f"{section}: vectors of {far} are of other texts")
-        return found
 
     def search(self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()) -> dict[str, float]:
         """Return the cosine with ``query`` of the nearest ``k`` entries of each section and of the entries ``also``, by id."""

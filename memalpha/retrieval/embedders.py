@@ -10,9 +10,10 @@ import threading
 import unicodedata
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ from memalpha.protocols import Embedder
 from memalpha.retrieval.lexical import tokenize
 
 Vectors = NDArray[np.float32]
+_PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second
+_CACHES: WeakSet[CachedEmbedder] = WeakSet()
 
 
 class HashingEmbedder:
@@ -78,36 +81,43 @@ class MiniLMEmbedder:
 
 
 class CachedEmbedder:
-    """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded once, in one batch."""
+    """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded once, ``_PIECE`` in a batch.
+
+    Threads use the model in turn after each batch: a question does not wait for another's index.
+    """
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
         self.dimension, self._embedder, self._capacity = embedder.dimension, embedder, capacity
         self._vectors: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._model, self._next = threading.Lock(), threading.Lock(), threading.Lock()
+        _CACHES.add(self)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return what the embedder returns, shape (len(texts), dimension); one thread at a time."""
+        """Return what the embedder returns, shape (len(texts), dimension)."""
+        wanted = dict.fromkeys(texts)
         with self._lock:
-            return self._embed(texts)
-
-    def _embed(self, texts: Sequence[str]) -> Vectors:
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        fresh = dict(zip(new, self._embedder.embed(new), strict=True)) if new else {}
-        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            row[:] = fresh[text] if text in fresh else self._vectors[text]
-        for text in dict.fromkeys(texts):
-            if text in fresh:
-                self._vectors[text] = fresh[text].copy()  # a view would keep the whole batch in memory
-            if text in self._vectors:
+            vectors = {text: self._vectors[text] for text in wanted if text in self._vectors}
+        new = [text for text in wanted if text not in vectors]
+        for start in range(0, len(new), _PIECE):
+            batch = new[start : start + _PIECE]
+            with self._next:  # who waits here is before a thread that comes again
+                self._model.acquire()
+            try:
+                vectors.update(zip(batch, map(np.copy, self._embedder.embed(batch)), strict=True))  # a view keeps the whole batch
+            finally:
+                self._model.release()
+        with self._lock:
+            for text in wanted:
+                self._vectors[text] = vectors[text]
                 self._vectors.move_to_end(text)
-            if len(self._vectors) > self._capacity:
-                self._vectors.popitem(last=False)
-        return rows
+                if len(self._vectors) > self._capacity:
+                    self._vectors.popitem(last=False)
+        return np.stack([vectors[text] for text in texts]) if texts else np.zeros((0, self.dimension), dtype=np.float32)
 
-    def clear(self) -> None:
-        """Clear the cache, which holds texts."""
-        self._vectors.clear()
+    def keep(self, texts: Set[str]) -> None:
+        """Drop the vectors of all other texts."""
+        with self._lock:
+            self._vectors = OrderedDict((text, vector) for text, vector in self._vectors.items() if text in texts)
 
 
 EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "minilm": MiniLMEmbedder}
@@ -119,6 +129,13 @@ def make_embedder(name: str) -> Embedder:
     if name not in EMBEDDERS:
         raise InputError(f"no embedder {name!r}", expected=f"one of {', '.join(sorted(EMBEDDERS))}")
     return CachedEmbedder(EMBEDDERS[name]())
+
+
+def forget_texts(held: Set[str]) -> None:
+    """Clear the caches of this process that hold texts; vectors of the texts ``held`` stay."""
+    tokenize.cache_clear()
+    for cached in tuple(_CACHES):
+        cached.keep(held)
 
 
 def _unit_rows(rows: Vectors) -> Vectors:

@@ -113,11 +113,6 @@ class LexicalIndex:
         self._erase(slot)
         self._free.append(slot)
 
-    def words(self, key: str) -> dict[str, int]:
-        """Return the word counts of a text from the postings; KeyError if there is none of that id."""
-        slot = self._slots[key]
-        return {p.word: p.counts[bisect_left(p.slots, slot)] for p in self._texts[slot]}
-
     def search(self, query: str, k: int, groups: Collection[str] | None = None) -> list[tuple[str, float]]:
         """Return at most ``k`` ids by BM25 score, best first, from these ``groups`` (None: all)."""
         slots, scores = self._score(query)

@@ -9,7 +9,6 @@ Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,8 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.current import losses
-from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
-from memalpha.retrieval.lexical import LexicalIndex, tokenize, word_cosines
+from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.lexical import LexicalIndex, word_cosines
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
@@ -64,10 +63,11 @@ class TwoLayerRetriever:
         where = [*(self._layer_one(query, lists) if lists else []), *(set(names) & {ARCHIVE.name})]
         return [Hit(self._entries[key], score) for key, score in self._layer_two(query, k, where)]
 
-    def forget_texts(self) -> None:
-        """Clear the embedder's cache, which holds texts."""
-        if isinstance(self._embedder, CachedEmbedder):
-            self._embedder.clear()
+    def rebind(self, memory: Memory) -> None:
+        """Follow another memory from now on, and index what differs; the one before must not be used again."""
+        self._memory.restore(memory.snapshot())
+        self._follow()
+        self._memory, self._cursor = memory, len(memory.changes)
 
     # -------------------------------------------------------------------------------------------- layer 1: where to look
     def route(self, query: str) -> list[str]:
@@ -159,20 +159,6 @@ class TwoLayerRetriever:
             return
         self._write(written)
         self._cursor = len(changes)
-
-    def faults(self) -> list[str]:
-        """Compare the indexes with the memory; return one line per difference."""
-        self._follow()
-        entries = {entry.id: entry for entry in self._held()}
-        found = []
-        if self._entries != entries:
-            found.append("the entries that can be found are not those of the memory")
-        if self._lexical is not None:
-            odd = {e.id for e in entries.values() if e.id not in self._lexical}
-            odd |= {e.id for e in entries.values() if e.id not in odd and self._lexical.words(e.id) != Counter(tokenize(e.content))}
-            if odd or len(self._lexical) != len(entries):
-                found.append(f"BM25 holds {len(self._lexical)} texts, the memory {len(entries)}; different: {sorted(odd)}")
-        return found + (self._dense.faults(tuple(entries.values())) if self._dense is not None else [])
 
     def _held(self) -> list[Entry]:
         held = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]

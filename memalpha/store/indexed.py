@@ -1,6 +1,7 @@
 """The durable store with retrievers, for servers and agents.
 
-What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another namespace.
+What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another namespace. No
+namespace waits for another's index; an index stays when another entry is forgotten, or a write fails.
 """
 
 from __future__ import annotations
@@ -9,22 +10,37 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any
+from weakref import WeakValueDictionary
 
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import Hit, Retriever, RetrieverFactory, TokenCounter
-from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.embedders import forget_texts
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin, Receipt
 from memalpha.store.memory import JournalMemory
 from memalpha.types import Change, Operation, OperationResult
 
 
-class _Open(NamedTuple):
-    durable: DurableMemory
-    memory: JournalMemory
-    retriever: Retriever
+class _Open:
+    """A namespace in use: its durable memory and, once it was searched, the memory that its retriever follows."""
+
+    def __init__(self, durable: DurableMemory) -> None:
+        self.durable = durable
+        self.memory: JournalMemory | None = None
+        self.retriever: Retriever | None = None
+
+    def current(self, make: RetrieverFactory) -> tuple[JournalMemory, Retriever]:
+        """Return the current memory and its retriever; what the index has of the memory before stays."""
+        memory = self.durable.memory
+        if self.retriever is None or memory is not self.memory:
+            if isinstance(self.retriever, TwoLayerRetriever):
+                self.retriever.rebind(memory)
+            else:
+                self.retriever = make(memory)
+            self.memory = memory
+        return memory, self.retriever
 
 
 class IndexedStore:
@@ -35,27 +51,29 @@ class IndexedStore:
     ) -> None:
         self.journal, self.schema = journal, schema
         self._make, self._count, self._keep = make, count, keep
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of the two below; held for moments
         self._open: OrderedDict[Namespace, _Open] = OrderedDict()
+        self._locks: WeakValueDictionary[Namespace, Any] = WeakValueDictionary()
 
     def durable(self, namespace: Namespace) -> DurableMemory:
         """Return the durable memory of a namespace."""
-        return self._current(namespace).durable
+        with self._using(namespace) as opened:
+            return opened.durable
 
     def memory(self, namespace: Namespace) -> JournalMemory:
         """Return the current memory of a namespace, to read."""
-        return self._current(namespace).memory
+        return self.durable(namespace).memory
 
     def retriever(self, namespace: Namespace) -> Retriever:
         """Return the retriever of ``memory(namespace)``; get a new one for each prompt."""
-        return self._current(namespace).retriever
+        with self.reading(namespace) as (_, retriever):
+            return retriever
 
     @contextmanager
     def reading(self, namespace: Namespace) -> Iterator[tuple[JournalMemory, Retriever]]:
         """Give a namespace's current memory and retriever; no thread changes them inside the block."""
-        with self._lock:
-            _, memory, retriever = self._current(namespace)
-            yield memory, retriever
+        with self._using(namespace) as opened:
+            yield opened.current(self._make)
 
     def search(self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
         """Return at most ``k`` entries and lines of a namespace, best first."""
@@ -64,8 +82,8 @@ class IndexedStore:
 
     @contextmanager
     def writing(self, namespace: Namespace, origin: Origin) -> Iterator[JournalMemory]:
-        """Give a namespace's memory to write to (``DurableMemory.writing``); searches wait meanwhile."""
-        with self._lock, self._current(namespace).durable.writing(origin) as memory:
+        """Give a namespace's memory to write to (``DurableMemory.writing``); its searches wait meanwhile."""
+        with self._using(namespace) as opened, opened.durable.writing(origin) as memory:
             yield memory
 
     def apply(self, namespace: Namespace, operation: Operation, origin: Origin) -> OperationResult:
@@ -75,29 +93,33 @@ class IndexedStore:
 
     def undo(self, namespace: Namespace, seq: int, origin: Origin) -> Change:
         """Take one operation back (``DurableMemory.undo``)."""
-        with self._lock:
-            return self._current(namespace).durable.undo(seq, origin)
+        with self._using(namespace) as opened:
+            return opened.durable.undo(seq, origin)
 
     def forget(self, namespace: Namespace, entry_id: str | None = None, also: Sequence[str] = ()) -> Receipt:
-        """Erase entries (``DurableMemory.forget``), or the whole namespace, from log, files and indexes."""
-        with self._lock:
-            durable, _, retriever = self._current(namespace)
+        """Erase entries (``DurableMemory.forget``), or the whole namespace, from log, files, indexes and caches."""
+        with self._using(namespace) as opened:
             try:
-                return self.journal.forget(namespace) if entry_id is None else durable.forget(entry_id, also)
+                return self.journal.forget(namespace) if entry_id is None else opened.durable.forget(entry_id, also)
             finally:
-                self._open.pop(namespace, None)
-                tokenize.cache_clear()  # the cache holds texts
-                if isinstance(retriever, TwoLayerRetriever):
-                    retriever.forget_texts()
+                if opened.retriever is not None:
+                    opened.current(self._make)  # refers to nothing that was erased
+                with self._lock:
+                    memories = [other.memory for other in self._open.values() if other.memory is not None]
+                forget_texts({entry.content for memory in memories for entry in memory.snapshot().entries})
 
-    def _current(self, namespace: Namespace) -> _Open:
+    @contextmanager
+    def _using(self, namespace: Namespace) -> Iterator[_Open]:
+        """Give a namespace to one thread at a time."""
         with self._lock:
-            known = self._open.get(namespace)
-            durable = known.durable if known else self.journal.memory(namespace, self.schema, self._count)
-            memory = durable.memory
-            if known is None or known.memory is not memory:
-                known = self._open[namespace] = _Open(durable, memory, self._make(memory))
-            self._open.move_to_end(namespace)
-            while len(self._open) > self._keep:
-                self._open.popitem(last=False)
-            return known
+            mine = self._locks.setdefault(namespace, threading.RLock())
+        with mine:
+            with self._lock:
+                opened = self._open.get(namespace)
+                if opened is None:
+                    durable = self.journal.memory(namespace, self.schema, self._count)
+                    opened = self._open[namespace] = _Open(durable)
+                self._open.move_to_end(namespace)
+                while len(self._open) > self._keep:
+                    self._open.popitem(last=False)
+            yield opened

@@ -315,7 +315,7 @@ class DurableMemory:
 
     @property
     def memory(self) -> JournalMemory:
-        """The current memory, to read. After ``forget`` or a failed write it is a new object: rebuild what depends on it."""
+        """The current memory, to read. After ``forget`` or a failed write it is another object: rebuild what depends on it."""
         with self._journal.reading():
             self._follow()
             return self._memory
@@ -344,15 +344,16 @@ class DurableMemory:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Be the only writer, on the current memory; after a failure the memory is rebuilt from the log."""
-        entered = False
+        """Be the only writer, on the current memory; after a failure the memory, if it was written to, is rebuilt from the log."""
+        entered, before = False, self._head
         try:
             with self._journal.writing():
                 entered = True
                 self._follow()
+                before = self._head
                 yield
         except BaseException:
-            if entered:
+            if entered and (self._memory.draft is not None or (self._head, self._memory.seq) != (before, before.seq)):
                 self._reset()
             raise
 
@@ -489,7 +490,9 @@ class DurableMemory:
             self._append([receipt])
             database.erase(self._ns, erased)
             database.new_secret(self._ns)
-            self._reset()  # the change list still holds the erased content
+            last = {record.entry: record.seq for record in records}
+            gone = set(erased)
+            self._memory = self._memory.without({entry for entry, seq in last.items() if seq in gone})
         said_by = still_say(contents, filter(None, left.values()))
         return Receipt(entry_id, log.moment_of(time), len(erased), said_by, not self._journal.unscrubbed)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -98,6 +98,16 @@ class JournalMemory(Memory):
         if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (data.of or 0) >= record.seq:
             raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
         return after
+
+    def without(self, ids: Collection[str]) -> JournalMemory:
+        """Return a new memory that knows nothing of these entries, as after their receipt."""
+        left = [entry for entry in self._entries.values() if entry.id not in ids]
+        other = JournalMemory(self.schema, self.count_tokens)
+        other._tokens = {entry.content: self._tokens[entry.content] for entry in left}
+        other.restore(Snapshot(self.schema.name, tuple(left), self._next_id))
+        other.seq = self.seq + 1
+        other._clock = other.seq + 1
+        return other
 
 
 def shape(schema: MemorySchema) -> dict[str, object]:

@@ -23,7 +23,7 @@ from memalpha.agent.step import AgentStep, check_context
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
-from memalpha.generation.batching import BatchingGenerator
+from memalpha.generation.batching import BatchingGenerator, Turns
 from memalpha.generation.endpoint import ByteTokenizer, EndpointGenerator
 from memalpha.memory.memory import render_entry
 from memalpha.models.policy import agent_folder
@@ -93,6 +93,7 @@ class MemoryAgent:
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
         self.generator = BatchingGenerator(generator, max_batch)
+        self._reading = Turns(max_batch)
         self._default = LOCAL if store is None else None
         self._owned = not isinstance(store, Journal)
         self.journal = store if isinstance(store, Journal) else Journal.open(IN_MEMORY if store is None else store, key=key)
@@ -122,7 +123,8 @@ class MemoryAgent:
         if isinstance(reader, str | Path):
             from memalpha.models.reader import trained_reader
 
-            reader = ModelReader(trained_reader(reader, dtype=dtype, device=device), reader_tokens, step.encoder.count)
+            answering = trained_reader(reader, dtype=dtype, device=device, keep_prefix=False)
+            reader = ModelReader(answering, reader_tokens, step.encoder.count, own_model=True)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     @classmethod
@@ -242,14 +244,18 @@ class MemoryAgent:
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation; unknown if nothing is found."""
         _need_text("question", question)
-        with self._store.reading(self._whose(namespace)) as (memory, retriever):
+        whose = self._whose(namespace)
+        with self._store.reading(whose) as (memory, retriever):
             found = find_passages(memory, retriever, question, self.retrieve_k)
         request = ReadRequest(Question(question, ("",)), found.passages)
         if not (seen := self.reader.passages(request)):
             return Reply(UNKNOWN, found.hits, ())
-        read = partial(answer, self.reader, [request])
-        # a local reader may share its model with the generator
-        said = self.generator.alone(read)[0] if isinstance(self.reader, ModelReader) else read()[0]
+        read = partial(answer, self.reader)
+        if isinstance(self.reader, ModelReader):
+            model = self._reading if self.reader.own_model else self.generator
+            said = model.call(self.reader, [request], read, whose)[0]
+        else:
+            said = read([request])[0]
         if isinstance(said, ServiceError):
             raise said
         seen_in = zip(found.entries, found.passages, strict=True)

@@ -13,7 +13,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
@@ -190,12 +190,34 @@ def invalid(error: Any, expected: str) -> Problem:
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, expected)
 
 
+# ------------------------------------------------------------------------------------------------ requests
+class Request(BaseModel):
+    """Input of an operation, by HTTP and MCP alike: null leaves an optional field out, a number may be a text, an id a number."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in fields.items() if value is not None or name not in optional}
+
+
+def _no_truth(value: object) -> object:
+    return str(value) if isinstance(value, bool) else value  # pydantic takes true for 1
+
+
+_NUMBER = BeforeValidator(_no_truth)
+
+
 # ------------------------------------------------------------------------------------------------ operations
 class Operation(NamedTuple):
     """One operation: its messages, HTTP route below ``/v1``, description, and whether it writes and is an MCP tool."""
 
     name: str
-    request: type[BaseModel]
+    request: type[Request]
     answer: type[Answer]
     method: str
     path: str
@@ -218,7 +240,7 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
             each.name: (each.annotation, ... if each.default is each.empty else each.default)
             for each in list(signature.parameters.values())[2:]
         }
-        request = create_model(f"{name.title().replace('_', '')}Request", __config__=ConfigDict(extra="forbid"), **fields)
+        request = create_model(f"{name.title().replace('_', '')}Request", __base__=Request, **fields)
         description = " ".join((call.__doc__ or "").split())
         OPERATIONS.append(Operation(name, request, signature.return_annotation, method, path, description, writes, tool, desk))
         return call
@@ -227,7 +249,8 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
 
 
 _Question = Annotated[str, Field(min_length=1, max_length=10_000)]
-_Most = Annotated[int, Field(ge=1, le=1000, description="Most to list; of operations, the newest.")]
+_Most = Annotated[int, Field(ge=1, le=1000, description="Most to list; of operations, the newest."), _NUMBER]
+_Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
 
 
 _CLIENT = ("undo", "forget", "forget_all", "select_tool", "report_outcome")  # whose InputErrors are the client's
@@ -286,7 +309,7 @@ class Operations:
         self,
         caller: Caller,
         query: _Question,
-        k: Annotated[int, Field(ge=1, le=100, strict=True, description="Most entries to find.")] = 5,
+        k: Annotated[int, Field(ge=1, le=100, description="Most entries to find."), _NUMBER] = 5,
     ) -> SearchAnswer:
         """Find at most k entries for a query, best first."""
         return SearchAnswer(entries=_found(self.agent.search(query, k, namespace=caller.namespace)))
@@ -295,7 +318,7 @@ class Operations:
     def memory(
         self,
         caller: Caller,
-        offset: Annotated[int, Field(ge=0, description="Entries to leave out at the beginning.")] = 0,
+        offset: Annotated[int, Field(ge=0, description="Entries to leave out at the beginning."), _NUMBER] = 0,
         limit: _Most = 100,
     ) -> MemoryAnswer:
         """List the entries of the memory in order of creation."""
@@ -307,7 +330,7 @@ class Operations:
     def history(
         self,
         caller: Caller,
-        entry: Annotated[str | None, Field(description="Id of the one entry they are about; all if there is none.")] = None,
+        entry: Annotated[_Id | None, Field(description="Id of the one entry they are about; all if there is none.")] = None,
         limit: _Most = 100,
     ) -> HistoryAnswer:
         """List the newest operations, of one entry or of all: what they did, when, by whom and from which text."""
@@ -318,7 +341,7 @@ class Operations:
     def undo(
         self,
         caller: Caller,
-        operation: Annotated[int, Field(ge=1, strict=True, description="Its number, as add and history give it.")],
+        operation: Annotated[int, Field(ge=1, description="Its number, as add and history give it."), _NUMBER],
     ) -> ChangeAnswer:
         """Take one operation back, by the number that add and history give it."""
         return ChangeAnswer.model_validate(self.agent.undo(operation, namespace=caller.namespace, by=caller.name))
@@ -327,9 +350,9 @@ class Operations:
     def forget(
         self,
         caller: Caller,
-        entry: Annotated[str, Field(min_length=1, max_length=200, description="Its id, as memory and search give it.")],
+        entry: Annotated[_Id, Field(description="Its id, as memory and search give it.")],
         also: Annotated[
-            list[str] | None, Field(max_length=1000, description="Ids of other entries and passages to erase with it.")
+            list[_Id] | None, Field(max_length=1000, description="Ids of other entries and passages to erase with it.")
         ] = None,
     ) -> ForgetAnswer:
         """Erase an entry for good, by its id: from the log and every file of the store, with the passages that say it.
@@ -352,7 +375,9 @@ class Operations:
         query: _Question,
         context: Annotated[str, Field(max_length=10_000, description="What is known so far.")] = "",
         explore: Annotated[bool, Field(description="Whether it may try a tool, to learn; without, no outcome is taken.")] = True,
-        after: Annotated[int | None, Field(description="The selection of the step before, of one task in several steps.")] = None,
+        after: Annotated[
+            int | None, Field(description="The selection of the step before, of one task in several steps."), _NUMBER
+        ] = None,
     ) -> ToolAnswer:
         """Choose a tool for a query; report_outcome then says how well it did."""
         with self._desk.selector(caller.namespace) as selector:
@@ -362,8 +387,8 @@ class Operations:
     def report_outcome(
         self,
         caller: Caller,
-        selection: Annotated[int, Field(ge=0, strict=True, description="As select_tool gave it.")],
-        reward: Annotated[float, Field(ge=-1e6, le=1e6, description="How well the tool did; higher is better.")],
+        selection: Annotated[int, Field(ge=0, description="As select_tool gave it."), _NUMBER],
+        reward: Annotated[float, Field(ge=-1e6, le=1e6, description="How well the tool did; higher is better."), _NUMBER],
         next_query: Annotated[str | None, Field(description="The query of the task's next step; none: the task is done.")] = None,
         next_context: Annotated[str, Field(max_length=10_000, description="What is known then.")] = "",
     ) -> OutcomeAnswer:

@@ -98,6 +98,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "path": scope["path"].removesuffix("/") or "/"}  # clients are given /mcp and /mcp/
         headers = Headers(scope=scope)
         if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
             problem = Problem(HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two")
@@ -189,6 +190,7 @@ def serve_http(
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         sock = socket.create_server((config.host, config.port), family=family)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only on sockets of its own
     except OSError as error:
         what = f"{config.host}:{config.port} cannot be listened at: {error.strerror}"
         raise InputError(what, expected="a free port of this machine", fix="--port 0") from error

@@ -30,7 +30,31 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 LORA = ("--full_finetuning", "false")
 WARM = str(ROOT / "data" / "adapters" / "smollm2-135m-warmup")
 AT = ("--store", "x.db", "--endpoint", "http://localhost/v1")
+STEMS = ["--store", "x.db", "--user", "marta"]
 CASES = {
+    "agent without a store": (lambda t: ["chat", str(t), "--user", "marta"], "--store VALUE; memalpha chat --options"),
+    "agent without a user": (lambda t: ["chat", str(t), "--store", str(t / "x.db")], "expected: --user NAME"),
+    "initials": (lambda t: train(t, "--lr", "1"), "learning_rate"),
+    "one word of a name": (lambda t: train(t, "--epochs", "1"), "perhaps num_train_epochs"),
+    "words of a name": (lambda t: train(t, "--batch-size", "1"), "per_device_train_batch_size"),
+    "initials in a file": (lambda t: ["warmup", "--config", write(t / "c.yaml", "lr: 1\n")], "learning_rate"),
+    "option of serve": (lambda t: ["serve", "x", *STEMS, "--prt", "1"], "perhaps port"),
+    "option of chat": (lambda t: ["chat", "x", *STEMS, "--sesion", "1"], "perhaps session"),
+    "option of evaluate": (lambda t: ["evaluate", "--out_dir", "x"], "perhaps output_dir"),
+    "key of a system": (
+        lambda t: [
+            "evaluate",
+            "--model",
+            "nano",
+            "--sets",
+            "[{data: toy, instnces: 1}]",
+            "--systems",
+            "gold",
+            "--output_dir",
+            str(t / "run"),
+        ],
+        "perhaps instances",
+    ),
     "missing config": (lambda t: ["train", "--config", str(t / "none.yaml")], "none.yaml"),
     "unknown option": (lambda t: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")], "'learning_rat'"),
     "missing data": (lambda t: train(t, "--train_data", "none.jsonl"), "'none.jsonl'"),
@@ -65,6 +89,29 @@ def test_one_clear_message(name, tmp_path, capsys):
     with pytest.raises(MemAlphaError):
         run([*make(tmp_path), "--debug"])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["initials", "words of a name", "option of serve"])
+def test_a_wrong_option_names_three_and_where_the_others_are(name, tmp_path, capsys):
+    arguments = CASES[name][0](tmp_path)
+    assert run(arguments) == 1
+    _, near, fix = capsys.readouterr().err.splitlines()
+    assert near.count(",") == 2 and fix == f"  to fix: memalpha {arguments[0]} --options lists them all"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("token laptop --usr marta", "unknown arguments: --usr marta; perhaps --user, "),
+        ("journal history x.db -n marta --entri 3", "perhaps --entry, "),
+        ("report run --outptu x", "perhaps --output, "),
+        ("token laptop marta", "unknown arguments: marta; see memalpha token --help"),
+    ],
+)
+def test_a_wrong_flag_of_a_verb_without_a_configuration_names_the_nearest(arguments, says, capsys):
+    with pytest.raises(SystemExit):
+        run(arguments.split())
+    assert says in capsys.readouterr().err
 
 
 def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(tmp_path, capsys):

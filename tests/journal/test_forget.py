@@ -1,19 +1,22 @@
 """Forgetting: no byte left in any file, a receipt kept, and forgetting wins over everything that could bring the content back."""
 
+import gc
 import hashlib
 import sqlite3
 import time
 
 import pytest
-from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, rebuilt, update
+from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, rebuilt, state, update
 
 from memalpha.errors import ForgottenError, InputError, JournalDamagedError
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.lexical import tokenize
-from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.store.database import Database
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
+from memalpha.types import Entry
 
 SECRETS = ("Zaphod-of-Oslo", "Zaphod-of-Rome", "quelle-überraschung")
 ORIGIN = Origin("agent-Zaphod", "chunk-Zaphod", "prompt-Zaphod")
@@ -110,17 +113,85 @@ def test_forgetting_a_namespace_takes_its_names_too(folder, store):
         journal.forget(stranger)
 
 
+def made(store, name=MARTA):
+    """What was embedded since the last time, after a search that finds what an index made anew does."""
+    hits, anew = store.search(name, "harmless number", 9), rebuilt(store.durable(name))
+    calls = store.retriever(name)._embedder._embedder.calls
+    counted = [text for call in calls for text in call]
+    assert hits == TwoLayerRetriever(anew, HYBRID, CachedEmbedder(HashingEmbedder())).search("harmless number", 9)
+    assert hits
+    calls.clear()
+    return counted
+
+
+class Counting(HashingEmbedder):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def embed(self, texts):
+        self.calls.append(list(texts))
+        return super().embed(texts)
+
+
+HYBRID = RetrievalConfig(retrieval=RetrievalMode.HYBRID, embedder="hashing")
+
+
+def test_an_index_stays_when_another_entry_is_forgotten_a_forgetting_is_refused_or_a_write_fails(folder):
+    embedder = CachedEmbedder(Counting(), capacity=1)  # what is made again is seen
+    store = IndexedStore(Journal.open(folder / "s.db"), SCHEMA, lambda memory: TwoLayerRetriever(memory, HYBRID, embedder))
+    with store.writing(MARTA, BY) as memory:
+        for i in range(20):
+            memory.apply(insert(f"harmless number {i}"))
+        memory.apply(insert(f"{SECRETS[0]} number"))
+        memory.apply(update("3", f"harmless number {SECRETS[1]}"))
+    assert len(made(store)) == 21 + 1
+    store.forget(MARTA, "21")
+    assert set(made(store)) <= {"harmless number"}
+    with pytest.raises(InputError, match="nothing of an entry '99'"):
+        store.forget(MARTA, "99")
+    with pytest.raises(ZeroDivisionError), store.writing(MARTA, BY) as memory:
+        memory.apply(insert("half done number"))
+        memory.apply(delete("5"))
+        raise ZeroDivisionError
+    assert set(made(store)) <= {"harmless number"} and len(store.memory(MARTA)) == 20
+    IndexedStore(Journal.open(folder / "s.db"), SCHEMA, retriever_factory()).forget(MARTA, "3")  # by another process
+    store.undo(MARTA, 1, BY)
+    store.apply(MARTA, insert("harmless number of the end"), BY)
+    assert set(made(store)) <= {"harmless number", "harmless number of the end"} and len(store.memory(MARTA)) == 19
+    assert (
+        gc.collect() >= 0
+        and [entry for entry in gc.get_objects() if isinstance(entry, Entry) and SECRETS[0] in entry.content] == []
+    )
+
+
+@pytest.mark.parametrize("forget", ["1", "2", "3"])
+def test_the_memory_after_a_forgetting_is_that_of_the_log(store, forget):
+    journal, durable = store
+    for content in ("first", "second", "first of all"):
+        durable.apply(insert(content), BY, chunk=1)
+    durable.apply(update("1", "third"), BY)
+    durable.apply(core("likes rain"), BY)
+    durable.forget(forget)
+    fresh = journal.memory(MARTA, SCHEMA).memory
+    assert (state(durable.memory), durable.memory.seq) == (state(fresh), fresh.seq)
+    assert durable.apply(insert("fourth"), BY).entry_id == "4"
+    assert state(durable.memory) == state(rebuilt(durable)) and journal.verify().ok
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     make = retriever_factory(RetrievalConfig(retrieval=RetrievalMode.HYBRID, embedder="hashing"))
     store = IndexedStore(Journal.open(folder / "store.db"), SCHEMA, make)
     store.apply(MARTA, insert("Zaphod plays the piano"), BY)
     store.apply(IVAN, insert("Ivan plays chess"), BY)
+    store.search(IVAN, "chess", 5)
     assert [h.entry.id for h in store.search(MARTA, "who is Zaphod", 5)] == ["1"]
     embedder = store.retriever(MARTA)._embedder
     assert any("Zaphod" in text for text in embedder._vectors)
     store.forget(MARTA, None if whole else "1")
     assert tokenize.cache_info().currsize == 0 and not [text for text in embedder._vectors if "Zaphod" in text]
+    assert "Ivan plays chess" in embedder._vectors
     assert [h.entry.content for h in store.search(IVAN, "chess", 5)] == ["Ivan plays chess"]
 
 

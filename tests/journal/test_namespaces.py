@@ -11,6 +11,8 @@ from stores import BY, IVAN, MARTA, SCHEMA, agrees, contents, delete, indexed, i
 
 from memalpha.errors import JournalBusyError, JournalError
 from memalpha.memory.memory import Memory
+from memalpha.retrieval.two_layer import TwoLayerRetriever
+from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace
 
 # would run into each other if they were joined, cased or cut carelessly
@@ -86,6 +88,37 @@ def test_readers_see_acknowledged_writes_of_others_at_once(folder):
     writer.forget("1")
     assert contents(reader.memory) == {"2": "n1", "3": "n2", "4": "n3"}
     assert state(reader.memory) == state(rebuilt(reader)) == state(writer.memory)
+
+
+def test_no_namespace_waits_for_the_index_of_another(folder):
+    building, go = threading.Event(), threading.Event()
+
+    def make(memory):
+        if "long" in contents(memory).values():
+            building.set()
+            assert go.wait(30)
+        return TwoLayerRetriever(memory)
+
+    journal = Journal.open(folder / "s.db")
+    journal.memory(MARTA, SCHEMA).apply(insert("long"), BY)
+    store = IndexedStore(journal, SCHEMA, make)
+    store.apply(IVAN, insert("tea"), BY)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(store.search, MARTA, "long", 5)
+        second = pool.submit(store.search, MARTA, "long", 5)
+        assert building.wait(30)
+        try:
+            assert [hit.entry.content for hit in pool_of_one(store.search, IVAN, "tea", 5)] == ["tea"]
+            assert pool_of_one(store.apply, IVAN, insert("rain"), BY).entry_id == "2"
+            assert pool_of_one(store.forget, IVAN, "1").operations == 1
+            assert not first.done() and not second.done()
+        finally:
+            go.set()
+        assert first.result() == second.result() and len(first.result()) == 1
+
+
+def pool_of_one(call, *arguments):
+    return ThreadPoolExecutor(1).submit(call, *arguments).result(timeout=10)
 
 
 def test_a_memory_from_another_namespace_is_never_handed_out(folder):

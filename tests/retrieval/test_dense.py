@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -120,8 +123,32 @@ def test_the_cache_asks_for_each_text_once_and_no_caller_can_spoil_it():
     cached.embed(["bbb"])[:] = 9
     assert (cached.embed(["bbb", "cc"]) == [[3, 1], [2, 1]]).all()
     assert inner.calls == [["a", "bbb", ""], ["cc"]]
-    cached.clear()
-    assert (cached.embed(["a"]) == [[1, 1]]).all() and inner.calls[2:] == [["a"]]
+    cached.keep({"bbb", "other"})
+    assert (cached.embed(["a", "bbb"]) == [[1, 1], [3, 1]]).all() and inner.calls[2:] == [["a"]]
+
+
+def test_a_question_does_not_wait_until_all_texts_of_another_are_embedded():
+    class Slow(Recorder):
+        def embed(self, texts):
+            time.sleep(0.02)
+            return super().embed(texts)
+
+    inner = Slow()
+    cached, started = CachedEmbedder(inner), threading.Event()
+    many = [f"{'x' * i}" for i in range(3000)]
+
+    def build():
+        started.set()
+        return cached.embed(many)
+
+    with ThreadPoolExecutor(2) as pool:
+        building = pool.submit(build)
+        started.wait()
+        time.sleep(0.05)
+        assert (cached.embed(["who?"]) == [[4, 1]]).all()
+        place = inner.calls.index(["who?"])
+        assert (building.result() == Recorder().embed(many)).all()
+    assert place < len(inner.calls) - 10 and sorted(len(call) for call in inner.calls)[-1] <= 256
 
 
 def test_the_cache_forgets_what_was_used_longest_ago():

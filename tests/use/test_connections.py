@@ -43,6 +43,17 @@ def seconds_until_closed(sock, trickle=b""):
     return time.monotonic() - began
 
 
+def test_no_answer_waits_for_the_acknowledgement_of_its_header(server):
+    """A header and a body are two writes: with Nagle's algorithm the second waits for the first's acknowledgement, some 40 ms."""
+    times = []
+    with client(server) as http:
+        for path in ["/health"] * 9 + ["/v1/memory"] * 9:
+            began = time.monotonic()
+            assert http.get(path).status_code == 200
+            times.append(time.monotonic() - began)
+    assert min(times[1:9]) < 0.02 and min(times[9:]) < 0.03
+
+
 def test_connections_that_say_nothing_shut_nobody_out_and_are_closed(server):
     with client(server) as http:
         with connected(server, 12) as idle:

@@ -23,9 +23,9 @@ def server(tmp_path_factory):
         yield server
 
 
-def over_http(server, name, mode="auto", **more):
+def over_http(server, name, mode="auto", path="/mcp", **more):
     http = httpx2.AsyncClient(headers=bearer(name, **more), timeout=30, trust_env=False)
-    return Client(streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode)
+    return Client(streamable_http_client(f"{server.url}{path}", http_client=http), mode=mode)
 
 
 async def called(client, tool, refused=False, **arguments):
@@ -57,10 +57,11 @@ async def story(client):
     assert (await called(client, "memory"))["entries"] == []
 
 
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_over_streamable_http(server, mode):
+def test_over_streamable_http(server, mode, path):
     async def run():
-        async with over_http(server, "marta", mode, **{"Memalpha-Session": mode}) as client:
+        async with over_http(server, "marta", mode, path, **{"Memalpha-Session": f"{mode} {len(path)}"}) as client:
             await story(client)
             assert (await refused(client, "add", text="word " * 300))["status"] == 413
 
@@ -92,6 +93,55 @@ def test_arguments_are_those_of_the_http_api_and_no_others(server):
             said = await refused(client, "undo", operation=True)
             assert said["status"] == 422 and "operation: Input should be a valid integer" in said["what"]
             assert (await called(client, "history"))["total"] == 0
+
+    asyncio.run(run())
+
+
+FACTS = ["Marta lives in Oslo", "Ivan lives in Oslo", "Zoe lives in Oslo"]
+SAME = [  # what is sent, and what it means: null is left out, a number may be a text, an id a number
+    ("search", {"query": "Oslo", "k": "2"}, {"query": "Oslo", "k": 2}),
+    ("search", {"query": "Oslo", "k": 2.0}, {"query": "Oslo", "k": 2}),
+    ("search", {"query": "Oslo", "k": None}, {"query": "Oslo"}),
+    ("memory", {"offset": "1", "limit": "1"}, {"offset": 1, "limit": 1}),
+    ("memory", {"offset": None, "limit": None}, {}),
+    ("history", {"entry": 2, "limit": "1"}, {"entry": "2", "limit": 1}),
+    ("history", {"entry": None, "limit": None}, {}),
+]
+UNCLEAR = [  # and which field is named
+    ("search", {"query": "Oslo", "k": True}, "k"), ("search", {"query": "Oslo", "k": "many"}, "k"),
+    ("search", {"query": None}, "query"),
+    ("search", {"query": True}, "query"), ("memory", {"limit": False}, "limit"), ("memory", {"offset": "1.5"}, "offset"),
+    ("history", {"entry": ""}, "entry"), ("history", {"entry": " "}, "entry"), ("undo", {"operation": None}, "operation"),
+    ("undo", {"operation": True}, "operation"), ("forget", {"entry": " "}, "entry"), ("add", {"text": None}, "text"),
+    ("add", {"text": "x", "nothing": None}, "nothing"),
+]  # fmt: skip
+
+
+def test_one_rule_for_arguments_through_both_doors(server):
+    async def run():
+        async with over_http(server, "marta", **{"Memalpha-Session": "rule"}) as mcp:
+            for fact in FACTS:
+                await called(mcp, "add", text=fact, time=None, source=None)
+            for tool, sent, meant in SAME:
+                assert await called(mcp, tool, **sent) == await called(mcp, tool, **meant), (tool, sent)
+            for tool, sent, field in UNCLEAR:
+                told = await refused(mcp, tool, **sent)
+                assert told["status"] == 422 and told["what"].startswith(f"{field}: "), (tool, sent)
+            assert (await called(mcp, "search", query="Oslo", k="2"))["entries"][1:] and (await called(mcp, "history"))[
+                "total"
+            ] == 3
+            with client(server, "marta", **{"Memalpha-Session": "rule"}) as http:
+                for tool, sent, meant in SAME:
+                    texts = {name: str(value) for name, value in sent.items() if value is not None}
+                    asked = http.post(f"/v1/{tool}/", json=sent) if tool == "search" else http.get(f"/v1/{tool}", params=texts)
+                    assert asked.json() == await called(mcp, tool, **meant), (tool, sent)
+                for tool, sent, field in UNCLEAR:
+                    gets = tool in ("memory", "history")
+                    asked = http.get(f"/v1/{tool}", params=sent) if gets else http.post(f"/v1/{tool}", json=sent)
+                    assert asked.status_code == 422 and f".{field}: " in asked.json()["what"], (tool, sent)
+            assert (await called(mcp, "undo", operation="3"))["after"] is None
+            assert (await called(mcp, "forget", entry=1))["operations"] == 1
+            assert [entry["id"] for entry in (await called(mcp, "memory"))["entries"]] == ["2"]
 
     asyncio.run(run())
 
