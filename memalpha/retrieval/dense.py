@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from memalpha.policies import Policy
 
 _DECIMALS = 6
-_CLOSE = 1e-3  # rounding differs between batch sizes
 _SEARCHED = 0.5  # least probability of a section that a router searches
 
 
@@ -102,18 +101,20 @@ class DenseSide:
     """The dense part of the two-layer retriever: an index per list section, and the sums that rank sections."""
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
-        self.embed, self._dimension = embedder.embed, embedder.dimension
+        self._embed, self._dimension = embedder.embed, embedder.dimension
         self._indexes = {section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)}
         self._sums = {name: np.zeros(embedder.dimension) for name in self._indexes}
         self._schema = schema
 
-    def write(self, entry: Entry, vector: Vectors) -> None:
-        """Add an entry or replace its vector of shape (dimension,)."""
-        index = self._indexes[entry.section]
-        if entry.id in index:
-            self._sums[entry.section] -= index.vectors([entry.id])[0]
-        index.write(entry.id, vector)
-        self._sums[entry.section] += index.vectors([entry.id])[0]
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Add entries or replace their vectors."""
+        vectors = self._embed([entry.content for entry in entries])
+        for entry, vector in zip(entries, vectors, strict=True):
+            index = self._indexes[entry.section]
+            if entry.id in index:
+                self._sums[entry.section] -= index.vectors([entry.id])[0]
+            index.write(entry.id, vector)
+            self._sums[entry.section] += index.vectors([entry.id])[0]
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
@@ -122,19 +123,6 @@ class DenseSide:
         index.remove(entry.id)
         if not len(index):
             self._sums[entry.section][:] = 0.0  # remove the rounding error
-
-    def faults(self, entries: Sequence[Entry]) -> list[str]:
-        """Return the differences between the vectors and these entries, one line each."""
-        found = []
-        for section, index in self._indexes.items():
-            texts = {entry.id: entry.content for entry in entries if entry.section == section}
-            if wrong := index._rows.keys() ^ texts.keys():
-                found.append(f"{section}: vectors of {sorted(wrong)} are missing or left over")
-            elif texts:
-                distances = np.abs(index.vectors(list(texts)) - self.embed(list(texts.values()))).max(axis=1)
-                if far := [key for key, distance in zip(texts, distances, strict=True) if distance > _CLOSE]:
-                    found.append(f"{section}: vectors of {far} are of other texts")
-        return found
 
     def search(self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()) -> dict[str, float]:
         """Return the cosine with ``query`` of the nearest ``k`` entries of each section and of the entries ``also``, by id."""
@@ -159,7 +147,7 @@ class DenseSide:
         return best
 
     def _embedded(self, query: str) -> Vectors:
-        vector = self.embed([query])[0]
+        vector = self._embed([query])[0]
         return unit_vector(vector, len(vector))
 
     def _vectors(self, entries: Sequence[Entry]) -> Vectors:
@@ -170,7 +158,7 @@ class DenseSide:
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:
         texts = {section.name: f"{section.name.replace('_', ' ')}: {section.description}" for section in self._schema.lists}
-        return dict(zip(texts, self.embed(list(texts.values())), strict=True))
+        return dict(zip(texts, self._embed(list(texts.values())), strict=True))
 
 
 class LearnedSectionRouter:

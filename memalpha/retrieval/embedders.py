@@ -88,22 +88,17 @@ class CachedEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return what the embedder returns, shape (len(texts), dimension); one thread at a time."""
         with self._lock:
-            return self._embed(texts)
-
-    def _embed(self, texts: Sequence[str]) -> Vectors:
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        fresh = dict(zip(new, self._embedder.embed(new), strict=True)) if new else {}
-        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for row, text in zip(rows, texts, strict=True):
-            row[:] = fresh[text] if text in fresh else self._vectors[text]
-        for text in dict.fromkeys(texts):
-            if text in fresh:
-                self._vectors[text] = fresh[text].copy()  # a view would keep the whole batch in memory
-            if text in self._vectors:
+            new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+            vectors = map(np.copy, self._embedder.embed(new)) if new else ()  # a view would keep the whole batch in memory
+            self._vectors.update(zip(new, vectors, strict=True))
+            for text in dict.fromkeys(texts):
                 self._vectors.move_to_end(text)
-            if len(self._vectors) > self._capacity:
+            rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
+            for row, text in zip(rows, texts, strict=True):
+                row[:] = self._vectors[text]
+            while len(self._vectors) > self._capacity:
                 self._vectors.popitem(last=False)
-        return rows
+            return rows
 
     def clear(self) -> None:
         """Clear the cache, which holds texts."""

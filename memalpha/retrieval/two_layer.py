@@ -9,8 +9,8 @@ Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -20,7 +20,7 @@ from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.current import losses
 from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
-from memalpha.retrieval.lexical import LexicalIndex, tokenize, word_cosines
+from memalpha.retrieval.lexical import LexicalIndex, word_cosines
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
@@ -102,15 +102,15 @@ class TwoLayerRetriever:
         scores = {key: score - _loses(self._entries[key]) for key, score in weighed.items()}
         best = self._best(scores, max(2 * k, COMPARED))
         entries = [self._entries[key] for key, _ in best]
-        cosines = self._dense.cosines(entries) if self._dense is not None else word_cosines([entry.content for entry in entries])
-        lost = losses(entries, [weighed[key] for key, _ in best], cosines)
+        alike = self._dense.cosines(entries) if self._dense is not None else word_cosines([entry.content for entry in entries])
+        lost = losses(entries, [weighed[key] for key, _ in best], alike)
         ranked = self._best({key: score - loss for (key, score), loss in zip(best, lost, strict=True)}, len(best))
         lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
         others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
         return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]
 
     def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
-        return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._created(pair[0])))[:k]
+        return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._entries[pair[0]].created))[:k]
 
     def _weighed(self, words: Mapping[str, float], cosines: Mapping[str, float]) -> dict[str, float]:
         """Scores of what was found, by id: shares of the cosine, and of BM25 relative to the best."""
@@ -119,15 +119,11 @@ class TwoLayerRetriever:
         found = dict.fromkeys((*words, *cosines))
         return {key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best for key in found}
 
-    def _created(self, key: str) -> int:
-        return self._entries[key].created
-
     # -------------------------------------------------------------------------------------------- following the memory
     def _reset(self) -> None:
         mode = self._config.retrieval
         self._cursor = 0  # if the embedder fails below, the next search retries
-        self._entries: dict[str, Entry] = {}
-        self._last_created = -1
+        self._entries: dict[str, Entry] = {}  # in order of creation
         self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
         self._dense: DenseSide | None = None
         if mode is not RetrievalMode.LEXICAL:
@@ -153,25 +149,12 @@ class TwoLayerRetriever:
             if after is not None and after.section in self._sections and after != before:
                 written.append(after)
         written.sort(key=lambda entry: entry.created)
-        if any(entry.created <= self._last_created for entry in written if entry.id not in self._entries):
+        last = next((entry.created for entry in reversed(self._entries.values())), -1)
+        if any(entry.created <= last for entry in written if entry.id not in self._entries):
             self._reset()  # a restore brought back an older entry; indexes break ties by order of adding
             return
         self._write(written)
         self._cursor = len(changes)
-
-    def faults(self) -> list[str]:
-        """Compare the indexes with the memory; return one line per difference."""
-        self._follow()
-        entries = {entry.id: entry for entry in self._held()}
-        found = []
-        if self._entries != entries:
-            found.append("the entries that can be found are not those of the memory")
-        if self._lexical is not None:
-            odd = {e.id for e in entries.values() if e.id not in self._lexical}
-            odd |= {e.id for e in entries.values() if e.id not in odd and self._lexical.words(e.id) != Counter(tokenize(e.content))}
-            if odd or len(self._lexical) != len(entries):
-                found.append(f"BM25 holds {len(self._lexical)} texts, the memory {len(entries)}; different: {sorted(odd)}")
-        return found + (self._dense.faults(tuple(entries.values())) if self._dense is not None else [])
 
     def _held(self) -> list[Entry]:
         held = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
@@ -187,14 +170,12 @@ class TwoLayerRetriever:
     def _write(self, entries: Sequence[Entry]) -> None:
         for start in range(0, len(entries), _BATCH):
             batch = entries[start : start + _BATCH]
-            vectors = self._dense.embed([entry.content for entry in batch]) if self._dense is not None else None
-            for i, entry in enumerate(batch):
+            if self._dense is not None:
+                self._dense.write(batch)
+            for entry in batch:
                 if self._lexical is not None:
                     self._lexical.write(entry.id, entry.content, entry.section)
-                if self._dense is not None and vectors is not None:
-                    self._dense.write(entry, vectors[i])
                 self._entries[entry.id] = entry
-                self._last_created = max(self._last_created, entry.created)
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:
         if unknown := [name for name in names if name not in self._sections]:
@@ -210,11 +191,7 @@ def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory
         from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
         router = LearnedSectionRouter.load(settings.router).rank
-
-    def make(memory: Memory) -> TwoLayerRetriever:
-        return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)
-
-    return make
+    return partial(TwoLayerRetriever, config=settings, embedder=embedder, router=router)
 
 
 def _loses(entry: Entry) -> float:
