@@ -153,7 +153,7 @@ class DenseSide:
     def _vectors(self, entries: Sequence[Entry]) -> Vectors:
         """Unit vectors of these entries, shape (len(entries), dimension)."""
         rows = [self._indexes[entry.section].vectors([entry.id]) for entry in entries]
-        return np.concatenate(rows) if rows else np.zeros((0, self._dimension), dtype=np.float32)
+        return np.array(rows, dtype=np.float32).reshape(len(rows), self._dimension)
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:

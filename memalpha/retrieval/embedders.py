@@ -93,12 +93,10 @@ class CachedEmbedder:
             self._vectors.update(zip(new, vectors, strict=True))
             for text in dict.fromkeys(texts):
                 self._vectors.move_to_end(text)
-            rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
-            for row, text in zip(rows, texts, strict=True):
-                row[:] = self._vectors[text]
+            rows = np.array([self._vectors[text] for text in texts], dtype=np.float32)
             while len(self._vectors) > self._capacity:
                 self._vectors.popitem(last=False)
-            return rows
+            return rows.reshape(len(texts), self.dimension)
 
     def clear(self) -> None:
         """Clear the cache, which holds texts."""

@@ -44,8 +44,8 @@ def word_cosines(texts: Sequence[str]) -> NDArray[np.float32]:
     shared = np.zeros((len(words), len(words)), dtype=np.float32)
     for row, column in np.ndindex(shared.shape):
         shared[row, column] = len(words[row] & words[column])
-    lengths = np.sqrt(np.maximum(1, shared.diagonal()))
-    return (shared / np.outer(lengths, lengths)).astype(np.float32, copy=False)
+    lengths: NDArray[np.float32] = np.sqrt(np.maximum(1, shared.diagonal()))
+    return shared / np.outer(lengths, lengths)
 
 
 def _words(text: str) -> list[str]:
@@ -77,9 +77,6 @@ class LexicalIndex:
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._slots
 
     def write(self, key: str, text: str, group: str = "") -> None:
         """Add a text to a group of texts, or replace it; then it keeps its group and its rank among ties."""
@@ -147,7 +144,7 @@ class LexicalIndex:
     def _post(self, slot: int, words: Sequence[str]) -> None:
         frequencies = Counter(words)
         for word, count in frequencies.items():
-            slots, counts = self._postings.setdefault(word, (array("i"), array("i")))
+            slots, counts = self._postings.get(word) or self._postings.setdefault(word, (array("i"), array("i")))
             place = bisect_left(slots, slot)
             slots.insert(place, slot)
             counts.insert(place, count)

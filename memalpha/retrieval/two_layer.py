@@ -132,7 +132,8 @@ class TwoLayerRetriever:
             if self._embedder is None:
                 raise InputError(f"retrieval mode {mode} without an embedder", expected="embedder=make_embedder(name)")
             self._dense = DenseSide(self._memory.schema, self._embedder)
-        self._write(self._held())
+        entries = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
+        self._write(sorted(entries, key=lambda entry: entry.created))
         self._cursor = len(self._memory.changes)
 
     def _follow(self) -> None:
@@ -155,10 +156,6 @@ class TwoLayerRetriever:
             return
         self._write(written)
         self._cursor = len(changes)
-
-    def _held(self) -> list[Entry]:
-        held = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
-        return sorted(held, key=lambda entry: entry.created)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id]

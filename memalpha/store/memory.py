@@ -22,8 +22,6 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.store.records import Body, Event, Kind, Origin, Record, moment_of
 from memalpha.types import Change, Entry, Operation, OperationResult
 
-_PLACE = attrgetter("section", "created")
-_CREATED = attrgetter("created")
 _FEW = 50  # texts; a word in more, and in more than half of all, such as the user's name, tells nothing
 
 
@@ -72,14 +70,14 @@ class JournalMemory(Memory):
         after = body.after
         if after is not None and (after.section not in self.schema or after.id != record.entry):
             raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
-        if after is not None and before is not None and _PLACE(after) != _PLACE(before):
+        if after is not None and before is not None and (after.section, after.created) != (before.section, before.created):
             raise JournalDamagedError(f"operation {record.seq} moved the entry {after.id}")
         if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (body.of or 0) >= record.seq:
             raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
         self.seq = self._clock = record.seq
         if after is not None and (record.kind == Kind.UNDO or (before is None and after.created < record.seq)):
             entries = [entry for entry in self._entries.values() if entry.id != record.entry]
-            insort(entries, after, key=_CREATED)  # the earlier state returns at its earlier position
+            insort(entries, after, key=attrgetter("created"))  # the earlier state returns at its earlier position
             self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
         elif before != after:
             if after is not None:
