@@ -21,7 +21,6 @@ NEAR = 0.1  # how much less a newer statement may score to fit a question about 
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
 REPLACED = 0.3  # what it loses if that one fits as well and one of the two is a line: two entries were both meant
 FACT = 0.3  # least Dice coefficient of the words of a fact and of the line that says it
-_SPEAKER = ": "
 _NAME_WORDS = 4
 
 
@@ -55,7 +54,7 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
 
 def _parted(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
-    speaker, colon, text = line.partition(_SPEAKER)
+    speaker, colon, text = line.partition(": ")
     if not colon or len(speaker.split()) > _NAME_WORDS:
         return set(), line
     return set(tokenize(speaker)), text

@@ -101,18 +101,20 @@ class DenseSide:
     """The dense part of the two-layer retriever: an index per list section, and the sums that rank sections."""
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
-        self.embed, self._dimension = embedder.embed, embedder.dimension
+        self._embed, self._dimension = embedder.embed, embedder.dimension
         self._indexes = {section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)}
         self._sums = {name: np.zeros(embedder.dimension) for name in self._indexes}
         self._schema = schema
 
-    def write(self, entry: Entry, vector: Vectors) -> None:
-        """Add an entry or replace its vector of shape (dimension,)."""
-        index = self._indexes[entry.section]
-        if entry.id in index:
-            self._sums[entry.section] -= index.vectors([entry.id])[0]
-        index.write(entry.id, vector)
-        self._sums[entry.section] += index.vectors([entry.id])[0]
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Add entries or replace their vectors."""
+        vectors = self._embed([entry.content for entry in entries])
+        for entry, vector in zip(entries, vectors, strict=True):
+            index = self._indexes[entry.section]
+            if entry.id in index:
+                self._sums[entry.section] -= index.vectors([entry.id])[0]
+            index.write(entry.id, vector)
+            self._sums[entry.section] += index.vectors([entry.id])[0]
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
@@ -145,18 +147,18 @@ class DenseSide:
         return best
 
     def _embedded(self, query: str) -> Vectors:
-        vector = self.embed([query])[0]
+        vector = self._embed([query])[0]
         return unit_vector(vector, len(vector))
 
     def _vectors(self, entries: Sequence[Entry]) -> Vectors:
         """Unit vectors of these entries, shape (len(entries), dimension)."""
         rows = [self._indexes[entry.section].vectors([entry.id]) for entry in entries]
-        return np.concatenate(rows) if rows else np.zeros((0, self._dimension), dtype=np.float32)
+        return np.array(rows, dtype=np.float32).reshape(len(rows), self._dimension)
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:
         texts = {section.name: f"{section.name.replace('_', ' ')}: {section.description}" for section in self._schema.lists}
-        return dict(zip(texts, self.embed(list(texts.values())), strict=True))
+        return dict(zip(texts, self._embed(list(texts.values())), strict=True))
 
 
 class LearnedSectionRouter:

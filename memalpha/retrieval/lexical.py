@@ -13,7 +13,6 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -45,8 +44,8 @@ def word_cosines(texts: Sequence[str]) -> NDArray[np.float32]:
     shared = np.zeros((len(words), len(words)), dtype=np.float32)
     for row, column in np.ndindex(shared.shape):
         shared[row, column] = len(words[row] & words[column])
-    lengths = np.sqrt(np.maximum(1, shared.diagonal()))
-    return np.asarray(shared / np.outer(lengths, lengths), np.float32)
+    lengths: NDArray[np.float32] = np.sqrt(np.maximum(1, shared.diagonal()))
+    return shared / np.outer(lengths, lengths)
 
 
 def _words(text: str) -> list[str]:
@@ -60,34 +59,24 @@ def _is_mark(char: str) -> bool:  # of a word: a variation selector only picks a
     return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")
 
 
-@dataclass(frozen=True, slots=True)
-class _Postings:
-    word: str
-    slots: array[int] = field(default_factory=lambda: array("i"))  # of the texts with the word, ascending
-    counts: array[int] = field(default_factory=lambda: array("i"))
-
-
 class LexicalIndex:
     """Texts by id, searched by BM25; ``k1``: saturation of repeated words, ``b``: length normalisation in [0, 1]."""
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self._k1, self._b = k1, b
         self._slots: dict[str, int] = {}
-        self._postings: dict[str, _Postings] = {}
+        self._postings: dict[str, tuple[array[int], array[int]]] = {}  # slots of the texts with a word, ascending; its counts there
         self._groups: dict[str, int] = {}
         self._total_length = 0
         self._added = 0
         # By slot; slots of removed texts are reused.
         self._free: list[int] = []
         self._ids: list[str] = []
-        self._texts: list[tuple[_Postings, ...]] = []
+        self._words: list[tuple[str, ...]] = []
         self._lengths, self._order, self._group_of = array("d"), array("q"), array("i")
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._slots
 
     def write(self, key: str, text: str, group: str = "") -> None:
         """Add a text to a group of texts, or replace it; then it keeps its group and its rank among ties."""
@@ -97,7 +86,7 @@ class LexicalIndex:
             if not self._free:
                 self._free.append(len(self._ids))
                 self._ids.append(key)
-                self._texts.append(())
+                self._words.append(())
                 for column in (self._lengths, self._order, self._group_of):
                     column.append(0)
             slot = self._slots[key] = self._free.pop()
@@ -123,7 +112,7 @@ class LexicalIndex:
         if 0 < k < len(slots):
             keep = scores >= np.partition(scores, -k)[-k]
             slots, scores = slots[keep], scores[keep]
-        best = self._best_first(slots, scores)[: max(0, k)]
+        best = np.lexsort((-np.frombuffer(self._order, np.int64)[slots], -scores))[: max(0, k)]
         return [(self._ids[slot], score) for slot, score in zip(slots[best].tolist(), scores[best].tolist(), strict=True)]
 
     def rank_groups(self, query: str) -> dict[str, float]:
@@ -139,11 +128,11 @@ class LexicalIndex:
         if not words:
             return np.zeros(0, np.intp), np.zeros(0)
         lists = [self._postings[word] for word in words]
-        found = np.array([len(postings.slots) for postings in lists])
+        found = np.array([len(slots) for slots, _ in lists])
         idf = np.log1p((len(self) - found + 0.5) / (found + 0.5)) * np.array(list(words.values()))
         # An ``array`` cannot grow while a numpy array shares its memory.
-        slots = np.concatenate([np.frombuffer(postings.slots, np.int32) for postings in lists])
-        counts = np.concatenate([np.frombuffer(postings.counts, np.int32) for postings in lists])
+        slots = np.concatenate([np.frombuffer(column, np.int32) for column, _ in lists])
+        counts = np.concatenate([np.frombuffer(column, np.int32) for _, column in lists])
         lengths = np.frombuffer(self._lengths)[slots] * (len(self) / self._total_length)
         scores = np.repeat(idf, found) * counts / (counts + self._k1 * (1 - self._b + self._b * lengths))
         total = np.bincount(slots, scores).astype(np.float64, copy=False)
@@ -151,27 +140,24 @@ class LexicalIndex:
         rounded: NDArray[np.float64] = np.round(total[best], _DECIMALS)
         return best[rounded > 0], rounded[rounded > 0]
 
-    def _best_first(self, slots: NDArray[np.intp], scores: NDArray[np.float64]) -> NDArray[np.intp]:
-        return np.lexsort((-np.frombuffer(self._order, np.int64)[slots], -scores))
-
     # -------------------------------------------------------------------------------------------- writing
     def _post(self, slot: int, words: Sequence[str]) -> None:
-        texts = []
-        for word, count in Counter(words).items():
-            postings = self._postings.get(word) or self._postings.setdefault(word, _Postings(word))
-            place = bisect_left(postings.slots, slot)
-            postings.slots.insert(place, slot)
-            postings.counts.insert(place, count)
-            texts.append(postings)
-        self._texts[slot] = tuple(texts)
+        frequencies = Counter(words)
+        for word, count in frequencies.items():
+            slots, counts = self._postings.get(word) or self._postings.setdefault(word, (array("i"), array("i")))
+            place = bisect_left(slots, slot)
+            slots.insert(place, slot)
+            counts.insert(place, count)
+        self._words[slot] = tuple(frequencies)
         self._lengths[slot] = len(words)
         self._total_length += len(words)
 
     def _erase(self, slot: int) -> None:
-        for postings in self._texts[slot]:
-            place = bisect_left(postings.slots, slot)
-            del postings.slots[place], postings.counts[place]
-            if not postings.slots:
-                del self._postings[postings.word]
+        for word in self._words[slot]:
+            slots, counts = self._postings[word]
+            place = bisect_left(slots, slot)
+            del slots[place], counts[place]
+            if not slots:
+                del self._postings[word]
         self._total_length -= int(self._lengths[slot])
-        self._texts[slot] = ()
+        self._words[slot] = ()

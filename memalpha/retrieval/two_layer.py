@@ -10,6 +10,7 @@ Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -111,7 +112,7 @@ class TwoLayerRetriever:
         return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]
 
     def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
-        return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._created(pair[0])))[:k]
+        return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._entries[pair[0]].created))[:k]
 
     def _weighed(self, words: Mapping[str, float], cosines: Mapping[str, float]) -> dict[str, float]:
         """Scores of what was found, by id: shares of the cosine, and of BM25 relative to the best."""
@@ -120,15 +121,11 @@ class TwoLayerRetriever:
         found = dict.fromkeys((*words, *cosines))
         return {key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best for key in found}
 
-    def _created(self, key: str) -> int:
-        return self._entries[key].created
-
     # -------------------------------------------------------------------------------------------- following the memory
     def _reset(self) -> None:
         mode = self._config.retrieval
         self._cursor = 0  # if the embedder fails below, the next search retries
-        self._entries: dict[str, Entry] = {}
-        self._last_created = -1
+        self._entries: dict[str, Entry] = {}  # in order of creation
         self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
         self._dense: DenseSide | None = None
         if mode is not RetrievalMode.LEXICAL:
@@ -137,7 +134,8 @@ class TwoLayerRetriever:
             if self._embedder is None:
                 raise InputError(f"retrieval mode {mode} without an embedder", expected="embedder=make_embedder(name)")
             self._dense = DenseSide(self._memory.schema, self._embedder)
-        self._write(self._held())
+        entries = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
+        self._write(sorted(entries, key=lambda entry: entry.created))
         self._cursor = len(self._memory.changes)
 
     def _follow(self) -> None:
@@ -154,15 +152,12 @@ class TwoLayerRetriever:
             if after is not None and after.section in self._sections and after != before:
                 written.append(after)
         written.sort(key=lambda entry: entry.created)
-        if any(entry.created <= self._last_created for entry in written if entry.id not in self._entries):
+        last = next((entry.created for entry in reversed(self._entries.values())), -1)
+        if any(entry.created <= last for entry in written if entry.id not in self._entries):
             self._reset()  # a restore brought back an older entry; indexes break ties by order of adding
             return
         self._write(written)
         self._cursor = len(changes)
-
-    def _held(self) -> list[Entry]:
-        held = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
-        return sorted(held, key=lambda entry: entry.created)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id]
@@ -174,14 +169,12 @@ class TwoLayerRetriever:
     def _write(self, entries: Sequence[Entry]) -> None:
         for start in range(0, len(entries), _BATCH):
             batch = entries[start : start + _BATCH]
-            vectors = self._dense.embed([entry.content for entry in batch]) if self._dense is not None else None
-            for i, entry in enumerate(batch):
+            if self._dense is not None:
+                self._dense.write(batch)
+            for entry in batch:
                 if self._lexical is not None:
                     self._lexical.write(entry.id, entry.content, entry.section)
-                if self._dense is not None and vectors is not None:
-                    self._dense.write(entry, vectors[i])
                 self._entries[entry.id] = entry
-                self._last_created = max(self._last_created, entry.created)
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:
         if unknown := [name for name in names if name not in self._sections]:
@@ -197,11 +190,7 @@ def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory
         from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
         router = LearnedSectionRouter.load(settings.router).rank
-
-    def make(memory: Memory) -> TwoLayerRetriever:
-        return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)
-
-    return make
+    return partial(TwoLayerRetriever, config=settings, embedder=embedder, router=router)
 
 
 def _loses(entry: Entry) -> float:

@@ -32,6 +32,21 @@ APPLICATION_ID = 0x4D454D41  # "MEMA"
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
 _RIGHTS = "check the rights of the files and of their folder"
 _RESCUE = "bring a backup back"
+# SQLite's codes and PostgreSQL's states; error, message and advice. Any other error of SQLite is damage.
+_ERRORS: tuple[tuple[tuple[int | str, ...], type[JournalError], str, str], ...] = (
+    (
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, "55P03"), JournalBusyError,
+        "is being written by another for more than {wait} s", "try again",
+    ),
+    (
+        (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, "53000", "53100", "53200", "53300", "53400"), JournalError,
+        "could not be read or written ({cause})",
+        "make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe",
+    ),
+    ((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN), JournalError, "cannot be opened for writing ({cause})", _RIGHTS),
+    ((sqlite3.SQLITE_NOTADB,), JournalDamagedError, "is no store, or its head is damaged ({cause})", "name another file"),
+    (("XX001", "XX002"), JournalDamagedError, "is damaged ({cause})", _RESCUE),
+)  # fmt: skip
 
 
 def _needed(name: str, kind: Any) -> Column[Any]:
@@ -66,11 +81,8 @@ def connect(url: str, wait: float = 30.0) -> Database:
     try:
         address = sa.make_url(url)
     except (ArgumentError, ValueError) as error:  # the message leaves the address out: it may hold the password
-        what, expected = (
-            f"a store at {url.split('://')[0]}://..., which is no address",
-            "postgresql://user:password@host:port/database",
-        )
-        raise InputError(what, expected=expected) from error
+        what = f"a store at {url.split('://')[0]}://..., which is no address"
+        raise InputError(what, expected="postgresql://user:password@host:port/database") from error
     match address.drivername:
         case "postgresql" | "postgres":
             return Postgres(address, wait)
@@ -177,21 +189,15 @@ class Database(ABC):
             self.execute("COMMIT")
 
     def _error(self, error: DBAPIError) -> JournalError:
-        cause = error.orig
-        code, state = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "sqlstate", None) or ""
-        said = str(cause).strip()
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == "55P03":
-            return JournalBusyError(f"{self.name} is being written by another for more than {self.wait} s", fix="try again")
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith("53"):
-            fix = "make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe"
-            return JournalError(f"{self.name} could not be read or written ({said})", fix=fix)
-        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            return JournalError(f"{self.name} cannot be opened for writing ({said})", fix=_RIGHTS)
-        if code == sqlite3.SQLITE_NOTADB:
-            return JournalDamagedError(f"{self.name} is no store, or its head is damaged ({said})", fix="name another file")
-        if isinstance(cause, sqlite3.Error) or state in ("XX001", "XX002"):
-            return JournalDamagedError(f"{self.name} is damaged ({said})", fix=_RESCUE)
-        return JournalError(f"{self.name} cannot be reached ({said})", fix="check server and address; the next call connects again")
+        cause, text = error.orig, str(error.orig).strip()
+        of_sqlite = isinstance(cause, sqlite3.Error)
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF if of_sqlite else getattr(cause, "sqlstate", None)
+        for codes, kind, what, fix in _ERRORS:
+            if code in codes:
+                return kind(f"{self.name} {what.format(wait=self.wait, cause=text)}", fix=fix)
+        if of_sqlite:
+            return JournalDamagedError(f"{self.name} is damaged ({text})", fix=_RESCUE)
+        return JournalError(f"{self.name} cannot be reached ({text})", fix="check server and address; the next call connects again")
 
     def rows(self, ns: str, after: int = 0) -> list[Record]:
         """Return a chain's records in order, those after number ``after``."""

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 
 from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
 from memalpha.store.memory import JournalMemory, schema_of, shape
-from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, check, fault, root
+from memalpha.store.records import Chain, Kind, Namespace, Note, Record, Registered, Stamp, check, fault, root
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Journal
@@ -48,9 +48,9 @@ class _Row(BaseModel):
 _LINES: dict[str, type[BaseModel]] = {"begin": _Begin, "record": _Row, "forgotten": _Forgotten}
 
 
-def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) -> int:
+def export_to(journal: Journal, path: str | Path, namespace: Namespace | None = None) -> int:
     """Write one namespace, or the whole store, to a new file (none is left after an error); return the number of records."""
-    lines: list[dict[str, Any]] = [_FORMAT]
+    path, lines = Path(path), list[dict[str, Any]]([_FORMAT])
     with journal.reading():
         for name in journal.begun if namespace is None else (namespace,):
             begun = journal.registered(name)
@@ -59,26 +59,25 @@ def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) 
         if namespace is None:
             lines += [{"forgotten": ns, "time": found.time, "note": found.note} for ns, found in journal.forgotten.items()]
     lines.append({"end": len(lines)})
-    made = False
     try:
         with open(path, "x", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            made = True
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:
-        if made:
-            path.unlink()
-        if isinstance(error, FileExistsError | FileNotFoundError | ValueError):
-            raise InputError(f"{path} cannot be made: {error}", expected="a new file in a folder that exists") from error
-        if isinstance(error, OSError):
-            raise JournalError(f"{path} could not be written: {error}", fix="make room, or name another place") from error
-        raise
+            try:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                path.unlink()
+                raise
+    except (FileExistsError, FileNotFoundError, ValueError) as error:
+        raise InputError(f"{path} cannot be made: {error}", expected="a new file in a folder that exists") from error
+    except OSError as error:
+        raise JournalError(f"{path} could not be written: {error}", fix="make room, or name another place") from error
     return sum("record" in line for line in lines)
 
 
-def import_from(journal: Journal, path: Path) -> int:
+def import_from(journal: Journal, path: str | Path) -> int:
     """Read an export; return the number of records. InputError names the wrong line; ForgottenError if forgotten here."""
+    path = Path(path)
     lines = read_export(path)
     chains: dict[str, tuple[_Begin, list[tuple[str, Record]]]] = {}
     with journal.writing():
@@ -101,7 +100,7 @@ def import_from(journal: Journal, path: Path) -> int:
                         what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
                         raise InputError(what, fix="forget it here first")
                     if ns not in journal.forgotten:
-                        journal.unregister(ns, {})
+                        journal.register(Kind.FORGET, ns, gone=True, note="{}")
                 case _:
                     raise InputError(f"{where} holds {list(line)[:5]}", expected="a line of an export, after that of its namespace")
         for begin, rows in chains.values():
@@ -120,7 +119,7 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
         raise ForgottenError(f"{where}: namespace {line.begin} was forgotten here at {journal.forgotten[line.begin].time}")
     if name in journal.begun or line.begin in {begun.ns for begun in journal.begun.values()}:
         raise InputError(f"{where}: the namespace {name} is there already", expected="a store without it", fix="forget it first")
-    journal.register(name, line.begin, line.shape, line.time)
+    journal.register(Kind.BEGIN, line.begin, line.time, body={**asdict(name), "schema": line.shape})
 
 
 def _add(journal: Journal, begin: _Begin, rows: list[tuple[str, Record]], path: Path) -> None:
@@ -129,7 +128,7 @@ def _add(journal: Journal, begin: _Begin, rows: list[tuple[str, Record]], path: 
     for where, record in rows:
         problem = fault(record, last, journal.key) or "goes back in time" * (record.time < time)
         try:
-            record.facts()
+            record.read(Note)
             memory.replay([record])
         except MemAlphaError as error:
             problem = problem or error.what

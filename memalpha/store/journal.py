@@ -17,7 +17,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -34,20 +34,20 @@ from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.exchange import export_to, import_from
 from memalpha.store.memory import (
+    Draft,
     JournalMemory,
-    Written,
+    Step,
     before_of,
     events,
     line_changes,
     lines_of,
-    past,
+    read,
     schema_of,
     shape,
     still_say,
     taken_back,
-    together,
 )  # fmt: skip
-from memalpha.store.records import REGISTRY, Body, Event, Head, Kind, Namespace, Origin, Receipt, Record, hash_prompt
+from memalpha.store.records import REGISTRY, Event, Head, Kind, Namespace, Origin, Receipt, Record, Registered, hash_prompt
 from memalpha.types import Change, Operation, OperationResult
 
 __all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
@@ -141,19 +141,15 @@ class Journal:
         with self.writing():
             begun = self.registered(namespace)
             head = self.database.head(begun.ns)
-            record = self.unregister(begun.ns, {"operations": head.seq, "head": head.hash, "erased": [begun.seq]})
+            note = json.dumps({"operations": head.seq, "head": head.hash, "erased": [begun.seq]})
+            record = self.register(Kind.FORGET, begun.ns, gone=True, note=note)
             self.database.erase(REGISTRY, [begun.seq])
             self.database.drop(begun.ns)
             self._forget_registry()
         return Receipt(begun.ns, log.moment_of(record.time), head.seq, scrubbed=not self.unscrubbed)
 
-    def export(self, path: str | Path, namespace: Namespace | None = None) -> int:
-        """Write a namespace, or everything, to a new JSON Lines file; return the number of records (``store.exchange``)."""
-        return export_to(self, Path(path), namespace)
-
-    def import_(self, path: str | Path) -> int:
-        """Import what ``export`` wrote, all or nothing; return the number of records (``store.exchange``)."""
-        return import_from(self, Path(path))
+    export = export_to
+    import_ = import_from
 
     # -------------------------------------------------------------------------------------------- transactions and chains
     @contextmanager
@@ -241,20 +237,13 @@ class Journal:
                 self.forgotten[record.entry] = record
                 self.begun = {name: begun for name, begun in self.begun.items() if begun.ns != record.entry}
             elif record.body is not None:
-                found = record.registered()
-                self.begun[found.namespace] = Begun(record.entry, found.shape, record.seq, record.time)
+                names = record.read(Registered)
+                self.begun[names.namespace] = Begun(record.entry, names.shape, record.seq, record.time)
             self._registry_head, self._registry_time = record.head, record.time
 
-    def register(self, name: Namespace, ns: str, shape: Any, time: str = "") -> None:
-        """Begin a namespace, now or at an earlier time; inside ``writing``."""
-        body = log.to_body({**asdict(name), "schema": shape})
-        self._append_registry(Kind.BEGIN, time or self.now(self._registry_time), ns, body=body)
-
-    def unregister(self, ns: str, note: dict[str, Any]) -> Record:
-        """Add the receipt of a forgotten namespace to the registry; inside ``writing``."""
-        return self._append_registry(Kind.FORGET, self.now(self._registry_time), ns, gone=True, note=json.dumps(note))
-
-    def _append_registry(self, kind: Kind, time: str, ns: str, **more: Any) -> Record:
+    def register(self, kind: Kind, ns: str, time: str = "", **more: Any) -> Record:
+        """Add a namespace's beginning or receipt to the registry, of now or an earlier time; inside ``writing``."""
+        time = time or self.now(self._registry_time)
         record = log.seal(self._registry_head, self.key, ns=REGISTRY, kind=kind, time=time, entry=ns, **more)
         self.database.append([record])
         self._follow_registry()
@@ -282,13 +271,14 @@ class Journal:
         there, registry = self.database.chains(), self.database.rows(REGISTRY)
         problems = log.check(registry, log.root(REGISTRY), heads.get(REGISTRY, log.root(REGISTRY)), self.key)
         registry = [record for record in registry if not log.fault(record, Head(record.seq - 1, record.previous), self.key)]
-        begun, gone = ({record.entry for record in registry if record.kind == kind} for kind in (Kind.BEGIN, Kind.FORGET))
+        begun = {record.entry for record in registry if record.kind == Kind.BEGIN}
+        gone = {record.entry for record in registry if record.kind == Kind.FORGET}
         faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
         faults += [f"registry: {line}" for line in problems]
         faults += [f"namespace {ns} is in the registry and its records are missing" for ns in sorted(begun - gone - heads.keys())]
         faults += [f"chain {ns} is in no registry" for ns in sorted(heads.keys() - begun - {REGISTRY})]
         faults += [f"namespace {ns} was forgotten and has records" for ns in sorted(gone & there)]
-        shapes = {record.entry: record.registered().shape for record in registry if record.body}
+        shapes = {record.entry: record.read(Registered).shape for record in registry if record.body}
         for ns in sorted(heads.keys() - {REGISTRY}):
             try:
                 chains[ns] = self.database.rows(ns)
@@ -324,23 +314,17 @@ class DurableMemory:
     def writing(self, origin: Origin) -> Iterator[JournalMemory]:
         """Give the memory to write to; all operations inside are logged together or not at all. Other writers wait meanwhile."""
         with self._changing():
-            draft: list[Written] = []
+            draft: list[Draft] = []
             self._memory.draft = draft
             yield self._memory
             self._memory.draft = None
-            if not draft:
-                return
-            time = self._journal.now(self._time)
-            if not self._ns:
+            if draft and not self._ns:
                 self._ns = secrets.token_hex(16)
-                self._journal.register(self.namespace, self._ns, shape(self.schema))
+                body = {**asdict(self.namespace), "schema": shape(self.schema)}
+                self._journal.register(Kind.BEGIN, self._ns, body=body)
                 self._head = log.root(self._ns)
-            by, records = self._by(origin), list[Record]()
-            for operation, chunk, said, change, call in draft:
-                told = {name: value for name, value in asdict(operation).items() if value is not None}
-                body = {"origin": by, "operation": told, "chunk": chunk, "said": said, "call": call}
-                records.append(self._seal(records[-1].head if records else self._head, Kind.APPLY, time, change, body))
-            self._append(records)
+            if draft:
+                self._log(Kind.APPLY, origin, draft)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -384,38 +368,53 @@ class DurableMemory:
         self._memory.replay(records)
         self._head, self._time = head, records[-1].time
 
-    def _by(self, origin: Origin) -> list[str]:
-        database = self._journal.database
+    def _log(self, kind: Kind, origin: Origin, drafts: Sequence[Draft]) -> list[Step]:
+        """Write changes to the log, and those of an undo to the memory; InputError for what could not be read again."""
+        database, steps = self._journal.database, list[Step]()
         secret = database.secret(self._ns) or database.new_secret(self._ns)
-        return [origin.agent, _keyed(origin.source, secret), _keyed(origin.prompt_hash, secret)]
-
-    def _seal(self, head: Head, kind: Kind, time: str, change: Change, body: dict[str, Any]) -> Record:
-        entry = change.after or change.before
-        assert entry is not None
-        text = log.to_body({**body, "after": asdict(change.after) if change.after else None})
-        gone = change.after is None
-        record = log.seal(head, self._journal.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=text)
-        try:
-            record.data()
-        except JournalDamagedError as error:  # nothing is written that could not be read
-            raise InputError(f"this cannot be stored: {error.what}", expected="Unicode text, chunks from 0 to 2**63 - 1") from error
-        return record
-
-    def _append(self, records: Sequence[Record]) -> None:
-        self._journal.database.append(records)
-        self._head, self._time = records[-1].head, records[-1].time
+        by = [origin.agent, _keyed(origin.source, secret), _keyed(origin.prompt_hash, secret)]
+        self._time = self._journal.now(self._time)
+        for change, rest in drafts:
+            entry = change.after or change.before
+            assert entry is not None
+            body = {"origin": by, **rest, "after": asdict(change.after) if change.after else None}
+            gone = change.after is None
+            names: dict[str, Any] = {"ns": self._ns, "kind": kind, "time": self._time, "entry": entry.id, "gone": gone}
+            record = log.seal(self._head, self._journal.key, **names, body=body)
+            try:
+                steps += read([record])
+            except JournalDamagedError as error:
+                expected = "Unicode text, chunks from 0 to 2**63 - 1"
+                raise InputError(f"this cannot be stored: {error.what}", expected=expected) from error
+            self._head = record.head
+        records = [record for record, _ in steps]
+        database.append(records)
+        if kind is Kind.UNDO:
+            self._memory.replay(records)
+        return steps
 
     def history(self, entry_id: str) -> list[Event]:
         """Return all events of an entry, in order; empty for an unknown id."""
-        return [event for event in events(self._records()) if event.entry == entry_id]
+        return [event for event in self.operations() if event.entry == entry_id]
 
     def operations(self) -> list[Event]:
         """Return all events of the namespace, in order."""
-        return list(events(self._records()))
+        return events(read(self._records()))
 
     def as_of(self, at: int | datetime) -> Memory:
         """Return the memory after an operation (its number), or at a time; InputError for a wrong number or a time without zone."""
-        return past(self._records(), at, self.schema, self._count)
+        records = self._records()
+        if isinstance(at, datetime):
+            moment = log.stamp(at)
+            records = [record for record in records if record.time <= moment]
+        elif not 0 <= at <= len(records):
+            expected = f"a number from 0 to {len(records)}, the last operation of this namespace"
+            raise InputError(f"operation {at}", expected=expected)
+        else:
+            records = records[:at]
+        memory = JournalMemory(self.schema, self._count)
+        memory.replay(records)
+        return memory.copy()
 
     def keyed(self, text: str) -> str:
         """Return a text with each SHA-256 digest keyed as in this namespace's log (``Origin``) since the last ``forget``."""
@@ -439,28 +438,28 @@ class DurableMemory:
         InputError if it cannot be undone; ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
-            records = self._chain()
-            numbers = together(records, seq)
-            if len(numbers) > 1 and (taken := taken_back(records, seq)):
-                return taken
-            first, by = self._head.seq + 1, self._by(origin)
-            call, changes = first if len(numbers) > 1 else None, dict[int, Change]()
+            steps = read(self._chain())
+            if seq not in range(1, len(steps) + 1):
+                expected = f"the number of an operation, up to {len(steps)}"
+                raise InputError(f"operation {seq!r} cannot be undone", expected=expected)
+            call = steps[seq - 1][1].call
+            numbers = [record.seq for record, body in reversed(steps) if call and body.call == call] or [seq]
+            done = taken_back(steps, seq) if len(numbers) > 1 else None
+            if done:
+                return done
+            first, changes = len(steps) + 1, dict[int, Change]()
             for number in numbers:
-                entry_id, before = before_of(records, number)
+                entry_id = steps[number - 1][0].entry
+                before = before_of(events(steps), number)
                 for other in self._memory if before else ():
                     if other.id != entry_id and _SAID(other) == _SAID(before):
                         raise JournalConflictError(f"entry {other.id} says by now what entry {entry_id} said")
                 changes[number] = Change(self._memory.get(entry_id), before)
-                records.append(self._take_back(number, changes[number], {"origin": by, "call": call}))
-            for number, change in line_changes(list(events(records)), first):
-                self._take_back(number, change, {"origin": by})
+                rest = {"call": first if len(numbers) > 1 else None, "of": number}
+                steps += self._log(Kind.UNDO, origin, [(changes[number], rest)])
+            for number, change in line_changes(events(steps), first):
+                self._log(Kind.UNDO, origin, [(change, {"of": number})])
             return changes[seq]
-
-    def _take_back(self, number: int, change: Change, body: dict[str, Any]) -> Record:
-        record = self._seal(self._head, Kind.UNDO, self._journal.now(self._time), change, {**body, "of": number})
-        self._append([record])
-        self._memory.replay([record])
-        return record
 
     def forget(self, entry_id: str, also: Sequence[str] = ()) -> Receipt:
         """Erase an entry, and ``also`` others and lines, for good from log, memory and files; InputError if nothing of one is left.
@@ -469,15 +468,16 @@ class DurableMemory:
         entries. What else holds words of it stays: the receipt lists it. Not covered: exports and copies.
         """
         with self._changing():
-            records, database = self._chain(), self._journal.database
-            bodies = [(record, record.data()) for record in records if record.body]
+            steps, database = read(self._chain()), self._journal.database
+            bodies = [(record, body) for record, body in steps if record.body]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(record.entry for record, _ in bodies))
             if missing:
                 what = f"nothing of an entry {', '.join(map(repr, missing))} is left in {self.namespace}"
                 raise InputError(what, expected="the id of an entry or line")
             contents = _texts(bodies, ids)
-            told = lines_of(list(events(records)), lambda event: event.entry in ids)
+            history = events(steps)
+            told = lines_of(history, [event for event in history if event.entry in ids])
             ids = ids.union(*told.values())
             texts = _texts(bodies, ids)
             live = {entry.id for entry in self._memory if entry.id not in ids and entry.content in texts}
@@ -487,17 +487,18 @@ class DurableMemory:
             note, time = json.dumps({"erased": erased}), self._journal.now(self._time)
             key = self._journal.key
             receipt = log.seal(self._head, key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note)
-            self._append([receipt])
+            database.append([receipt])
             database.erase(self._ns, erased)
             database.new_secret(self._ns)
-            last = {record.entry: record.seq for record in records}
+            self._head, self._time = receipt.head, receipt.time
+            last = {record.entry: record.seq for record, _ in steps}
             gone = set(erased)
             self._memory = self._memory.without({entry for entry, seq in last.items() if seq in gone})
         said_by = still_say(contents, filter(None, left.values()))
         return Receipt(entry_id, log.moment_of(time), len(erased), said_by, not self._journal.unscrubbed)
 
 
-def _texts(bodies: Iterable[tuple[Record, Body]], ids: set[str]) -> set[str]:
+def _texts(bodies: Sequence[Step], ids: set[str]) -> set[str]:
     return {text for record, body in bodies if record.entry in ids for text in body.texts}
 
 

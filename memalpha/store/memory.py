@@ -7,35 +7,26 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError
+from memalpha.errors import ForgottenError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory, Snapshot, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
 from memalpha.retrieval.current import line_of
 from memalpha.retrieval.lexical import tokenize
-from memalpha.store.records import Event, Kind, Origin, Record, moment_of, stamp
+from memalpha.store.records import Body, Event, Kind, Origin, Record, moment_of
 from memalpha.types import Change, Entry, Operation, OperationResult
 
-_PLACE = attrgetter("section", "created")
-_CREATED = attrgetter("created")
 _FEW = 50  # texts; a word in more, and in more than half of all, such as the user's name, tells nothing
 
 
-class Written(NamedTuple):
-    """An operation that is applied but not yet logged."""
-
-    operation: Operation
-    chunk: int | None
-    time: str | None
-    change: Change
-    call: int | None = None  # as in ``Body``
+Draft = tuple[Change, dict[str, Any]]  # a change that is not logged yet, and the rest of its ``Body``
+Step = tuple[Record, Body]  # a record and its body, read once
 
 
 class JournalMemory(Memory):
@@ -44,7 +35,7 @@ class JournalMemory(Memory):
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         super().__init__(schema, count_tokens)
         self.seq = 0
-        self.draft: list[Written] | None = None  # what was applied since ``writing`` began; None outside of it
+        self.draft: list[Draft] | None = None  # what was applied since ``writing`` began; None outside of it
 
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
         """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside such a block."""
@@ -54,7 +45,8 @@ class JournalMemory(Memory):
         result = super().apply(operation, chunk=chunk, time=time)
         if result.logged:
             self.seq += 1
-            self.draft.append(Written(operation, chunk, time, self.changes[-1]))
+            fields = {name: value for name, value in asdict(operation).items() if value is not None}
+            self.draft.append((self.changes[-1], {"operation": fields, "chunk": chunk, "said": time, "call": None}))
         return result
 
     def apply_all(
@@ -63,23 +55,29 @@ class JournalMemory(Memory):
         """Apply the operations of one call (``Memory.apply_all``); the log keeps that they belong together."""
         first, results = self.seq + 1, super().apply_all(operations, chunk=chunk, time=time)
         if self.draft and self.seq > first:
-            made = first - self.seq - 1
-            self.draft[made:] = [written._replace(call=first) for written in self.draft[made:]]
+            for _, body in self.draft[first - self.seq - 1 :]:
+                body["call"] = first
         return results
 
     def replay(self, records: Sequence[Record]) -> None:
         """Apply records in order, following those applied before; JournalDamagedError if a record does not fit."""
         for record in records:
             self._take(record)
-            self.seq = record.seq
         self._clock = self.seq + 1
 
     def _take(self, record: Record) -> None:
-        self._clock = record.seq
-        before, after = self.get(record.entry), self._after(record)
+        body, before = record.read(Body), self.get(record.entry)
+        after = body.after
+        if after is not None and (after.section not in self.schema or after.id != record.entry):
+            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
+        if after is not None and before is not None and (after.section, after.created) != (before.section, before.created):
+            raise JournalDamagedError(f"operation {record.seq} moved the entry {after.id}")
+        if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (body.of or 0) >= record.seq:
+            raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
+        self.seq = self._clock = record.seq
         if after is not None and (record.kind == Kind.UNDO or (before is None and after.created < record.seq)):
             entries = [entry for entry in self._entries.values() if entry.id != record.entry]
-            insort(entries, after, key=_CREATED)  # the earlier state returns at its earlier position
+            insort(entries, after, key=attrgetter("created"))  # the earlier state returns at its earlier position
             self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
         elif before != after:
             if after is not None:
@@ -87,17 +85,6 @@ class JournalMemory(Memory):
             self._commit(Change(before, after))
         if record.entry.isdecimal():
             self._next_id = max(self._next_id, int(record.entry) + 1)
-
-    def _after(self, record: Record) -> Entry | None:
-        data, before = record.data(), self.get(record.entry)
-        after = data.after
-        if after is not None and (after.section not in self.schema or after.id != record.entry):
-            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
-        if after is not None and before is not None and _PLACE(after) != _PLACE(before):
-            raise JournalDamagedError(f"operation {record.seq} moved the entry {after.id}")
-        if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (data.of or 0) >= record.seq:
-            raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
-        return after
 
     def without(self, ids: Collection[str]) -> JournalMemory:
         """Return a new memory that knows nothing of these entries, as after their receipt."""
@@ -124,72 +111,51 @@ def schema_of(shape: Any) -> MemorySchema:
         raise JournalDamagedError(f"{str(shape)[:200]!r} is recorded as a schema") from error
 
 
-def events(records: Sequence[Record]) -> Iterator[Event]:
-    """Turn checked records into events, in order."""
+def read(records: Iterable[Record]) -> list[Step]:
+    """Read the bodies of checked records."""
+    return [(record, record.read(Body)) for record in records]
+
+
+def events(steps: Iterable[Step]) -> list[Event]:
+    """Return the events of a chain, in order."""
     states: dict[str, Entry | None] = {}
-    for record in records:
-        data = record.data()
-        before = None if record.kind == Kind.FORGET else states.get(record.entry)
-        origin = Origin(*data.origin) if data.origin else None
-        forgotten = record.erased or record.kind == Kind.FORGET
-        kind, time = Kind(record.kind), moment_of(record.time)
-        change = before, data.after
-        yield Event(record.seq, record.entry, kind, time, origin, data.operation, *change, forgotten, data.of, data.chunk)
-        states[record.entry] = data.after
+    history = list[Event]()
+    for record, body in steps:
+        receipt = record.kind == Kind.FORGET
+        before = None if receipt else states.get(record.entry)
+        origin = Origin(*body.origin) if body.origin else None
+        what = Kind(record.kind), moment_of(record.time), origin, body.operation, before, body.after
+        history.append(Event(record.seq, record.entry, *what, record.erased or receipt, body.of, body.chunk))
+        states[record.entry] = body.after
+    return history
 
 
-def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:
-    """Return an independent memory after an operation or at a time."""
-    last = records[-1].seq if records else 0
-    if isinstance(at, int) and not 0 <= at <= last:
-        raise InputError(f"operation {at}", expected=f"a number from 0 to {last}, the last operation of this namespace")
-    moment = stamp(at) if isinstance(at, datetime) else ""
-    count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
-    memory = JournalMemory(schema, count_tokens)
-    memory.replay(records[:count])
-    return memory.copy()
-
-
-def together(records: Sequence[Record], seq: int) -> list[int]:
-    """Return the numbers of all operations of the call that this one belongs to, the last first; of any other, its own."""
-    call = next((record.data().call for record in records if record.seq == seq), None)
-    return [record.seq for record in reversed(records) if call and record.data().call == call] or [seq]
-
-
-def taken_back(records: Sequence[Record], seq: int) -> Change | None:
+def taken_back(steps: Sequence[Step], seq: int) -> Change | None:
     """Return what the undo of its whole call did to an operation's entry; None if it was not undone, or the entry changed since."""
-    target = next(record for record in records if record.seq == seq)
-    undone = next((record.data() for record in reversed(records) if record.data().of == seq), None)
-    last = next(record.data() for record in reversed(records) if record.entry == target.entry)
-    return Change(target.data().after, undone.after) if undone and undone.call and last.call == undone.call else None
+    target, body = steps[seq - 1]
+    undo = next((each for _, each in reversed(steps) if each.of == seq), None)
+    last = next(each for record, each in reversed(steps) if record.entry == target.entry)
+    return Change(body.after, undo.after) if undo and undo.call and last.call == undo.call else None
 
 
-def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
-    """Return the id of the entry that an operation wrote, and that entry before it; raises as ``DurableMemory.undo``."""
-    target = next((record for record in records if record.seq == seq), None)
-    if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
-        last = records[-1].seq if records else 0
-        raise InputError(f"operation {seq!r} cannot be undone", expected=f"the number of an operation, up to {last}")
-    about = [record for record in records if record.entry == target.entry]
-    later = [record for record in about if record.seq > seq]
-    if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):
+def before_of(history: Sequence[Event], seq: int) -> Entry | None:
+    """Return the entry that an operation wrote as it was before; raises as ``DurableMemory.undo``."""
+    target = history[seq - 1]
+    earlier = [event for event in history[: seq - 1] if event.entry == target.entry]
+    later = [event for event in history[seq:] if event.entry == target.entry]
+    if target.forgotten or any(event.kind == Kind.FORGET for event in later):
         raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
-    if later and later[-1].data().after != target.data().after:
-        since = later[-1].seq
-        raise JournalConflictError(
-            f"entry {target.entry} was written by operation {since} after operation {seq}", fix=f"undo {since} first"
-        )
-    earlier = [record for record in about if record.seq < seq]
-    if not earlier or earlier[-1].kind == Kind.FORGET:
-        return target.entry, None
-    if earlier[-1].erased:
+    if later and later[-1].after != target.after:
+        what = f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}"
+        raise JournalConflictError(what, fix=f"undo {later[-1].seq} first")
+    if earlier and earlier[-1].forgotten and earlier[-1].kind != Kind.FORGET:
         raise ForgottenError(f"what was before operation {seq} was forgotten: forgetting wins over undo")
-    return target.entry, earlier[-1].data().after
+    return target.before
 
 
 # ------------------------------------------------------------------------------------------------ lines of the archive
-def lines_of(history: Sequence[Event], where: Callable[[Event], bool]) -> dict[int, set[str]]:
-    """Return the ids of the lines, of now or of the past, that say what some operations changed, by the operation's number.
+def lines_of(history: Sequence[Event], operations: Iterable[Event]) -> dict[int, set[str]]:
+    """Return the ids of the lines, of now or of the past, that say what some of the operations changed, by the operation's number.
 
     These are a line of the chunk that the operation followed from, and one of the chunk that the entry was from before.
     """
@@ -197,9 +163,9 @@ def lines_of(history: Sequence[Event], where: Callable[[Event], bool]) -> dict[i
     for line in {event.entry: event.after for event in history if event.after and event.after.section == ARCHIVE.name}.values():
         lines[line.source_chunk].append(line)
     told = dict[int, set[str]]()
-    for event in history:
+    for event in operations:
         entry = event.after or event.before
-        if event.operation and entry and entry.section != ARCHIVE.name and where(event):
+        if event.operation and entry and entry.section != ARCHIVE.name:
             entries = [replace(entry, source_chunk=event.chunk), event.before or entry]
             saying = [line_of(each, lines[each.source_chunk]) for each in entries]
             told[event.seq] = {line.id for line in saying if line}
@@ -217,7 +183,7 @@ def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change
     written = [event for event in history if event.operation and event.operation.section == ARCHIVE.name]
     touched = {event.entry for event in written if event.chunk is not None and event.chunk == target.chunk}
     chunks = {event.chunk for event in written if event.entry in touched}
-    told = lines_of(history, lambda event: event.chunk in chunks)
+    told = lines_of(history, [event for event in history if event.chunk in chunks])
     then, now = _undone(history[: first - 1]), _undone(history)
 
     def stands(event: Event, undone: set[int]) -> bool:
@@ -228,7 +194,8 @@ def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change
     changes = []
     for line in sorted(touched):
         steps = [event for event in written if event.entry == line]
-        was, wanted = (all(stands(event, undone) == bool(event.after) for event in steps) for undone in (then, now))
+        was = all(stands(event, then) == bool(event.after) for event in steps)
+        wanted = all(stands(event, now) == bool(event.after) for event in steps)
         last = next(event for event in reversed(history) if event.entry == line)
         if was != wanted and was == bool(last.after):
             changes.append((last.seq, Change(last.after, last.before if wanted else None)))

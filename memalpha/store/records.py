@@ -182,19 +182,9 @@ class Record(NamedTuple):
         """Return the bytes that are hashed: all fields before ``hash``."""
         return json.dumps(self[:9]).encode("ascii")
 
-    def data(self) -> Body:
-        """Return its body, empty if it has none; JournalDamagedError if unreadable."""
-        return self._parsed(Body, self.body)
-
-    def registered(self) -> Registered:
-        """Return the body of a registry record; JournalDamagedError if unreadable."""
-        return self._parsed(Registered, self.body)
-
-    def facts(self) -> Note:
-        """Return its note, empty if it has none; JournalDamagedError if unreadable."""
-        return self._parsed(Note, self.note)
-
-    def _parsed(self, model: type[_Model], text: str | None) -> _Model:
+    def read(self, model: type[_Model]) -> _Model:
+        """Return its note as a ``Note``, or its body as another model; both may be empty. JournalDamagedError if unreadable."""
+        text = self.note if model is Note else self.body
         try:
             return model.model_validate_json(text or "{}")
         except ValidationError as error:
@@ -244,11 +234,6 @@ def hash_prompt(ids: Sequence[int]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode("ascii")).hexdigest()
 
 
-def to_body(data: Mapping[str, Any]) -> str:
-    """Return data as the JSON text that is stored and hashed."""
-    return json.dumps(data, separators=(",", ":"))
-
-
 def root(ns: str) -> Head:
     """Return the head before the first record."""
     return Head(0, hashlib.sha256(f"memalpha journal {ns}".encode()).hexdigest())
@@ -266,12 +251,13 @@ def digest(header: bytes, key: bytes | None) -> str:
 
 def seal(
     head: Head, key: bytes | None, *, ns: str, kind: Kind, time: str, entry: str = "", gone: bool = False, note: str = "",
-    body: str | None = None,
+    body: Mapping[str, Any] | None = None,
 ) -> Record:  # fmt: skip
-    """Return the record that follows ``head``, with a new salt."""
+    """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as JSON."""
+    text = None if body is None else json.dumps(body, separators=(",", ":"))
     salt = None if body is None else secrets.token_hex(32)
-    commitment = "" if body is None or salt is None else commit(body, salt)
-    draft = Record(ns, head.seq + 1, kind.value, entry, int(gone), time, note, commitment, head.hash, "", salt, body)
+    commitment = "" if text is None or salt is None else commit(text, salt)
+    draft = Record(ns, head.seq + 1, kind.value, entry, int(gone), time, note, commitment, head.hash, "", salt, text)
     return draft._replace(hash=digest(draft.header(), key))
 
 
@@ -301,7 +287,7 @@ def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None
         last = record.head
         if record.kind == Kind.FORGET:
             try:
-                covered.update(record.facts().erased)
+                covered.update(record.read(Note).erased)
             except JournalDamagedError as error:
                 found.append(str(error))
     if last != head:

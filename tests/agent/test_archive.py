@@ -68,7 +68,7 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
         below = {text: score - 0.07 * (found[text][1] == "_archive") for text, score in known.items()}
         assert {text: score for text, (score, _) in found.items()} == pytest.approx(below) != {}
     assert not any("live in" in passage for passage in find_passages(memory, retriever, "Oslo", 9).passages)
-    assert retriever.search("Rome", 9) == step.new_retriever(memory).search("Rome", 9)
+    assert retriever.search("Oslo tea", 9) == step.new_retriever(memory).search("Oslo tea", 9) != []
     assert {hit.entry.section for hit in retriever.search("Rome", 5, ["facts"])} == {"facts"}
     assert {hit.entry.section for hit in retriever.search("Rome", 5)} == {"facts", "_archive"}
 
