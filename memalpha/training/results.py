@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import stdev
 from typing import Any
 
 from memalpha.agent.rollout import Rollout, StepRecord
@@ -95,10 +96,7 @@ def paired_difference(before: Sequence[InstanceResult], after: Sequence[Instance
 
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of a mean: unbiased standard deviation over the root of n; NaN for fewer than two values."""
-    if len(values) < 2:
-        return math.nan
-    mean = _mean(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
@@ -151,9 +149,13 @@ def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, 
 
 
 def _result(result: OperationResult) -> dict[str, Any]:
-    operation = asdict(result.operation) if result.operation else None
-    code, message = result.code.value, result.message
-    return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
+    return {
+        "ok": result.ok,
+        "code": result.code.value,
+        "message": result.message,
+        "entry": result.entry_id,
+        "operation": asdict(result.operation) if result.operation else None,
+    }
 
 
 def _change(change: Change) -> dict[str, Any]:
