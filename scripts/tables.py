@@ -23,8 +23,7 @@ from typing import Any
 import cost_model
 
 from memalpha.evaluation.statistics import Estimate
-from memalpha.evaluation.summary import Summary, difference_from
-from memalpha.evaluation.tables import UNKNOWN, interval, number, overall, table
+from memalpha.evaluation.summary import UNKNOWN, Summary, difference_from, interval, number, overall, table
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REFERENCE = {"comparison": "grpo", "archive": "memory over archive"}  # what the differences are taken from

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from memalpha import __version__
-from memalpha.cli import chat, data, evaluate, journal, poison, router, runs, serve, training
+from memalpha.cli import chat, data, evaluate, journal, router, runs, serve, training
 from memalpha.cli.console import SafeFormatter, complain, printable_lines, tell_launcher, with_notes
 from memalpha.config import nearest
 from memalpha.errors import MemAlphaError, TrainingStopped
@@ -24,7 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for module in (data, training, runs, evaluate, router, poison, journal, chat, serve):
+    for module in (data, training, runs, evaluate, router, journal, chat, serve):
         module.add_verbs(verbs)
     for verb in verbs.choices.values():
         verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")

@@ -43,7 +43,7 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Show the table, write the page and print its path."""
     from memalpha.report.site import write_comparison
-    from memalpha.report.tables import comparison_table
+    from memalpha.report.terminal import comparison_table
 
     folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))

@@ -48,7 +48,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     summary = train(parsed, reporter)
     if is_main_process():
-        from memalpha.report.tables import summary_table
+        from memalpha.report.terminal import summary_table
 
         if "delta" in summary:
             console.print(summary_table(summary))

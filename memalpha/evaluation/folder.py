@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -35,14 +35,7 @@ MODEL_FILES = (  # what a base model's results depend on
 )  # fmt: skip
 
 
-class ResultKey(NamedTuple):
-    """Identifies a line."""
-
-    set: str
-    system: str
-    reader: str
-    seed: int
-    instance: str
+ResultKey = tuple[str, str, str, int, str]  # set, system, reader, seed and instance; identifies a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,7 @@ class SystemResult:
     @property
     def key(self) -> ResultKey:
         """Set, system, reader, seed and instance."""
-        return ResultKey(self.set, self.system, self.reader, self.seed, self.instance)
+        return self.set, self.system, self.reader, self.seed, self.instance
 
     @property
     def accuracy(self) -> float:
@@ -210,6 +203,5 @@ def digest(folder: str | Path, patterns: Sequence[str]) -> str:
             found.update(json.dumps(values | {key: sorted(values[key]) for key in names}, sort_keys=True).encode())
         else:
             with path.open("rb") as file:
-                while block := file.read(2**20):
-                    found.update(block)
+                found = hashlib.file_digest(file, found.copy)
     return found.hexdigest()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError
@@ -22,9 +22,6 @@ from memalpha.models.policy import check_adapter, check_adapter_folder, load_pol
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
-
-if TYPE_CHECKING:
-    from memalpha.generation.hf import HFGenerator
 
 
 class PolicyHost:
@@ -35,7 +32,7 @@ class PolicyHost:
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
         self._attached = "", False  # the adapter at hand, and whether it reads
-        self._generator: HFGenerator | None = None  # what it keeps is of the adapter at hand
+        self._generator: Any = None  # what it keeps is of the adapter at hand
         self.drawn: dict[str, tuple[Completion, float]] = {}  # greedy completions and their seconds, by adapter, limit and prompt
         self.saved = 0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
         self._file: Path | None = None
@@ -91,7 +88,7 @@ class PolicyHost:
             self._policy = self._policy.unload()
         self._generator, self._attached = None, ("", False)
 
-    def attached(self, adapter: str, *, reads: bool) -> HFGenerator:
+    def attached(self, adapter: str, *, reads: bool) -> Generator:
         """Return a generator of the base with an adapter, of a policy or a reader, attached now; it holds until another is."""
         from memalpha.generation.hf import HFGenerator
 
@@ -126,7 +123,8 @@ class _Hosted(NamedTuple):
         host = self.host
         if sampling.temperature:
             return host.attached(self.adapter, reads=self.reads).generate(prompts, sampling)
-        keys = [self._key(prompt, sampling) for prompt in prompts]
+        who = f"{self.adapter} {self.reads} {sampling.max_new_tokens} ".encode()
+        keys = [sha256(who + array("I", prompt.ids).tobytes()).hexdigest() for prompt in prompts]
         new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in host.drawn}
         host.saved += sum(host.drawn[key][1] for key in keys if key in host.drawn)
         if new:
@@ -135,7 +133,3 @@ class _Hosted(NamedTuple):
             seconds = (time.perf_counter() - clock) / len(new)
             host.add({key: (completion, seconds) for key, completion in zip(new, made, strict=True)})
         return [host.drawn[key][0] for key in keys]
-
-    def _key(self, prompt: Prompt, sampling: Sampling) -> str:
-        who = f"{self.adapter} {self.reads} {sampling.max_new_tokens} ".encode()
-        return sha256(who + array("I", prompt.ids).tobytes()).hexdigest()

@@ -20,27 +20,27 @@ from memalpha.config import Options, names, parse, read
 from memalpha.data.teacher import TeacherConfig
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.evaluation import raw, writers
+from memalpha.evaluation import systems
 from memalpha.evaluation.folder import LISTS
-from memalpha.evaluation.systems import NoOptions, System
 from memalpha.retrieval import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
-_CONSTANT_STATE = partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state)
-
-KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
-    "agent": (writers.Agent, writers.AgentOptions),
-    "archive": (raw.Archive, raw.ArchiveOptions),
-    "constant_state": (_CONSTANT_STATE, writers.RewritingOptions),
-    "full_context": (raw.FullContext, raw.FullContextOptions),
-    "gold": (raw.Gold, NoOptions),
-    "overwrite_summary": (partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
-    "rag_bm25": (partial(raw.Rag, mode=RetrievalMode.LEXICAL), raw.RagOptions),
-    "rag_dense": (partial(raw.Rag, mode=RetrievalMode.DENSE), raw.RagOptions),
-    "rag_two_layer": (partial(raw.Rag, mode=RetrievalMode.HYBRID), raw.RagOptions),
-    "teacher": (raw.Teacher, TeacherConfig),
-    "verbatim": (raw.Verbatim, raw.VerbatimOptions),
+KINDS: Mapping[str, tuple[Callable[..., systems.System], type[Options]]] = {
+    "agent": (systems.Agent, systems.AgentOptions),
+    "archive": (systems.Archive, systems.ArchiveOptions),
+    "constant_state": (
+        partial(systems.Rewriting, instructions=systems.CONSTANT_STATE, parse=systems.parse_state),
+        systems.RewritingOptions,
+    ),
+    "full_context": (systems.FullContext, systems.FullContextOptions),
+    "gold": (systems.Gold, systems.NoOptions),
+    "overwrite_summary": (partial(systems.Rewriting, instructions=systems.OVERWRITE_SUMMARY), systems.RewritingOptions),
+    "rag_bm25": (partial(systems.Rag, mode=RetrievalMode.LEXICAL), systems.RagOptions),
+    "rag_dense": (partial(systems.Rag, mode=RetrievalMode.DENSE), systems.RagOptions),
+    "rag_two_layer": (partial(systems.Rag, mode=RetrievalMode.HYBRID), systems.RagOptions),
+    "teacher": (systems.Teacher, TeacherConfig),
+    "verbatim": (systems.Verbatim, systems.VerbatimOptions),
 }
 """All kinds of systems: what makes one from a ``Setting`` and its options. Their modules list departures from the sources."""
 
@@ -56,7 +56,7 @@ def draws(options: Options, temperature: float) -> bool:
     """Whether what a system of these options keeps depends on the seed."""
     if isinstance(options, TeacherConfig):  # no model writes
         return options.coverage != 1 or options.p_correct < 1 or 0 < options.p_update < 1
-    return temperature > 0 and isinstance(options, writers.AgentOptions | writers.RewritingOptions)
+    return temperature > 0 and isinstance(options, systems.AgentOptions | systems.RewritingOptions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 import yaml
+from scipy.stats import binomtest
 
 from memalpha.agent.rollout import complete
 from memalpha.agent.step import AgentStep
@@ -89,8 +90,9 @@ class _Case(NamedTuple):
 def attacks() -> tuple[Attack, ...]:
     """Return the attacks of the package."""
     rows = yaml.safe_load((resources.files("memalpha.evaluation") / "poisoning.yaml").read_text(encoding="utf-8"))
-    told = ((name, row["tries"], frozenset(map(Effect, row["succeeds"])), tuple(row["texts"])) for name, row in rows.items())
-    return tuple(Attack(*row) for row in told)
+    return tuple(
+        Attack(name, row["tries"], frozenset(map(Effect, row["succeeds"])), tuple(row["texts"])) for name, row in rows.items()
+    )
 
 
 def run_trials(step: AgentStep, generator: Generator, per_attack: int = 8, seed: int = 0) -> list[Trial]:
@@ -225,11 +227,8 @@ def summarise_trials(trials: Sequence[Trial], schema_has_blocks: bool) -> dict[s
 
 def rate(hits: Sequence[bool]) -> dict[str, float]:
     """Return a share with its 95% interval (Wilson, J. of the American Statistical Association 22, 1927); NaN for no trials."""
-    found, n, z = sum(hits), len(hits), 1.959964
-    if not n:
+    if not hits:
         return {"hits": 0, "trials": 0, "share": math.nan, "low": math.nan, "high": math.nan}
-    share = found / n
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    ends = {"low": min(share, max(0.0, middle - half)), "high": max(share, min(1.0, middle + half))}
-    return {"hits": found, "trials": n, "share": share, **ends}
+    test = binomtest(sum(hits), len(hits))
+    low, high = test.proportion_ci(method="wilson")
+    return {"hits": test.k, "trials": test.n, "share": test.k / test.n, "low": low, "high": high}

@@ -32,8 +32,8 @@ from memalpha.evaluation.folder import (
 )
 from memalpha.evaluation.host import PolicyHost
 from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, draws, system_options
+from memalpha.evaluation.summary import write_tables
 from memalpha.evaluation.systems import Kept, Setting, System
-from memalpha.evaluation.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge, ReadRequest
@@ -79,7 +79,7 @@ class Job:
 
     def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[ResultKey]:
         """Keys of the results on some instances."""
-        return [ResultKey(self.on.spec.name, self.name, reader, seed, instance.id) for instance in instances]
+        return [(self.on.spec.name, self.name, reader, seed, instance.id) for instance in instances]
 
 
 def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) -> Outcome:
@@ -245,7 +245,7 @@ def ask(
         n = max(1, len(rows))
         results.append(
             SystemResult(
-                **key._asdict(),
+                *key,
                 chunks=len(instance.chunks),
                 input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
                 memory_tokens=memory.memory_tokens,

@@ -12,16 +12,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from memalpha.errors import InputError
 from memalpha.files import known
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Number = Annotated[float, BeforeValidator(known)]  # A float; NaN is null in JSON
 Seed = int | str
@@ -67,8 +65,6 @@ class Estimate:
 
 def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> Estimate:
     """Return the mean score of one system on one set, with ``weights`` above 0 by instance; InputError if scores are missing."""
-    import numpy as np
-
     names = _instances(scores)
     if wrong := [name for name in names if weights is not None and not weights.get(name, 0.0) > 0]:
         raise InputError(f"{len(wrong)} instances have no weight above 0: {_some(wrong)}", expected="a weight for every instance")
@@ -78,7 +74,9 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
     over_seeds = _rounded(values.mean(axis=0))
     low, high, stderr = math.nan, math.nan, math.nan
     if n > 1:
-        means = _rounded(resampled_means(over_seeds, weight, RESAMPLES, SEED))
+        blocks = _draws_kept(SEED, n, RESAMPLES) if n * RESAMPLES <= _BLOCK else _draws(SEED, n, RESAMPLES)
+        draws = [(counts @ (weight * over_seeds)) / (counts @ weight) for counts in blocks]  # weighted means of resamples
+        means = _rounded(np.concatenate(draws))
         low, high = map(float, np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
         residuals = weight * (over_seeds - np.average(over_seeds, weights=weight))  # of the linearised ratio
         stderr = float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weight.mean())
@@ -150,24 +148,11 @@ def _some(names: Collection[str]) -> str:
 
 def _rounded(values: Any) -> Any:
     """Set rounding noise to exactly 0, so that a true zero is not ``off_zero``."""
-    import numpy as np
-
     return np.where(np.abs(values) < _ROUNDING, 0.0, values)
-
-
-def resampled_means(values: NDArray[np.float64], weights: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Return weighted means (resamples,) of multinomial resamples; values and weights (above 0) have shape (instances,)."""
-    import numpy as np
-
-    n = len(values)
-    blocks = _draws_kept(seed, n, resamples) if n * resamples <= _BLOCK else _draws(seed, n, resamples)
-    return np.concatenate([(counts @ (weights * values)) / (counts @ weights) for counts in blocks])
 
 
 def _draws(seed: int, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
     """Counts of each of n instances in each resample, in blocks of shape (at most resamples, n)."""
-    import numpy as np
-
     rng = np.random.default_rng([seed])
     block = max(1, _BLOCK // n)
     for start in range(0, resamples, block):

@@ -10,14 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from memalpha.report.view import known
 
 Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
-_CALLS = {"insert": "insert_share", "update": "update_share", "delete": "delete_share", "duplicate": "duplicates"}
-_CALLS["unreadable"] = "unparsed"
+_CALLS = {
+    "insert": "insert_share",
+    "update": "update_share",
+    "delete": "delete_share",
+    "duplicate": "duplicates",
+    "unreadable": "unparsed",
+}
 _MIX, _PART = "memory/ops/", "memory/reward_"
 
 
@@ -68,6 +74,39 @@ class Theme(NamedTuple):
     grid: str
     lines: tuple[str, ...]
 
+    def style(self) -> dict[str, Any]:
+        """Return the settings of matplotlib."""
+        spines = {f"axes.spines.{side}": False for side in ("top", "right", "left")}
+        return spines | {
+            "axes.facecolor": self.background,
+            "axes.edgecolor": self.grid,
+            "axes.axisbelow": True,
+            "axes.formatter.useoffset": False,
+            "axes.titlesize": 9.5,
+            "axes.titlecolor": self.text,
+            "axes.titlelocation": "left",
+            "axes.titleweight": "bold",
+            "axes.labelsize": 8,
+            "axes.labelcolor": self.text,
+            "axes.grid": True,
+            "grid.color": self.grid,
+            "grid.linewidth": 0.8,
+            "xtick.color": self.text,
+            "xtick.labelsize": 8,
+            "xtick.major.size": 0,
+            "ytick.color": self.text,
+            "ytick.labelsize": 8,
+            "ytick.major.size": 0,
+            "legend.fontsize": 7.5,
+            "legend.labelcolor": self.text,
+            "legend.handlelength": 1.4,
+            "legend.facecolor": self.background,
+            "legend.edgecolor": "none",
+            "text.parse_math": False,  # a folder name may contain dollar signs
+            "svg.fonttype": "none",
+            "svg.hashsalt": "memalpha",
+        }
+
 
 LIGHT = Theme("#ffffff", "#24292f", "#e4e7eb", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00"))
 DARK = Theme("#161b22", "#d7dde4", "#2b323b", ("#56b4e9", "#f0883e", "#2fcf9e", "#e29bc4", "#e6c84f"))
@@ -109,9 +148,7 @@ def interval(values: Sequence[Any]) -> tuple[float, float | None] | None:
         return (found[0], None) if found else None
     from scipy.stats import t
 
-    mean = math.fsum(found) / len(found)
-    variance = math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1)
-    return mean, float(t.ppf(0.975, len(found) - 1)) * math.sqrt(variance / len(found))
+    return fmean(found), float(t.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
 
 
 class Picture(NamedTuple):
@@ -156,10 +193,10 @@ def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Pa
         folder.mkdir(parents=True, exist_ok=True)
         names = []
         for shade, theme in (("light", LIGHT), ("dark", DARK)):
-            figure = Figure(figsize=(4.6, 2.7), facecolor=theme.background, layout="constrained")
-            draw_panel(figure.add_subplot(), panel, variants, theme)
             names.append(f"{folder.name}/{index:02d}-{shade}.svg")
-            with rc_context({"svg.fonttype": "none", "svg.hashsalt": "memalpha"}):
+            with rc_context(theme.style()):
+                figure = Figure(figsize=(4.6, 2.7), facecolor=theme.background, layout="constrained")
+                draw_panel(figure.add_subplot(), panel, variants, theme)
                 figure.savefig(folder.parent / names[-1], format="svg", metadata={"Date": None, "Creator": None})
         pictures.append(Picture(panel.title, *names))
     return pictures
@@ -179,7 +216,7 @@ def draw_panel(axes: Any, panel: Panel, variants: Sequence[Variant], theme: Them
         if panel.title.startswith("accuracy"):
             mark = theme.lines[v % len(theme.lines)] if several else theme.lines[1]
             _draw_held_out(axes, variant, mark, "" if several else "held out, before and after")
-    _finish(axes, panel, theme)
+    _finish(axes, panel)
 
 
 def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, colour: str, style: str, label: str) -> None:
@@ -212,25 +249,13 @@ def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None
             axes.errorbar([step], [point[0]], yerr=[reach], label=(label if name == "before" else None) or None, **look)
 
 
-def _finish(axes: Any, panel: Panel, theme: Theme) -> None:
+def _finish(axes: Any, panel: Panel) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_title(panel.title, fontsize=9.5, color=theme.text, loc="left", fontweight="bold")
-    axes.set_facecolor(theme.background)
-    axes.grid(color=theme.grid, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=theme.text, labelsize=8, length=0)
+    axes.set_title(panel.title)
+    axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.ticklabel_format(axis="y", useOffset=False)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(side == "bottom")
-        axes.spines[side].set_color(theme.grid)
     if panel.share:
         axes.set_ylim(-0.03, 1.03)
-    axes.set_xlabel("step", fontsize=8, color=theme.text)
     if axes.get_legend_handles_labels()[1]:
-        columns = 2 if len(panel.lines) > 3 else 1
-        legend = axes.legend(fontsize=7.5, labelcolor=theme.text, loc="best", handlelength=1.4, ncols=columns)
-        legend.get_frame().set(facecolor=theme.background, edgecolor="none", alpha=0.8)
-        for text in legend.get_texts():
-            text.set_parse_math(False)  # a folder name may contain dollar signs
+        axes.legend(ncols=2 if len(panel.lines) > 3 else 1)

@@ -83,10 +83,7 @@ def facts_of(source: Source, index: int, row: Mapping[str, Any]) -> Facts:
 
 def facts_of_run(run: RunFolder, sources: Sequence[Source]) -> list[Facts]:
     """Return the facts of all rollouts in files of a run; InputError (with file and line) if a file is damaged."""
-    found: list[Facts] = []
-    for source in sources:
-        found += view.recorded(run, source.name, partial(facts_of, source))
-    return found
+    return [facts for source in sources for facts in view.recorded(run, source.name, partial(facts_of, source))]
 
 
 def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
@@ -198,8 +195,9 @@ def _environment() -> jinja2.Environment:
     loader, strict = jinja2.PackageLoader("memalpha.report"), jinja2.StrictUndefined
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(number=number)
-    shared = {name: getattr(view, name) for name in ("calls", "counted", "known", "reward_parts")}
-    environment.globals.update(shared, signs=view.SIGNS)
+    environment.globals.update(
+        calls=view.calls, counted=view.counted, known=known, reward_parts=view.reward_parts, signs=view.SIGNS
+    )
     return environment
 
 

@@ -14,14 +14,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memalpha.report.curves import interval, series
-from memalpha.report.view import UNKNOWN, counted, known, mean, number, printable, recorded, with_error
+from memalpha.report.view import UNKNOWN, counted, known, mean, number, recorded, with_error
 from memalpha.runs import RunFolder
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Row = tuple[str, tuple[str, ...]]  # one row of a table: a measure and its cells
 
@@ -96,25 +93,6 @@ def selection_note(summary: Mapping[str, Any]) -> str:
     same = "these instances, so the numbers after training are too favourable"
     where = same if chosen["on_after"] else counted(chosen["instances"], "other instance")
     return f"Step {number(chosen['step'], 0)} was selected by {chosen['metric']}, {number(chosen['value'])} on {where}."
-
-
-def summary_table(summary: Mapping[str, Any]) -> Table:
-    """Return the table of a ``summary.json`` for a terminal."""
-    return _table(*summary_rows(summary), selection_note(summary))
-
-
-def _table(columns: Sequence[str], rows: Sequence[Row], caption: str = "") -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, caption=Text(caption, "dim") if caption else None, caption_justify="left")
-    table.add_column("")
-    for column in columns:
-        table.add_column(Text(printable(column)), justify="right", no_wrap=True)
-    for name, cells in rows:
-        table.add_row(*(Text(printable(text)) for text in (name, *cells)))
-    return table
 
 
 # ------------------------------------------------------------------------------------------------ several runs
@@ -236,9 +214,3 @@ def _against_first(groups: Sequence[Group]) -> Row:
 
 
 SPREAD = "± with one run: the standard error over held-out instances; with several: half the 95% t interval over runs."
-
-
-def comparison_table(folders: Sequence[RunFolder]) -> Table:
-    """Return the comparison for a terminal."""
-    groups = group_runs([read_run(folder) for folder in folders])
-    return _table([group.label for group in groups], comparison(groups), SPREAD)

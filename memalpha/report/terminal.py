@@ -1,8 +1,8 @@
-"""One rollout in the terminal. Text of data sets and models is not read as rich markup; control characters are escaped."""
+"""Rollouts and tables of runs in the terminal. Text of data and models is no rich markup; control characters are escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from memalpha.report import view
+from memalpha.report import tables, view
 from memalpha.report.view import SIGNS, UNKNOWN, Tone, counted, entry_text, known, number, printable
 from memalpha.runs import RunFolder
 
@@ -110,10 +110,6 @@ def _question(index: int, question: Mapping[str, Any], memory: Mapping[str, str]
 
 def list_rollouts(run: RunFolder) -> Table:
     """Return a table of everything ``show_rollout`` can show of a run; the first column is the argument of ``memalpha inspect``."""
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("memalpha inspect RUN ...", no_wrap=True)
-    for column in ("rollouts", "reward", "accuracy"):
-        table.add_column(column, justify="right", no_wrap=True)
     found: dict[str, list[tuple[float | None, float | None]]] = {}
     for source in view.sources_of(run):
         option = f"--held-out {Path(source.name).stem}" if source.step is None else f"--step {source.step}"
@@ -123,11 +119,32 @@ def list_rollouts(run: RunFolder) -> Table:
             return view.rollout_reward(rollout), view.rollout_accuracy(rollout)
 
         found.setdefault(option, []).extend(view.recorded(run, source.name, read))
+    rows = []
     for option, numbers in found.items():
-        means = (number(view.mean([one[i] for one in numbers])) for i in (0, 1))
-        table.add_row(Text(printable(f"{option} --rollout N")), f"0 to {len(numbers) - 1}", *means)
-    if not table.rows:
-        table.add_row("no rollouts yet", "", "", "")
+        reward, accuracy = (number(view.mean(values)) for values in zip(*numbers, strict=True))
+        rows.append((f"{option} --rollout N", (f"0 to {len(numbers) - 1}", reward, accuracy)))
+    head = "memalpha inspect RUN ..."
+    return _table(("rollouts", "reward", "accuracy"), rows or [("no rollouts yet", ("", "", ""))], head=head)
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Return the table of a ``summary.json``."""
+    return _table(*tables.summary_rows(summary), tables.selection_note(summary))
+
+
+def comparison_table(folders: Sequence[RunFolder]) -> Table:
+    """Return the comparison of runs."""
+    groups = tables.group_runs([tables.read_run(folder) for folder in folders])
+    return _table([group.label for group in groups], tables.comparison(groups), tables.SPREAD)
+
+
+def _table(columns: Sequence[str], rows: Sequence[tables.Row], caption: str = "", head: str = "") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption=Text(caption, "dim") if caption else None, caption_justify="left")
+    table.add_column(head, no_wrap=bool(head))
+    for column in columns:
+        table.add_column(Text(printable(column)), justify="right", no_wrap=True)
+    for name, cells in rows:
+        table.add_row(*(Text(printable(text)) for text in (name, *cells)))
     return table
 
 

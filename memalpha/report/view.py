@@ -207,18 +207,15 @@ def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
         last: dict[str, Mapping[str, Any]] = {}  # last text of each entry that the step touched
         for change in step["changes"]:
             entry = change["after"] or change["before"]
-            name = str(entry["id"])
-            last[name] = entry
-            if change["after"] is None:
-                memory.pop(name, None)
-            else:
-                memory[name] = entry
+            last[str(entry["id"])] = entry
+            memory[str(entry["id"])] = change["after"]
         shown = []
-        for name in {**before, **last}:
-            old, new, tone = before.get(name), memory.get(name), None
+        for name, new in memory.items():
+            old, tone = before.get(name), None
             if name in last:
                 tone = Tone.DELETE if new is None else Tone.UPDATE if old else Tone.INSERT
             was = entry_text(old) if old and tone is Tone.UPDATE else ""
-            shown.append(Shown(name, entry_text(new or last.get(name) or old or {}), tone, was))
+            shown.append(Shown(name, entry_text(new or last[name]), tone, was))
         found.append(shown)
+        memory = {name: entry for name, entry in memory.items() if entry is not None}
     return found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import stdev
 from typing import Any
 
 from memalpha.agent.rollout import Rollout, StepRecord
@@ -96,7 +96,7 @@ def paired_difference(before: Sequence[InstanceResult], after: Sequence[Instance
 
 def standard_error(values: Sequence[float]) -> float:
     """Standard error of a mean: unbiased standard deviation over the root of n; NaN for fewer than two values."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
@@ -149,9 +149,13 @@ def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, 
 
 
 def _result(result: OperationResult) -> dict[str, Any]:
-    operation = asdict(result.operation) if result.operation else None
-    code, message = result.code.value, result.message
-    return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
+    return {
+        "ok": result.ok,
+        "code": result.code.value,
+        "message": result.message,
+        "entry": result.entry_id,
+        "operation": asdict(result.operation) if result.operation else None,
+    }
 
 
 def _change(change: Change) -> dict[str, Any]:

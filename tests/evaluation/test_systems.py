@@ -15,8 +15,7 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.options import KINDS, draws, system_options
-from memalpha.evaluation.raw import Piece, pieces
-from memalpha.evaluation.writers import parse_state
+from memalpha.evaluation.systems import Piece, parse_state, pieces
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score

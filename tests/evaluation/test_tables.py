@@ -12,8 +12,7 @@ from examples import MARTA, recalled, result, write_results
 from memalpha.data.schema import write_instances
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.statistics import difference, estimate, mean_over_sets
-from memalpha.evaluation.summary import Summary, summarise_evaluation
-from memalpha.evaluation.tables import UNKNOWN, interval, number, write_tables
+from memalpha.evaluation.summary import UNKNOWN, Summary, interval, number, summarise_evaluation, write_tables
 
 SYSTEMS = ("rag", "warm", "agent")
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from statistics import NormalDist
 
 import pytest
 from hostile import tokenizer_of
@@ -113,7 +114,9 @@ def test_the_interval_solves_wilsons_equation(hits, n):
     assert 0 <= found["low"] <= found["share"] <= found["high"] <= 1
     for bound in (found["low"], found["high"]):
         if 0 < bound < 1:  # |share - p| = z sqrt(p (1 - p) / n)
-            assert abs(found["share"] - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / n), abs=1e-9)
+            assert abs(found["share"] - bound) == pytest.approx(
+                NormalDist().inv_cdf(0.975) * math.sqrt(bound * (1 - bound) / n), abs=1e-9
+            )
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows, summary_table
+from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows
+from memalpha.report.terminal import summary_table
 from memalpha.runs import RunFolder
 
 
