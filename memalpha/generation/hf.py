@@ -7,18 +7,19 @@ fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
-from memalpha.generation.merging import exact, merged_lora
+from memalpha.generation.merging import exact, merged_lora, restored
 from memalpha.generation.products import Products, fast_linears, using
 from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
@@ -69,11 +70,12 @@ class HFGenerator:
         many = len(prompts) >= _MANY and self.merge_adapters
         with (
             torch.no_grad(),
-            _evaluating(self.model),
+            restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
             merged,
             fast_linears(self.model) if many else nullcontext(),
         ):
+            self.model.eval()
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
                 completions.update(zip(rows, self._batch([prompts[i] for i in rows], sampling, uniforms[rows]), strict=True))
@@ -155,14 +157,13 @@ class HFGenerator:
         if every > 1 and self.model.config._attn_implementation == "sdpa":
             mask = mask[:, None, None].bool()  # transformers reads a mask of two axes at each token
         for step in range(sampling.max_new_tokens):
-            drawn = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
-            tokens[slots, step] = drawn.tokens
-            if drawn.logprobs is not None:
-                logprobs[slots, step] = drawn.logprobs
+            last, values = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
+            tokens[slots, step] = last
+            if values is not None:
+                logprobs[slots, step] = values
             if step + 1 == sampling.max_new_tokens:
                 break
-            alive &= ~torch.isin(drawn.tokens, ends)
-            last = drawn.tokens
+            alive &= ~torch.isin(last, ends)
             if (step + 1) % every == 0:
                 source = without_ended(alive)
                 if not len(source):
@@ -196,22 +197,8 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(ids) for ids in sequences])
-    padded = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.long)
-    for row, ids in zip(padded, sequences, strict=True):
-        row[: len(ids)] = torch.tensor(ids, dtype=torch.long)
-    return padded.to(device), lengths.to(device)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    rows = [torch.tensor(ids, dtype=torch.long) for ids in sequences]
+    return pad_sequence(rows, batch_first=True).to(device), torch.tensor([len(ids) for ids in sequences], device=device)
 
 
 def _check_attention(config: Any) -> None:
@@ -233,17 +220,11 @@ def _check_length(config: Any, tokens: int, capacity: int) -> None:
             raise InputError(said, fix="lower the token budgets of the prompt or max_new_tokens")
 
 
-class Draw(NamedTuple):
-    """Drawn tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32."""
-
-    tokens: Tensor
-    logprobs: Tensor | None
-
-
-def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> Draw:
+def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> tuple[Tensor, Tensor | None]:
     """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the cumulative distribution.
 
-    Temperature, top-k, top-p, in this order; log-probabilities are those before top-k and top-p, as a policy gradient needs them.
+    Returns tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32. Temperature, top-k, top-p, in this
+    order; log-probabilities are those before top-k and top-p, as a policy gradient needs them.
     """
     logits = logits.float()
     if sampling.temperature > 0:
@@ -252,8 +233,8 @@ def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool
     else:
         tokens = logits.argmax(-1)
     if not logprobs:
-        return Draw(tokens, None)
-    return Draw(tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1))
+        return tokens, None
+    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)
 
 
 def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:

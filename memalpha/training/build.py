@@ -25,7 +25,8 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.opening import begun
-from memalpha.training.packed import check_packable
+from memalpha.training.packed import base_model
+from memalpha.training.prefix_attention import use_prefix_attention
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
 
@@ -60,8 +61,10 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         raise InputError("eval_strategy is 'steps', and there are no held-out instances", fix="add --eval_data")
     set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
+    if run.train_layers:
+        freeze_lower_layers(model, run.train_layers)
     if training and run.share_prefix:
-        check_packable(model)
+        use_prefix_attention(base_model(model))
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
@@ -106,7 +109,7 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
 
 def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
     """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or bare for full fine-tuning."""
-    top, more = getattr(options, "train_layers", 0), dict(options.model_init_kwargs)
+    more = dict(options.model_init_kwargs)
     if options.load_in_4bit:
         more["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
@@ -124,8 +127,6 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
             lora_dropout=options.lora_dropout, rank_pattern=options.lora_rank_pattern,
         )  # fmt: skip
         model = get_peft_model(model, lora, revision=more.get("revision"))
-    if top:
-        freeze_lower_layers(model, top)
     use_fast_layers(model)  # before the first update, too: the first rollouts are drawn by them
     return model, tokenizer
 

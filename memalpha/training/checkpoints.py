@@ -70,7 +70,15 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
     return None, damaged
 
 
-class WholeCheckpoints(_Trainer):  # type: ignore[misc]
+class WithoutArguments(_Trainer):  # type: ignore[misc]
+    """Mixin for a trainer: saves no pickle of its arguments, which may hold hub_token; resuming does not read it."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
+
+
+class WholeCheckpoints(WithoutArguments):
     """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps still need."""
 
     _step: int
@@ -125,11 +133,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     def _get_output_dir(self, trial: Any) -> str:
         return self._saving_to or str(super()._get_output_dir(trial))
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        # a pickle that may hold hub_token; resuming does not read it
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self.args.output_dir)

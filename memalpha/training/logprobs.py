@@ -28,8 +28,7 @@ class TokenScores(NamedTuple):
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False) -> TokenScores:
     """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float type; temperature > 0."""
-    logps, entropies = _TokenScores.apply(logits, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
-    return TokenScores(logps, entropies)
+    return TokenScores(*_TokenScores.apply(logits, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
 
 
 class _TokenScores(torch.autograd.Function):
@@ -108,8 +107,7 @@ def hidden_scores(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
 ) -> TokenScores:
     """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H)."""
-    logps, entropies = _HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
-    return TokenScores(logps, entropies)
+    return TokenScores(*_HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
 
 
 class _HiddenScores(torch.autograd.Function):

@@ -61,7 +61,7 @@ def packed_logps(
     """Score completions, differentiably, ``max_tokens`` a forward (0 = all). InputError if rows or model do not fit."""
     if not temperature > 0:
         raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
-    check_packable(model)
+    prefix_attention.use_prefix_attention(base_model(model))
     logps: list[Tensor] = [torch.empty(0)] * len(rows)
     entropies = list(logps)
     for indices in split_rows(rows, max_tokens):
@@ -109,15 +109,6 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
     targets = torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long)
     lengths = [len(row.completion_ids) for row in rows]
     return Pack(torch.tensor([ids]), torch.tensor([positions]), chosen, targets, lengths, groups)
-
-
-def check_packable(model: nn.Module) -> None:
-    """Raise InputError if the model cannot take packed sequences (see the module's docstring)."""
-    config = base_model(model).config
-    kinds = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
-    if kinds or not prefix_attention.use_prefix_attention(base_model(model)):
-        said = f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows"
-        raise InputError(said, expected="sdpa and full attention in every layer", fix="set share_prefix: false")
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:

@@ -368,13 +368,13 @@ def all_options(arguments: TrainArguments) -> dict[str, Any]:
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
     """Names (possibly paths) of the inputs of a run, by option name."""
     run = arguments.run
-    data = {"train_data": source_names(run.train_data), "eval_data": source_names(run.eval_data)}
     return {
         "adapter": [run.adapter],
         "reader_adapter": [run.reader_adapter],
         "model": [run.model],
         "router": [arguments.agent.router],
-        **data,
+        "train_data": source_names(run.train_data),
+        "eval_data": source_names(run.eval_data),
     }
 
 

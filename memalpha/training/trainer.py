@@ -34,7 +34,7 @@ from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.files import file_sha256
-from memalpha.generation.merging import same_trainable
+from memalpha.generation.merging import restored
 from memalpha.generation.products import Products, using
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
@@ -85,7 +85,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         init, reference = kwargs["args"].model_init_kwargs, kwargs["args"].beta and not isinstance(kwargs["model"], PeftModel)
         kwargs["args"].model_init_kwargs = init if reference else None  # where TRL loads no model, it says that it ignores them
         tables, kwargs["args"].log_completions = kwargs["args"].log_completions, False  # TRL's own would write other files
-        super().__init__(reward_funcs=[_reward_stub(name) for name in scorer.reward_config.parts], **kwargs)
+        super().__init__(reward_funcs=[self._calculate_rewards] * len(scorer.reward_config.parts), **kwargs)
+        self.reward_func_names = list(scorer.reward_config.parts)
         kwargs["args"].model_init_kwargs = init
         for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
@@ -161,7 +162,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with same_trainable(self.model):
+        with restored(self.model.parameters(), "requires_grad"):
             real = self._scored_rows(inputs)
             self.rows = [*real, *[None] * (self._padded_count(len(real)) - len(real))]
             self._shared = [row.shared if row else 0 for row in self.rows]
@@ -233,8 +234,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return rows
 
     def _asked(self, instance: Instance, step: int) -> Instance:
-        if self.options.question_share == 1 or not instance.questions:
-            return instance
         count = math.ceil(self.options.question_share * len(instance.questions))
         rng = random.Random(f"questions/{self.args.seed}/{step}/{instance.id}")
         places = sorted(rng.sample(range(len(instance.questions)), count))
@@ -265,13 +264,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         end = self._tokenizer.eos_token_id
-        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(), math.nan, logprobs=(0.0,))
+        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(), math.nan, logprobs=(0.0,), mask=(False,))
         rows = [row or filler for row in self.rows]
         self._log_lengths([row for row in self.rows if row])
         for queue in (*self._logs["rewards"].values(), self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
             queue.clear()
-        mask = [[int(kept is not None)] * len(row.completion_ids) for kept, row in zip(self.rows, rows, strict=True)]
-        mask = [of if row.mask is None else [*map(int, row.mask)] for of, row in zip(mask, rows, strict=True)]
+        mask = [[*map(int, row.mask or [True] * len(row.completion_ids))] for row in rows]
         logprobs = [list(row.logprobs or ()) for row in rows] if all(row.logprobs for row in rows) else None
         completions = ["" for _ in rows]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
@@ -414,14 +412,6 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         raise TrainingAborted(said, fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing") from error
 
 
-def _reward_stub(name: str) -> Any:
-    def reward(**_: Any) -> list[float]:
-        raise RuntimeError("rewards are computed by the rollouts")
-
-    reward.__name__ = name
-    return reward
-
-
 class EpochSampler(RepeatSampler):  # type: ignore[misc]
     """TRL's sampler with the order of :func:`spread`, by (seed, epoch) only, so a resumed run repeats it."""
 
@@ -429,10 +419,9 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
     sources: Sequence[str]
 
     def __iter__(self) -> Iterator[int]:
-        if not self.shuffle:
-            yield from super().__iter__()
-            return
-        order = spread(self.sources, self.seed + int(self.trainer.state.epoch or 0))
+        order = list(range(self.num_samples))
+        if self.shuffle:
+            order = spread(self.sources, self.seed + int(self.trainer.state.epoch or 0))
         positions = RepeatSampler(order, self.mini_repeat_count, self.batch_size, self.repeat_count, shuffle=False)
         for position in positions:
             yield order[position]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memalpha.errors import ServiceError
+from memalpha.generation.merging import restored
 from memalpha.generation.vllm_server import token_problem
 from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
@@ -65,14 +66,9 @@ class TRLGenerator:
             target = self.trainer.generation_config
             wanted |= {"max_new_tokens": sampling.max_new_tokens, "do_sample": sampling.temperature > 0}
             wanted["temperature"] = sampling.temperature or 1.0
-        before = {name: getattr(target, name) for name in wanted}
-        try:
-            for name, value in wanted.items():
-                setattr(target, name, value)
+        with restored([target], *wanted):
+            vars(target).update(wanted)
             yield
-        finally:
-            for name, value in before.items():
-                setattr(target, name, value)
 
 
 def _whole_parameters(model: torch.nn.Module, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:

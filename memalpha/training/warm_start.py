@@ -39,6 +39,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
+from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import TRAINER, PolicyOptions, check_values
 from memalpha.training.dtype import settled
 from memalpha.training.opening import begun
@@ -200,7 +201,7 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
     started = begun(instances, agent, warmup.rollout_chunks, seed)
-    pairs = list(demonstrate(started, agent, _demonstrator(teacher), end, seed))
+    pairs = list(demonstrate(started, agent, partial(_operations, config=teacher), end, seed))
     pairs += _corrections_again(pairs, warmup.corrections_share)
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
@@ -215,15 +216,13 @@ def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
     return list(islice(cycle(corrections), max(0, missing)))
 
 
-def _demonstrator(config: TeacherConfig) -> Teacher:
-    def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
-        if instance.source == toy.SOURCE:
-            return toy.toy_teacher_operations(instance, index, memory, rng)
-        if instance.facts:
-            return teacher_operations(instance, index, memory, rng, config)
-        return excerpt_operations(instance, index, memory, rng, config)
-
-    return teach
+def _operations(
+    instance: Instance, index: int, memory: Memory, rng: random.Random, config: TeacherConfig
+) -> list[Operation]:  # fmt: skip
+    if instance.source == toy.SOURCE:
+        return toy.toy_teacher_operations(instance, index, memory, rng)
+    teach = teacher_operations if instance.facts else excerpt_operations
+    return teach(instance, index, memory, rng, config)
 
 
 def demonstrate(
@@ -287,7 +286,7 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
         raise InputError(said, fix="lower view_tokens, or prepare the data with shorter chunks")
 
 
-class WarmupTrainer(Trainer):  # type: ignore[misc]
+class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
     """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their common prefix once."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
@@ -297,14 +296,6 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)  # may hold hub_token
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """Return the next micro-batches without a token count: each micro-batch has its own mean."""
-        return [next(epoch_iterator) for _ in range(num_batches)], None
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at the end."""
