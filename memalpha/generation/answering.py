@@ -34,8 +34,11 @@ def answer_chats(
 
 def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answering:
     """Return a function that answers without the policy's adapters; InputError if it has none."""
-    if not hasattr(model, "disable_adapter"):
-        raise InputError("reader 'base' with a fully fine-tuned policy", expected="reader recall, trained or endpoint")
+    InputError.raise_if(
+        not hasattr(model, "disable_adapter"),
+        "reader 'base' with a fully fine-tuned policy",
+        expected="reader recall, trained or endpoint",
+    )
     generator = HFGenerator(model, tokenizer, merge_adapters=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:

@@ -45,8 +45,7 @@ class HFGenerator:
         self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool | None = None, logprobs: bool = False,
         keep_prefix: bool = False, check_every: int | None = None, first_bias: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
-        if max_batch < 1:
-            raise InputError(f"max_batch {max_batch}", expected="at least 1")
+        InputError.raise_if(max_batch < 1, f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
         self.tokenizer, self.max_batch = tokenizer, max_batch
         self.merge_adapters = exact(model) if merge_adapters is None else merge_adapters
@@ -58,10 +57,13 @@ class HFGenerator:
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError if memory runs out."""
-        if sampling.max_new_tokens < 1:
-            raise InputError(f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
-        if any(not prompt.ids for prompt in prompts):
-            raise InputError("a prompt without ids", expected="at least one token id", fix="encode it with the policy's tokenizer")
+        InputError.raise_if(sampling.max_new_tokens < 1, f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
+        InputError.raise_if(
+            any(not prompt.ids for prompt in prompts),
+            "a prompt without ids",
+            expected="at least one token id",
+            fix="encode it with the policy's tokenizer",
+        )
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
@@ -202,11 +204,13 @@ def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 
 def _check_attention(config: Any) -> None:
-    if any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")):
-        raise InputError(f"attention {config._attn_implementation!r}", expected="attn_implementation 'sdpa' or 'eager'")
+    InputError.raise_if(
+        any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")),
+        f"attention {config._attn_implementation!r}",
+        expected="attn_implementation 'sdpa' or 'eager'",
+    )
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        raise InputError(f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention")
+    InputError.raise_if(kinds, f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention")
 
 
 def _check_length(config: Any, tokens: int, capacity: int) -> None:
@@ -215,9 +219,11 @@ def _check_length(config: Any, tokens: int, capacity: int) -> None:
     kinds, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
     slides = window and (kinds is None or "sliding_attention" in kinds)
     for count, limit, named in ((capacity, slides and window, "with a sliding window of"), (tokens, positions, "made for")):
-        if limit and count > limit:
-            said = f"prompt and completion of up to {count} tokens in a model {named} {limit}"
-            raise InputError(said, fix="lower the token budgets of the prompt or max_new_tokens")
+        InputError.raise_if(
+            limit and count > limit,
+            f"prompt and completion of up to {count} tokens in a model {named} {limit}",
+            fix="lower the token budgets of the prompt or max_new_tokens",
+        )
 
 
 def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> tuple[Tensor, Tensor | None]:

@@ -48,17 +48,29 @@ class Parts(NamedTuple):
 def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     """Load and check everything before training (without it ``instances`` is empty); InputError if parts do not fit together."""
     run = arguments.run
-    if training and not run.train_data:
-        raise InputError("train_data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
+    InputError.raise_if(
+        training and not run.train_data,
+        "train_data is empty",
+        expected="a prepared folder, a file of instances, or the name of a generated one",
+    )
     train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
     held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
-    if run.early_stopping_patience and not arguments.grpo.load_best_model_at_end:
-        raise InputError("early_stopping_patience without load_best_model_at_end", expected="load_best_model_at_end: true")
-    if run.validation_instances and arguments.grpo.eval_strategy == "no":
-        raise InputError("validation_instances without eval_strategy", expected="eval_strategy: steps")
-    if arguments.grpo.eval_strategy != "no" and not held_out:
-        raise InputError("eval_strategy is 'steps', and there are no held-out instances", fix="add --eval_data")
+    InputError.raise_if(
+        run.early_stopping_patience and not arguments.grpo.load_best_model_at_end,
+        "early_stopping_patience without load_best_model_at_end",
+        expected="load_best_model_at_end: true",
+    )
+    InputError.raise_if(
+        run.validation_instances and arguments.grpo.eval_strategy == "no",
+        "validation_instances without eval_strategy",
+        expected="eval_strategy: steps",
+    )
+    InputError.raise_if(
+        arguments.grpo.eval_strategy != "no" and not held_out,
+        "eval_strategy is 'steps', and there are no held-out instances",
+        fix="add --eval_data",
+    )
     set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
     if run.train_layers:
@@ -90,8 +102,9 @@ def split_held_out(run: RunOptions, instances: Sequence[Instance]) -> tuple[list
     count, total = run.validation_instances, len(instances)
     kept = {place * total // count for place in range(min(count, total))}
     rest = [instance for place, instance in enumerate(instances) if place not in kept]
-    if instances and not rest:
-        raise InputError(f"validation_instances is {count}", expected=f"fewer than the {total} held-out instances")
+    InputError.raise_if(
+        instances and not rest, f"validation_instances is {count}", expected=f"fewer than the {total} held-out instances"
+    )
     return [instances[place] for place in sorted(kept)], rest[: run.eval_instances or None]
 
 
@@ -146,8 +159,7 @@ def check_layers(model: Any, options: PolicyOptions) -> None:
 def freeze_lower_layers(model: Any, top: int) -> None:
     """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer layers."""
     count = int(model.config.num_hidden_layers)
-    if not 0 < top <= count:
-        raise InputError(f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
+    InputError.raise_if(not 0 < top <= count, f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
     for name, parameter in model.named_parameters():
         parts = name.split(".layers.")
         if parameter.requires_grad and len(parts) > 1 and int(parts[1].split(".")[0]) < count - top:
@@ -180,9 +192,12 @@ def make_judge(run: RunOptions, instances: Sequence[Instance], sections: Contain
         return judges.EndpointContentJudge(run.judge_client())
     facts: dict[str, tuple[Fact, ...]] = {}
     for instance in instances:
-        if facts.setdefault(instance.id, instance.facts) != instance.facts:
-            said = f"two instances with different facts are called {instance.id!r}"
-            raise InputError(said, expected="ids that are unique over training and held-out data", fix="prepare with another seed")
+        InputError.raise_if(
+            facts.setdefault(instance.id, instance.facts) != instance.facts,
+            f"two instances with different facts are called {instance.id!r}",
+            expected="ids that are unique over training and held-out data",
+            fix="prepare with another seed",
+        )
     facts = {name: found for name, found in facts.items() if found}
     if run.content_judge == "auto":
         return judges.AutoContentJudge(facts, sections)

@@ -113,8 +113,7 @@ class WholeCheckpoints(WithoutArguments):
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         why = "the optimizer's state is sharded" if sharded else "it stands amid a batch of rollouts"
         said = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
-        if sharded or any(checkpoint.glob("rows_*.pt")):
-            raise RunFolderError(f"{said}; {why}", expected=f"{wrote} processes")
+        RunFolderError.raise_if(sharded or any(checkpoint.glob("rows_*.pt")), f"{said}; {why}", expected=f"{wrote} processes")
         logger.warning("%s: instances, order and steps stay; rollouts are drawn with other random numbers from here on", said)
 
     def load_best(self) -> int:
@@ -123,8 +122,8 @@ class WholeCheckpoints(WithoutArguments):
         best = int(self.state.best_global_step or now)
         if best != now:
             path = Path(self.args.output_dir) / f"checkpoint-{best}"
-            if reason := damage(path):
-                raise RunFolderError(f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
+            reason = damage(path)
+            RunFolderError.raise_if(reason, f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
             self.state.best_model_checkpoint = None

@@ -43,10 +43,12 @@ class MemoryEnvironment:
         words = [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in options.items()]
         arguments = parse_train_arguments(words)
         run, seed = arguments.run, arguments.grpo.seed
-        if run.reader == "base" or run.question_share < 1 or arguments.agent.searches:
-            given = f"reader {run.reader!r}, question_share {run.question_share} and searches {arguments.agent.searches}"
-            said = f"{given} in an environment for another trainer"
-            raise InputError(said, expected="reader recall, trained or endpoint, question_share 1 and searches 0")
+        InputError.raise_if(
+            run.reader == "base" or run.question_share < 1 or arguments.agent.searches,
+            f"reader {run.reader!r}, question_share {run.question_share} and searches {arguments.agent.searches} "
+            "in an environment for another trainer",
+            expected="reader recall, trained or endpoint, question_share 1 and searches 0",
+        )
         self.agent = AgentStep(arguments.agent, load_tokenizer(run.model, run.model_init_kwargs.get("revision", "main")))
         instances = load_data(run.train_data, run.train_options, seed)
         self.scorer = make_scorer(arguments, self.agent, instances, None)
@@ -89,8 +91,9 @@ def trl_arguments(**options: Any) -> dict[str, Any]:
     """
     shared = MemoryEnvironment(**options)
     agent, scorer = shared.agent, shared.scorer
-    if agent.config.codec != "hermes":
-        raise InputError(f"codec is {agent.config.codec!r}", expected="hermes: TRL reads tool calls as JSON")
+    InputError.raise_if(
+        agent.config.codec != "hermes", f"codec is {agent.config.codec!r}", expected="hermes: TRL reads tool calls as JSON"
+    )
 
     class MemoryTools:
         def __init__(self) -> None:

@@ -59,8 +59,9 @@ def packed_logps(
     model: nn.Module, rows: Sequence[Row], *, temperature: float = 1.0, compute_entropy: bool = False, max_tokens: int = 0
 ) -> PackedLogps:
     """Score completions, differentiably, ``max_tokens`` a forward (0 = all). InputError if rows or model do not fit."""
-    if not temperature > 0:
-        raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
+    InputError.raise_if(
+        not temperature > 0, f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions"
+    )
     prefix_attention.use_prefix_attention(base_model(model))
     logps: list[Tensor] = [torch.empty(0)] * len(rows)
     entropies = list(logps)

@@ -86,7 +86,7 @@ def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dr
 
 
 def use_prefix_attention(base: Any) -> None:
-    """Switch a transformers model to this attention; InputError, and no change, without ``sdpa`` and full attention in all layers."""
+    """Switch a transformers model to this attention; InputError without ``sdpa`` and full attention in every layer."""
     kinds = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
     if not kinds and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
         AttentionInterface.register(NAME, prefix_attention)

@@ -147,9 +147,11 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     run, grpo = arguments.run, arguments.grpo
     splits = grpo.steps_per_generation or 1
     groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
-    if len(parts.instances) < groups:
-        said = f"{len(parts.instances)} training instances are fewer than the {groups} of one step"
-        raise InputError(said, fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation")
+    InputError.raise_if(
+        len(parts.instances) < groups,
+        f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
+        fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
+    )
     try:
         rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
@@ -160,10 +162,11 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
         raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
-    if grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
-        raise InputError(
-            "load_best_model_at_end with FSDP or DeepSpeed", expected="false: weights that are sharded hang when loaded"
-        )
+    InputError.raise_if(
+        grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
+        "load_best_model_at_end with FSDP or DeepSpeed",
+        expected="false: weights that are sharded hang when loaded",
+    )
     check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm, run.load_in_4bit)
     return trainer
 
@@ -233,8 +236,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
         values = [sign * row[name] for row in state.log_history if name in row]
         patience = self.trainer.options.early_stopping_patience
-        if args.load_best_model_at_end and any(map(math.isnan, values)):
-            raise InputError(f"metric_for_best_model is {args.metric_for_best_model!r}, which has no value", expected="accuracy")
+        InputError.raise_if(
+            args.load_best_model_at_end and any(map(math.isnan, values)),
+            f"metric_for_best_model is {args.metric_for_best_model!r}, which has no value",
+            expected="accuracy",
+        )
         if patience and values and len(values) - 1 - values.index(max(values)) >= patience:
             control.should_training_stop = True
 
@@ -283,8 +289,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
     """Evaluate the named adapter on held-out instances; return the summary. InputError if options, files or folder do not fit."""
     run, clock = arguments.run, time.time()
-    if not run.eval_data:
-        raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
+    InputError.raise_if(not run.eval_data, "eval_data is empty", expected="held-out instances", fix="add --eval_data")
     path = Path(str(arguments.grpo.output_dir))
     if RunFolder.check_free(path, overwrite=run.overwrite):
         check_apart(path, inputs(arguments))
@@ -307,9 +312,12 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
 def check_place(arguments: TrainArguments) -> None:
     """Check, before anything is loaded, that the run can use its folder; InputError if it reads from the folder it overwrites."""
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
-    if run.warm_start_steps and run.adapter:
-        said = f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used"
-        raise InputError(said, expected="one of the two", fix="memalpha warmup --adapter goes on from an adapter")
+    InputError.raise_if(
+        run.warm_start_steps and run.adapter,
+        f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
+        expected="one of the two",
+        fix="memalpha warmup --adapter goes on from an adapter",
+    )
     if run.resume:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
@@ -347,9 +355,11 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
             began = folder.read_json("environment.json")
             check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
             done = max(map(checkpoint_step, checkpoints_in(folder.path)), default=0)
-            if 0 < config["max_steps"] < done:
-                said = f"max_steps is {config['max_steps']}, and the run has a checkpoint of step {done}"
-                raise RunFolderError(said, expected=f"{done} or more")
+            RunFolderError.raise_if(
+                0 < config["max_steps"] < done,
+                f"max_steps is {config['max_steps']}, and the run has a checkpoint of step {done}",
+                expected=f"{done} or more",
+            )
             write_yaml(folder.path / "config.yaml", masked(config))
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)
@@ -403,10 +413,12 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         for name in sorted({*began, *now})
         if began.get(name, ...) != now.get(name, ...) and name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_FROM)
     ]
-    if different:
-        said = "the run began otherwise: " + "; ".join(different)
-        fix = "give the same command; or start a new run from this one's adapter with --adapter RUN/adapter"
-        raise RunFolderError(said, expected="the options and data it began with", fix=fix)
+    RunFolderError.raise_if(
+        different,
+        "the run began otherwise: " + "; ".join(different),
+        expected="the options and data it began with",
+        fix="give the same command; or start a new run from this one's adapter with --adapter RUN/adapter",
+    )
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:

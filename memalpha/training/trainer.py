@@ -77,8 +77,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.rows: list[TrainingRow | None] = []
         self._read_ahead, self._drawn = deque[Any](), deque[list[Part]]()
         self._scoring = threading.Lock()
-        if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
-            raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
+        InputError.raise_if(
+            kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel),
+            "use_vllm with an adapter",
+            expected="full_finetuning, or vllm_urls for a LoRA policy",
+        )
         kwargs["args"].reward_weights = [weight for _, weight in scorer.reward_config.parts.values()]
         rounded = kwargs["model"].parameters() if getattr(kwargs["model"], "is_loaded_in_4bit", False) else ()
         exact = [(parameter, parameter.data) for parameter in rounded if parameter.requires_grad]
@@ -91,8 +94,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
         self.args.log_completions = tables
-        if self.aux_loss_enabled:
-            raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
+        InputError.raise_if(
+            self.aux_loss_enabled, "router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0"
+        )
         self.generator: Generator = generator or TRLGenerator(self)
         self._served = -1  # step whose adapter the vLLM servers hold
         if getattr(generator, "logprobs", False):  # drawn with other rounding, or by another engine
@@ -157,9 +161,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with torch.no_grad():
             logps, _, _ = self._get_per_token_logps_and_entropies(self.model, ids, torch.ones_like(ids), len(drawn.ids))
         apart = float((logps[0].cpu() - torch.tensor(drawn.logprobs)).abs().mean())
-        if apart > MOST_APART:
-            said = f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}"
-            raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")
+        InputError.raise_if(
+            apart > MOST_APART,
+            f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}",
+            expected=f"at most {MOST_APART}",
+            fix="serve the base model that is trained",
+        )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with restored(self.model.parameters(), "requires_grad"):
@@ -352,10 +359,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._metrics["train"]["skipped"].append(float(skip))
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
-        if self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps):
-            count = f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})"
-            said = f"step {self.state.global_step + 1}: loss or gradient is not finite, {count}"
-            raise TrainingAborted(said, fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/")
+        TrainingAborted.raise_if(
+            self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps),
+            f"step {self.state.global_step + 1}: loss or gradient is not finite, "
+            f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})",
+            fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
+        )
         return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -47,8 +47,7 @@ class TRLGenerator:
         vocabulary = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config().vocab_size
         for i in range(len(prompts)):
             problem = token_problem(ids[i], logprobs[i] if logprobs else [0.0] * len(ids[i]), sampling.max_new_tokens, vocabulary)
-            if problem:
-                raise ServiceError(f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
+            ServiceError.raise_if(problem, f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
         ends = (StopReason.LENGTH, StopReason.END)
         texts = [decoded(trainer._tokenizer, row) for row in ids]
         return [

@@ -89,10 +89,14 @@ class WarmupOptions(PolicyOptions):
     def check(self) -> None:
         """Check combinations of options."""
         super().check()
-        if not self.data:
-            raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
-        if self.teaches == "reader" and (self.rollout_chunks or self.corrections_share):
-            raise InputError("rollout_chunks or corrections_share with teaches: reader", fix="leave both out")
+        InputError.raise_if(
+            not self.data, "data is empty", expected="a prepared folder, a file of instances, or the name of a generated one"
+        )
+        InputError.raise_if(
+            self.teaches == "reader" and (self.rollout_chunks or self.corrections_share),
+            "rollout_chunks or corrections_share with teaches: reader",
+            fix="leave both out",
+        )
 
 
 @dataclass
@@ -171,14 +175,19 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
 
 
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
-    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
-        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
+    RunFolderError.raise_if(
+        Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve(),
+        f"output_dir {str(target)!r} is the base model's folder",
+        expected="another folder",
+    )
     if holds_something(target):
         ours = (target / WARMUP_RECORD).is_file() or all(path.name.startswith("checkpoint-") for path in target.iterdir())
-        if not (ours and warmup.overwrite):
-            said = f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start")
-            fix = "add --overwrite" if ours else "choose another --output_dir"
-            raise RunFolderError(said, expected="a new folder or a warm start's", fix=fix)
+        RunFolderError.raise_if(
+            not (ours and warmup.overwrite),
+            f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
+            expected="a new folder or a warm start's",
+            fix="add --overwrite" if ours else "choose another --output_dir",
+        )
 
 
 class Demonstration(NamedTuple):
@@ -210,8 +219,12 @@ def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
     """Return as many repeated demonstrations that update or delete as make ``share`` of all; InputError if there are none."""
     kinds = {OperationKind.UPDATE, OperationKind.DELETE}
     corrections = [pair for pair in pairs if not kinds.isdisjoint(operation.kind for operation in pair[1])]
-    if share and not corrections:
-        raise InputError("no demonstration updates or deletes", expected=f"corrections_share {share} of them", fix="set it to 0")
+    InputError.raise_if(
+        share and not corrections,
+        "no demonstration updates or deletes",
+        expected=f"corrections_share {share} of them",
+        fix="set it to 0",
+    )
     missing = round((share * len(pairs) - len(corrections)) / (1 - share))
     return list(islice(cycle(corrections), max(0, missing)))
 
@@ -239,9 +252,13 @@ def demonstrate(
             operations = teacher(instance, index, memory, rng)
             texts = [*_searches(agent, memory, retriever, chunk, operations), agent.write(memory, operations)]
             turns = [Completion((*agent.encoder.untrusted(text), end_token), text, StopReason.END) for text in texts]
-            if (length := sum(len(turn.ids) for turn in turns)) > limit:
-                said = f"a demonstration of {instance.id} has {length} tokens"
-                raise InputError(said, expected=f"at most max_completion_length = {limit}", fix="raise max_completion_length")
+            length = sum(len(turn.ids) for turn in turns)
+            InputError.raise_if(
+                length > limit,
+                f"a demonstration of {instance.id} has {length} tokens",
+                expected=f"at most max_completion_length = {limit}",
+                fix="raise max_completion_length",
+            )
             find = partial(agent.found, retriever)
             (completion,) = complete([prompt], [find], agent, Written(iter(turns)), Sampling(limit))
             outcome = agent.apply(memory, index, chunk, completion.text, searched=completion.searched)
@@ -281,9 +298,11 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
     """Raise InputError if a demonstration has more tokens than the model was made for."""
     positions = positions_of(model_config)
     longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
-    if positions and longest > positions:
-        said = f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}"
-        raise InputError(said, fix="lower view_tokens, or prepare the data with shorter chunks")
+    InputError.raise_if(
+        positions and longest > positions,
+        f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
+        fix="lower view_tokens, or prepare the data with shorter chunks",
+    )
 
 
 class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
