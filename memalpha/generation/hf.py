@@ -68,14 +68,12 @@ class HFGenerator:
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
         completions: dict[int, Completion] = {}
-        merged = merged_lora(self.model) if self.merge_adapters else nullcontext()
-        many = len(prompts) >= _MANY and self.merge_adapters
         with (
             torch.no_grad(),
             restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
-            merged,
-            fast_linears(self.model) if many else nullcontext(),
+            merged_lora(self.model) if self.merge_adapters else nullcontext(),
+            fast_linears(self.model) if self.merge_adapters and len(prompts) >= _MANY else nullcontext(),
         ):
             self.model.eval()
             for start in range(0, len(order), self.max_batch):
@@ -121,7 +119,7 @@ class HFGenerator:
         if len(prompts) < len(rows):
             place = {prompt.ids: i for i, prompt in enumerate(prompts)}
             source = torch.tensor([place[row.ids] for row in rows], device=device)
-            cache.repeat(source)
+            cache.batch_select_indices(source)
             logits, lengths, mask = logits[source], lengths[source], mask[source]
         return cache, logits, lengths, mask
 

@@ -18,7 +18,6 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.is_initialized: bool = False
         self.capacity = capacity
         self.length = 0
 
@@ -52,11 +51,6 @@ class BufferCache(Cache):  # type: ignore[misc]
         super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
         for layer, common in zip(self.layers, prefix.layers if prefix is not None else (), strict=False):
             layer.update(common.keys[index], common.values[index])
-
-    def repeat(self, source: Tensor) -> None:
-        """Make ``len(source)`` rows, any number: row i becomes a copy of row ``source[i]``."""
-        for layer in self.layers:
-            layer.keys, layer.values = layer.keys[source], layer.values[source]
 
     def select(self, source: Tensor) -> None:
         """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are copied."""

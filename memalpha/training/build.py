@@ -152,8 +152,10 @@ def check_layers(model: Any, options: PolicyOptions) -> None:
     adapted = [name for name in names if not targets or name.endswith(tuple(f".{target}" for target in targets))]
     for option, ends, among in (("lora_targets", targets, names), ("lora_rank_pattern", options.lora_rank_pattern, adapted)):
         if wrong := [end for end in ends if not any(name.endswith(f".{end}") for name in among)]:
-            said = f"{option} names {wrong[0]!r}, which fits no adapted layer below the head"
-            raise InputError(said, expected=f"the end of a name such as {among[0][1:]}")
+            raise InputError(
+                f"{option} names {wrong[0]!r}, which fits no adapted layer below the head",
+                expected=f"the end of a name such as {among[0][1:]}",
+            )
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
@@ -202,6 +204,9 @@ def make_judge(run: RunOptions, instances: Sequence[Instance], sections: Contain
     if run.content_judge == "auto":
         return judges.AutoContentJudge(facts, sections)
     if bare := [instance.id for instance in instances if not instance.facts]:
-        said = f"content_judge is 'facts', and instance {bare[0]} has no annotated facts"
-        raise InputError(said, expected="generated data with annotations", fix="set content_judge: auto, or grounded")
+        raise InputError(
+            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
+            expected="generated data with annotations",
+            fix="set content_judge: auto, or grounded",
+        )
     return judges.FactContentJudge(facts, sections)

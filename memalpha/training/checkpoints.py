@@ -156,8 +156,10 @@ class WholeCheckpoints(WithoutArguments):
         except Exception as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]
             said = f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}"
-            fix = "make room (save_total_limit keeps fewer checkpoints), then go on with --resume"
-            raise TrainingAborted(f"{said}\n  kept: {', '.join(kept) or 'no checkpoint'}", fix=fix) from error
+            raise TrainingAborted(
+                f"{said}\n  kept: {', '.join(kept) or 'no checkpoint'}",
+                fix="make room (save_total_limit keeps fewer checkpoints), then go on with --resume",
+            ) from error
         finally:
             self._saving_to = None
             if self.args.should_save:

@@ -325,8 +325,11 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
             self.per_device_train_batch_size *= times
             self.steps_per_generation = splits and max(1, splits // times)
             self.gradient_accumulation_steps = 1
-            told = "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once"
-            logger.warning(told, times, self.per_device_train_batch_size)
+            logger.warning(
+                "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once",
+                times,
+                self.per_device_train_batch_size,
+            )
 
 
 def check_values(options: Any, allowed: Allowed) -> None:

@@ -6,8 +6,6 @@ p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over vocabulary bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -91,16 +89,6 @@ def frozen_head(model: Any) -> Any | None:
         and "forward" not in vars(head)
     )
     return head if fits else None
-
-
-@contextmanager
-def hidden_states_only(head: Any) -> Iterator[None]:
-    """Let the model return the head's input instead of logits inside the block."""
-    head.forward = lambda hidden: hidden
-    try:
-        yield
-    finally:
-        del head.forward
 
 
 def hidden_scores(

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from memalpha.errors import InputError
+from memalpha.generation.products import forwarding
 from memalpha.training import prefix_attention
 from memalpha.training.fast_layers import use_fast_layers
-from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, hidden_states_only, token_scores
+from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, token_scores
 
 
 class Row(NamedTuple):
@@ -116,7 +117,7 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
     device, base = next(model.parameters()).device, base_model(model)
     use_fast_layers(base)
     head, targets = frozen_head(base), pack.targets.to(device)
-    with hidden_states_only(head) if head is not None else nullcontext():
+    with nullcontext() if head is None else forwarding({head: nn.Identity().forward}):  # its input instead of logits
         output = model(
             input_ids=pack.input_ids.to(device), position_ids=pack.position_ids.to(device), use_cache=False,
             attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # four axes: transformers makes none of its own
@@ -132,8 +133,10 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
-            raise InputError(f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared")
+        InputError.raise_if(
+            not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids),
+            f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
+        )
         members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
     return members
 

@@ -92,7 +92,10 @@ def use_prefix_attention(base: Any) -> None:
         AttentionInterface.register(NAME, prefix_attention)
         AttentionMaskInterface.register(NAME, sdpa_mask)
         base.set_attn_implementation(NAME)
-    if kinds or base.config._attn_implementation != NAME:
-        layers = f"{', '.join(sorted(kinds)) or 'plain'} layers and packed rows"
-        said = f"attention {base.config._attn_implementation!r} with {layers}"
-        raise InputError(said, expected="sdpa and full attention in every layer", fix="set share_prefix: false")
+    layers = ", ".join(sorted(kinds)) or "plain"
+    InputError.raise_if(
+        kinds or base.config._attn_implementation != NAME,
+        f"attention {base.config._attn_implementation!r} with {layers} layers and packed rows",
+        expected="sdpa and full attention in every layer",
+        fix="set share_prefix: false",
+    )

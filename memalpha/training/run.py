@@ -44,13 +44,11 @@ from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
+from memalpha.training.warm_start import Report, WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
 from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
 Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
 
 
@@ -79,16 +77,17 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     trainer.validate = validate
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(callback)
-    before: list[InstanceResult] = []
-    if parts.held_out:
-        before = read_results(folder, "before") if arguments.run.resume else []
-        before = before or evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
+    before = read_results(folder, "before") if arguments.run.resume else []
+    if parts.held_out and not before:
+        before = evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
     with callback.listening():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     step, steps = trainer.state.global_step, trainer.state.max_steps
-    if callback.stopped and step < steps:
-        said = f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}"
-        raise TrainingStopped(f"{said}\n  to go on: the same command with --resume")
+    TrainingStopped.raise_if(
+        callback.stopped and step < steps,
+        f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
+        "  to go on: the same command with --resume",
+    )
     kept = trainer.load_best() if arguments.grpo.load_best_model_at_end else step
     adapter, model = folder.path / "adapter", trainer.accelerator.unwrap_model(trainer.model)
     name_base(model, arguments.run.model)
@@ -99,21 +98,29 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         if own:  # the agent's folder stands alone
             copy_files(Path(arguments.run.reader_adapter), adapter / "reader", ADAPTER_FILES)
         write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo", **own)
-    after: list[InstanceResult] = []
-    if parts.held_out:
-        state.wait_for_everyone()
-        known = f"step-{kept:06d}"  # the same weights on the same instances
-        after = [] if parts.validation else read_results(folder, known)
-        if after and state.is_main_process:
-            folder.write_lines("held_out/after.jsonl", folder.read_lines(f"held_out/{known}.jsonl"))
-        after = after or evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed)
-    seconds = round(time.time() - started, 1)
-    summary: dict[str, Any] = {"model": arguments.run.model, "seed": seed, "steps": step, "seconds": seconds}
+    state.wait_for_everyone()
+    known = f"step-{kept:06d}"  # the same weights on the same instances
+    after = [] if parts.validation else read_results(folder, known)
+    if after and state.is_main_process:
+        folder.write_lines("held_out/after.jsonl", folder.read_lines(f"held_out/{known}.jsonl"))
+    if parts.held_out and not after:
+        after = evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed)
+    summary: dict[str, Any] = {
+        "model": arguments.run.model,
+        "seed": seed,
+        "steps": step,
+        "seconds": round(time.time() - started, 1),
+    }
     if parts.held_out:
         summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
     if arguments.grpo.load_best_model_at_end:
-        chosen = {"step": kept, "metric": arguments.grpo.metric_for_best_model, "value": trainer.state.best_metric}
-        summary["selection"] = {**chosen, "instances": len(watched.held_out), "on_after": not parts.validation}
+        summary["selection"] = {
+            "step": kept,
+            "metric": arguments.grpo.metric_for_best_model,
+            "value": trainer.state.best_metric,
+            "instances": len(watched.held_out),
+            "on_after": not parts.validation,
+        }
     if state.is_main_process:
         folder.write_json("summary.json", summary)
         report("done", summary)
@@ -181,9 +188,9 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
         report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)})
 
     rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
-    config, found = parts.scorer.reward_config, []
-    for rollout, rewards in zip(rollouts, parts.scorer.score(rollouts), strict=True):
-        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, config)))
+    config = parts.scorer.reward_config
+    scored = zip(rollouts, parts.scorer.score(rollouts), strict=True)
+    found = [(instance_result(*pair, config), rollout_to_json(*pair, config)) for pair in scored]
     if state.num_processes > 1:
         order = {instance.id: index for index, instance in enumerate(instances)}
         found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
@@ -253,8 +260,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         lines = []
         for index, rollout in enumerate(rollouts):
             mine = [advantage[index, step.chunk_index] for step in rollout.steps]
-            row = rollout_to_json(rollout, rewards[index], self.reward_config, mine)
-            lines.append({"step": step, "group": index // size, "rollout": index, **row})
+            place = {"step": step, "group": index // size, "rollout": index}
+            lines.append(place | rollout_to_json(rollout, rewards[index], self.reward_config, mine))
         self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
         drawn = [{"step": step, "instance": line["instance"], **chunk} for line in lines for chunk in line["steps"]]
         last, wanted = len(drawn) - 1, self.trainer.args.num_completions_to_print or len(drawn)
@@ -303,8 +310,13 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
 
     results = evaluate_held_out(parts, runner, folder, "rollouts", report, arguments.grpo.seed)
-    summary = {"model": run.model, "adapter": run.adapter, "seed": arguments.grpo.seed, "seconds": round(time.time() - clock, 1)}
-    summary |= summarise(results)
+    summary = {
+        "model": run.model,
+        "adapter": run.adapter,
+        "seed": arguments.grpo.seed,
+        "seconds": round(time.time() - clock, 1),
+        **summarise(results),
+    }
     folder.write_json("summary.json", summary)
     return summary
 

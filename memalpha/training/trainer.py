@@ -326,8 +326,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return sampler
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        ready = isinstance(generation_batch, dict) and "completion_ids" in generation_batch
-        return generation_batch if ready else super()._prepare_inputs(generation_batch)
+        return generation_batch if "completion_ids" in generation_batch else super()._prepare_inputs(generation_batch)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward over one step, ``rows_per_forward`` rows at a time; gradients sync once, at the end."""
@@ -351,8 +350,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
-        wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
-        skip = bool(self.sum_over_ranks([wrong]))
+        finite = bool(torch.isfinite(loss)) and finite_gradients(model)
+        skip = bool(self.sum_over_ranks([not finite]))
         if skip:
             model.zero_grad()
             logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)
@@ -384,8 +383,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         most = self.options.rows_per_forward
         if not self.options.share_prefix:
-            given = (model, input_ids, attention_mask, logits_to_keep, most, compute_entropy)
-            return super()._get_per_token_logps_and_entropies(*given, **kwargs)  # type: ignore[no-any-return]
+            return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
+                model, input_ids, attention_mask, logits_to_keep, most, compute_entropy, **kwargs
+            )
         rows = unpad(input_ids, attention_mask, logits_to_keep, self._shared or [0] * len(input_ids))
         logps, entropies = [], []
         for start in range(0, len(rows), most):
@@ -417,8 +417,10 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         advice = f"lower rows_per_forward (now {rows})" if rows > 1 else "shorten chunks, view_tokens or max_completion_length"
-        said = f"out of memory in the update, with rows_per_forward = {rows}: {str(error).splitlines()[0]}"
-        raise TrainingAborted(said, fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing") from error
+        raise TrainingAborted(
+            f"out of memory in the update, with rows_per_forward = {rows}: {str(error).splitlines()[0]}",
+            fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing",
+        ) from error
 
 
 class EpochSampler(RepeatSampler):  # type: ignore[misc]

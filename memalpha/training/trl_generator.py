@@ -49,11 +49,15 @@ class TRLGenerator:
             problem = token_problem(ids[i], logprobs[i] if logprobs else [0.0] * len(ids[i]), sampling.max_new_tokens, vocabulary)
             ServiceError.raise_if(problem, f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
         ends = (StopReason.LENGTH, StopReason.END)
-        texts = [decoded(trainer._tokenizer, row) for row in ids]
         return [
-            Completion(tuple(ids[i]), texts[i], ends[ids[i][-1] in trainer.eos_token_ids], tuple(logprobs[i]) if logprobs else None)
+            Completion(
+                tuple(ids[i]),
+                decoded(trainer._tokenizer, ids[i]),
+                ends[ids[i][-1] in trainer.eos_token_ids],
+                tuple(logprobs[i]) if logprobs else None,
+            )
             for i in range(len(prompts))
-        ]  # fmt: skip
+        ]
 
     @contextmanager
     def _drawing(self, sampling: Sampling) -> Iterator[None]:

@@ -41,7 +41,7 @@ from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import TRAINER, PolicyOptions, check_values
-from memalpha.training.dtype import settled
+from memalpha.training.dtype import Report, settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.training.readings import make_readings
@@ -49,7 +49,6 @@ from memalpha.types import Chunk, Completion, Instance, Operation, OperationKind
 
 WARMUP_RECORD = "memalpha_warmup.json"
 
-Report = Callable[[str, dict[str, Any]], None]
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
 """Returns the operations of a good agent for the chunk of this index, given the memory."""
 
@@ -202,15 +201,20 @@ class Demonstration(NamedTuple):
 def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
-    coverage = (warmup.coverage_low, warmup.coverage_high)
-    teacher = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update, dates=agent.config.show_times)
+    teacher = TeacherConfig(
+        (warmup.coverage_low, warmup.coverage_high),
+        p_correct=warmup.p_correct,
+        p_update=warmup.p_update,
+        dates=agent.config.show_times,
+    )
     if warmup.teaches == "reader":
         encode, plain = agent.encoder.tokenizer, agent.encoder.untrusted
         readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
-    started = begun(instances, agent, warmup.rollout_chunks, seed)
-    pairs = list(demonstrate(started, agent, partial(_operations, config=teacher), end, seed))
+    pairs = list(
+        demonstrate(begun(instances, agent, warmup.rollout_chunks, seed), agent, partial(_operations, config=teacher), end, seed)
+    )
     pairs += _corrections_again(pairs, warmup.corrections_share)
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
@@ -332,8 +336,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
             logps = packed_logps(model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens).logps
         marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
         trained = torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked])
-        loss: torch.Tensor = -trained.sum() / inputs.get("count", len(trained))
-        return loss
+        return -trained.sum() / inputs.get("count", len(trained))
 
     def _rows(self, demonstrations: Sequence[Demonstration]) -> list[Row]:
         return [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in demonstrations]
