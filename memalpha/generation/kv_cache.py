@@ -18,6 +18,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
+        self.is_initialized: bool = False
         self.capacity = capacity
         self.length = 0
 

@@ -112,8 +112,13 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
     """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy, log-probabilities are kept."""
     run = arguments.run
     if run.vllm_urls:
-        vocabulary = model.config.get_text_config().vocab_size
-        return VLLMServers(run.vllm_urls, tokenizer, vocabulary, timeout=run.endpoint_timeout, wait=run.vllm_wait)
+        return VLLMServers(
+            run.vllm_urls,
+            tokenizer,
+            model.config.get_text_config().vocab_size,
+            timeout=run.endpoint_timeout,
+            wait=run.vllm_wait,
+        )
     merge = exact(model) and not arguments.grpo.bf16
     return HFGenerator(
         model, tokenizer, max_batch=run.generation_rows, merge_adapters=merge, logprobs=not merge or run.staleness > 0

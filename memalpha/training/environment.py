@@ -64,8 +64,12 @@ class MemoryEnvironment:
         """Apply the completion of the chunk at hand (``cut_off``: by a length limit); return the next messages, None at the end."""
         if self._prompt is None:
             raise ValueError("every chunk was read")
-        stop = StopReason.LENGTH if cut_off else StopReason.END
-        take_step(self.rollout, self.agent, self._prompt, Completion((), completion, stop))
+        take_step(
+            self.rollout,
+            self.agent,
+            self._prompt,
+            Completion((), completion, StopReason.LENGTH if cut_off else StopReason.END),
+        )
         self._prompt = None
         return None if len(self.rollout.steps) == len(self.rollout.chunks) else self._ask().messages
 
@@ -78,8 +82,11 @@ class MemoryEnvironment:
         return [{**step, "total": step.total(self.scorer.reward_config)} for step in steps]
 
     def _ask(self) -> Prompt:
-        chunk = self.rollout.chunks[len(self.rollout.steps)]
-        self._prompt = self.agent.prompt(self.rollout.memory, self.rollout.retriever, chunk)
+        self._prompt = self.agent.prompt(
+            self.rollout.memory,
+            self.rollout.retriever,
+            self.rollout.chunks[len(self.rollout.steps)],
+        )
         return self._prompt
 
 

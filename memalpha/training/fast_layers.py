@@ -24,7 +24,8 @@ NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 def use_fast_layers(model: nn.Module) -> None:
     """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, permanently."""
     for module in model.modules():
-        module.__class__ = _fast_class(type(module))
+        kind: Any = type(module)
+        module.__class__ = _fast_class(kind)
 
 
 @cache

@@ -109,8 +109,14 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
             predictors[i] = [first, *range(start + rest, len(ids))] if len(completion) else []
     chosen = torch.tensor([p for own in predictors for p in own], dtype=torch.long)
     targets = torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long)
-    lengths = [len(row.completion_ids) for row in rows]
-    return Pack(torch.tensor([ids]), torch.tensor([positions]), chosen, targets, lengths, groups)
+    return Pack(
+        torch.tensor([ids]),
+        torch.tensor([positions]),
+        chosen,
+        targets,
+        lengths=[len(row.completion_ids) for row in rows],
+        groups=groups,
+    )
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:

@@ -38,13 +38,13 @@ from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_i
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
-from memalpha.training.dtype import settled
+from memalpha.training.dtype import Report, settled
 from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.training.warm_start import Report, WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
+from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
 from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
@@ -181,8 +181,11 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
 def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int) -> list[InstanceResult]:
     """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted if too few are scored."""
     state, clock, instances = PartialState(), time.time(), parts.held_out
-    shared_seed = seed if parts.eval_temperature else None
-    sampling = Sampling(parts.agent.config.max_completion_length, parts.eval_temperature, seed=shared_seed)
+    sampling = Sampling(
+        parts.agent.config.max_completion_length,
+        parts.eval_temperature,
+        seed=seed if parts.eval_temperature else None,
+    )
 
     def tell(done: int, total: int) -> None:
         report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)})

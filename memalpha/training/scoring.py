@@ -53,8 +53,9 @@ class RolloutScorer:
         for rollout, questions, (said, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions, rollout.immediate, rollout.nothing_due = questions, asked, nothing_due
             rollout.verdicts = [None if isinstance(found, ServiceError) else found for found in said]
-            begin = rollout.instance.begin
-            rollout.errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
+            rollout.errors = {
+                chunk: str(error) for chunk, error in enumerate(said, rollout.instance.begin) if isinstance(error, ServiceError)
+            }
         parts = self.reward_config.parts
         scored = zip(*score_parts({name: function for name, (function, _) in parts.items()}, rollouts), strict=True)
         return [[StepReward(zip(parts, step, strict=True)) for step in zip(*rollout, strict=True)] for rollout in scored]

@@ -114,8 +114,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
         self.products.clear()  # room for those of the merged weights
         zero3 = sharding_of(self.accelerator) is Sharding.ZERO3
-        gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
-        with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
+        with (
+            unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext(),
+            whole_weights(self.model, self.accelerator),
+            self.accelerator.autocast(),
+        ):
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:

@@ -212,9 +212,8 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
         readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
-    pairs = list(
-        demonstrate(begun(instances, agent, warmup.rollout_chunks, seed), agent, partial(_operations, config=teacher), end, seed)
-    )
+    started = begun(instances, agent, warmup.rollout_chunks, seed)
+    pairs = list(demonstrate(started, agent, partial(_operations, config=teacher), end, seed))
     pairs += _corrections_again(pairs, warmup.corrections_share)
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
@@ -326,8 +325,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         packs, count = split_rows(self._rows(rows), self.pack_tokens), sum(map(_trained, rows))
         for pack in packs:
             with using(self._products), nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
-                part = {"rows": [rows[i] for i in pack], "count": count}
-                total = total + super().training_step(model, part, num_items_in_batch)
+                total = total + super().training_step(model, {"rows": [rows[i] for i in pack], "count": count}, num_items_in_batch)
         return total
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:
@@ -336,7 +334,8 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
             logps = packed_logps(model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens).logps
         marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
         trained = torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked])
-        return -trained.sum() / inputs.get("count", len(trained))
+        loss: torch.Tensor = -trained.sum() / inputs.get("count", len(trained))
+        return loss
 
     def _rows(self, demonstrations: Sequence[Demonstration]) -> list[Row]:
         return [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in demonstrations]
