@@ -20,6 +20,12 @@ class MemAlphaError(Exception):
         lines = [self.what, self.expected and f"expected: {self.expected}", self.fix and f"to fix: {self.fix}"]
         super().__init__("\n  ".join(line for line in lines if line))
 
+    @classmethod
+    def raise_if(cls, wrong: object, what: str, *, expected: str = "", fix: str = "") -> None:
+        """Raise this error if ``wrong`` is true."""
+        if wrong:
+            raise cls(what, expected=expected, fix=fix)
+
 
 class InputError(MemAlphaError, ValueError):
     """A value from the user (file, option, schema, model, adapter) cannot be used."""

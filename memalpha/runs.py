@@ -40,15 +40,15 @@ class RunFolder:
         self.path = Path(path)
         with _clear_errors(self.path):
             is_run = (self.path / _MARKER).is_file()
-        if not is_run:
-            raise RunFolderError(f"{str(path)!r} is no run folder", expected=f"one with {_MARKER}, as memalpha train writes it")
+        RunFolderError.raise_if(
+            not is_run, f"{str(path)!r} is no run folder", expected=f"one with {_MARKER}, as memalpha train writes it"
+        )
 
     @classmethod
     def create(cls, path: str | Path, config: Any, *, overwrite: bool = False, resume: bool | None = None) -> RunFolder:
         """Make a run folder, or open one (``resume``); RunFolderError as in ``check_free``, or nothing to resume."""
         folder = Path(path)
-        if overwrite and resume:
-            raise RunFolderError("both overwrite and resume are given", expected="one of them")
+        RunFolderError.raise_if(overwrite and resume, "both overwrite and resume are given", expected="one of them")
         if resume:
             return cls(folder)
         exists = cls.check_free(folder, overwrite=overwrite, resumable=resume is not None)
@@ -63,12 +63,18 @@ class RunFolder:
         """Return whether a new run folder replaces a run; RunFolderError if it may not, or no folder can be made there."""
         if not holds_something(folder):
             return False
-        if not (folder / _MARKER).is_file():
-            said = f"{str(folder)!r} exists already and is no run folder"
-            raise RunFolderError(said, expected="a new folder or a run's", fix="choose another --output_dir")
-        if not overwrite:
-            fix = "add --overwrite or --resume" if resumable else "add --overwrite, or choose another --output_dir"
-            raise RunFolderError(f"{str(folder)!r} exists already", expected="a new folder", fix=fix)
+        RunFolderError.raise_if(
+            not (folder / _MARKER).is_file(),
+            f"{str(folder)!r} exists already and is no run folder",
+            expected="a new folder or a run's",
+            fix="choose another --output_dir",
+        )
+        RunFolderError.raise_if(
+            not overwrite,
+            f"{str(folder)!r} exists already",
+            expected="a new folder",
+            fix="add --overwrite or --resume" if resumable else "add --overwrite, or choose another --output_dir",
+        )
         return True
 
     @property
@@ -78,9 +84,12 @@ class RunFolder:
 
     def check_training(self) -> None:
         """Raise RunFolderError if ``memalpha evaluate`` wrote the folder: its layout differs."""
-        if {"sets", "systems", "readers"} <= self.config.keys():
-            fix = f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it"
-            raise RunFolderError(f"{str(self.path)!r} is the folder of an evaluation", expected="of a training run", fix=fix)
+        RunFolderError.raise_if(
+            {"sets", "systems", "readers"} <= self.config.keys(),
+            f"{str(self.path)!r} is the folder of an evaluation",
+            expected="of a training run",
+            fix=f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it",
+        )
 
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file of the run."""
@@ -106,8 +115,9 @@ class RunFolder:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON object; RunFolderError if the file is missing or damaged."""
-        if not (self.path / name).is_file():
-            raise RunFolderError(f"{str(self.path)!r} has no {name}", expected="a run that came that far")
+        RunFolderError.raise_if(
+            not (self.path / name).is_file(), f"{str(self.path)!r} has no {name}", expected="a run that came that far"
+        )
         return read_object(self.path / name)
 
     def read_optional(self, name: str) -> dict[str, Any]:
@@ -147,8 +157,9 @@ def holds_something(folder: Path) -> bool:
     """Whether a folder exists and is not empty; RunFolderError if it is a file, or no folder can be made there."""
     with _clear_errors(folder):
         file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
-        if file is not None:
-            raise RunFolderError(f"{str(file)!r} is a file: no folder can be made", fix="choose another --output_dir")
+        RunFolderError.raise_if(
+            file is not None, f"{str(file)!r} is a file: no folder can be made", fix="choose another --output_dir"
+        )
         return folder.is_dir() and any(folder.iterdir())
 
 
@@ -163,9 +174,11 @@ def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
     place = folder.resolve()
     for option, paths in reads.items():
         for path in paths:
-            if path and Path(path).exists() and Path(path).resolve().is_relative_to(place):
-                said = f"{option} {path!r} lies in the run that is to be overwritten"
-                raise InputError(said, fix="choose another --output_dir")
+            InputError.raise_if(
+                path and Path(path).exists() and Path(path).resolve().is_relative_to(place),
+                f"{option} {path!r} lies in the run that is to be overwritten",
+                fix="choose another --output_dir",
+            )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
-from memalpha.generation.merging import same_trainable
+from memalpha.generation.merging import restored
 from memalpha.protocols import Generator
 from memalpha.text import THINK, chat_ids, in_common, opens_thinking
 from memalpha.types import Message, Prompt, Sampling
@@ -34,12 +34,15 @@ def answer_chats(
 
 def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answering:
     """Return a function that answers without the policy's adapters; InputError if it has none."""
-    if not hasattr(model, "disable_adapter"):
-        raise InputError("reader 'base' with a fully fine-tuned policy", expected="reader recall, trained or endpoint")
+    InputError.raise_if(
+        not hasattr(model, "disable_adapter"),
+        "reader 'base' with a fully fine-tuned policy",
+        expected="reader recall, trained or endpoint",
+    )
     generator = HFGenerator(model, tokenizer, merge_adapters=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:
-        with same_trainable(model), model.disable_adapter():
+        with restored(model.parameters(), "requires_grad"), model.disable_adapter():
             return answer_chats(generator, tokenizer, chats, max_new_tokens)
 
     return answer

@@ -25,9 +25,11 @@ class EndpointGenerator:
         made = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
         for completion in made:
             said = self.codec.parse(completion.text, completion.cut_off)
-            if completion.cut_off and not (said.calls or said.errors):
-                fix = "switch its thinking off (extra fields of the request), or raise max_completion_length"
-                raise ServiceError(f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call", fix=fix)
+            ServiceError.raise_if(
+                completion.cut_off and not (said.calls or said.errors),
+                f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
+                fix="switch its thinking off (extra fields of the request), or raise max_completion_length",
+            )
         return made
 
 

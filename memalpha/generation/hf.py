@@ -7,18 +7,19 @@ fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
-from memalpha.generation.merging import exact, merged_lora
+from memalpha.generation.merging import exact, merged_lora, restored
 from memalpha.generation.products import Products, fast_linears, using
 from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
@@ -44,8 +45,7 @@ class HFGenerator:
         self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool | None = None, logprobs: bool = False,
         keep_prefix: bool = False, check_every: int | None = None, first_bias: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
-        if max_batch < 1:
-            raise InputError(f"max_batch {max_batch}", expected="at least 1")
+        InputError.raise_if(max_batch < 1, f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
         self.tokenizer, self.max_batch = tokenizer, max_batch
         self.merge_adapters = exact(model) if merge_adapters is None else merge_adapters
@@ -57,23 +57,25 @@ class HFGenerator:
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError if memory runs out."""
-        if sampling.max_new_tokens < 1:
-            raise InputError(f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
-        if any(not prompt.ids for prompt in prompts):
-            raise InputError("a prompt without ids", expected="at least one token id", fix="encode it with the policy's tokenizer")
+        InputError.raise_if(sampling.max_new_tokens < 1, f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
+        InputError.raise_if(
+            any(not prompt.ids for prompt in prompts),
+            "a prompt without ids",
+            expected="at least one token id",
+            fix="encode it with the policy's tokenizer",
+        )
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
         completions: dict[int, Completion] = {}
-        merged = merged_lora(self.model) if self.merge_adapters else nullcontext()
-        many = len(prompts) >= _MANY and self.merge_adapters
         with (
             torch.no_grad(),
-            _evaluating(self.model),
+            restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
-            merged,
-            fast_linears(self.model) if many else nullcontext(),
+            merged_lora(self.model) if self.merge_adapters else nullcontext(),
+            fast_linears(self.model) if self.merge_adapters and len(prompts) >= _MANY else nullcontext(),
         ):
+            self.model.eval()
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
                 completions.update(zip(rows, self._batch([prompts[i] for i in rows], sampling, uniforms[rows]), strict=True))
@@ -117,7 +119,7 @@ class HFGenerator:
         if len(prompts) < len(rows):
             place = {prompt.ids: i for i, prompt in enumerate(prompts)}
             source = torch.tensor([place[row.ids] for row in rows], device=device)
-            cache.repeat(source)
+            cache.batch_select_indices(source)
             logits, lengths, mask = logits[source], lengths[source], mask[source]
         return cache, logits, lengths, mask
 
@@ -155,14 +157,13 @@ class HFGenerator:
         if every > 1 and self.model.config._attn_implementation == "sdpa":
             mask = mask[:, None, None].bool()  # transformers reads a mask of two axes at each token
         for step in range(sampling.max_new_tokens):
-            drawn = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
-            tokens[slots, step] = drawn.tokens
-            if drawn.logprobs is not None:
-                logprobs[slots, step] = drawn.logprobs
+            last, values = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
+            tokens[slots, step] = last
+            if values is not None:
+                logprobs[slots, step] = values
             if step + 1 == sampling.max_new_tokens:
                 break
-            alive &= ~torch.isin(drawn.tokens, ends)
-            last = drawn.tokens
+            alive &= ~torch.isin(last, ends)
             if (step + 1) % every == 0:
                 source = without_ended(alive)
                 if not len(source):
@@ -196,30 +197,18 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
 
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(ids) for ids in sequences])
-    padded = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.long)
-    for row, ids in zip(padded, sequences, strict=True):
-        row[: len(ids)] = torch.tensor(ids, dtype=torch.long)
-    return padded.to(device), lengths.to(device)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    rows = [torch.tensor(ids, dtype=torch.long) for ids in sequences]
+    return pad_sequence(rows, batch_first=True).to(device), torch.tensor([len(ids) for ids in sequences], device=device)
 
 
 def _check_attention(config: Any) -> None:
-    if any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")):
-        raise InputError(f"attention {config._attn_implementation!r}", expected="attn_implementation 'sdpa' or 'eager'")
+    InputError.raise_if(
+        any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")),
+        f"attention {config._attn_implementation!r}",
+        expected="attn_implementation 'sdpa' or 'eager'",
+    )
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        raise InputError(f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention")
+    InputError.raise_if(kinds, f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention")
 
 
 def _check_length(config: Any, tokens: int, capacity: int) -> None:
@@ -228,22 +217,18 @@ def _check_length(config: Any, tokens: int, capacity: int) -> None:
     kinds, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
     slides = window and (kinds is None or "sliding_attention" in kinds)
     for count, limit, named in ((capacity, slides and window, "with a sliding window of"), (tokens, positions, "made for")):
-        if limit and count > limit:
-            said = f"prompt and completion of up to {count} tokens in a model {named} {limit}"
-            raise InputError(said, fix="lower the token budgets of the prompt or max_new_tokens")
+        InputError.raise_if(
+            limit and count > limit,
+            f"prompt and completion of up to {count} tokens in a model {named} {limit}",
+            fix="lower the token budgets of the prompt or max_new_tokens",
+        )
 
 
-class Draw(NamedTuple):
-    """Drawn tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32."""
-
-    tokens: Tensor
-    logprobs: Tensor | None
-
-
-def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> Draw:
+def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> tuple[Tensor, Tensor | None]:
     """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the cumulative distribution.
 
-    Temperature, top-k, top-p, in this order; log-probabilities are those before top-k and top-p, as a policy gradient needs them.
+    Returns tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32. Temperature, top-k, top-p, in this
+    order; log-probabilities are those before top-k and top-p, as a policy gradient needs them.
     """
     logits = logits.float()
     if sampling.temperature > 0:
@@ -252,8 +237,8 @@ def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool
     else:
         tokens = logits.argmax(-1)
     if not logprobs:
-        return Draw(tokens, None)
-    return Draw(tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1))
+        return tokens, None
+    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)
 
 
 def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:

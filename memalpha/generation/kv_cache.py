@@ -16,13 +16,11 @@ from transformers.cache_utils import Cache, DynamicLayer
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
     """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first of ``capacity`` slots."""
 
-    def __init__(self, capacity: int, keys: Tensor | None = None, values: Tensor | None = None) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
         self.is_initialized: bool = False
         self.capacity = capacity
         self.length = 0
-        if keys is not None and values is not None:
-            self.update(keys, values)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write new slots (rows, heads, new slots, head size); return views of all written ones."""
@@ -51,15 +49,9 @@ class BufferCache(Cache):  # type: ignore[misc]
     """One :class:`BufferLayer` per layer; ``prefix``: cache of the distinct prefixes; ``index`` (rows,): prefix of each row."""
 
     def __init__(self, layers: int, capacity: int, prefix: Cache | None = None, index: Tensor | None = None) -> None:
-        if prefix is None:
-            super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
-        else:
-            super().__init__(layers=[BufferLayer(capacity, layer.keys[index], layer.values[index]) for layer in prefix.layers])
-
-    def repeat(self, source: Tensor) -> None:
-        """Make ``len(source)`` rows, any number: row i becomes a copy of row ``source[i]``."""
-        for layer in self.layers:
-            layer.keys, layer.values = layer.keys[source], layer.values[source]
+        super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
+        for layer, common in zip(self.layers, prefix.layers if prefix is not None else (), strict=False):
+            layer.update(common.keys[index], common.values[index])
 
     def select(self, source: Tensor) -> None:
         """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are copied."""

@@ -6,12 +6,12 @@ cost is a second copy of the adapted weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from memalpha.generation.products import Products, using
 
@@ -27,20 +27,16 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
 
     What is made of the merged weights (``products``) lasts as long as they do.
     """
-    originals: list[tuple[nn.Parameter, Tensor]] = []
-    touched: list[Any] = []
-    try:
-        for layer in _mergeable(model):
-            originals.extend((parameter, parameter.data) for parameter in layer.get_base_layer().parameters(recurse=False))
-            touched.append(layer)
-            _merge(layer)
-        with using(Products()) if touched else nullcontext():
+    layers = _mergeable(model)
+    weights = [weight for layer in layers for weight in layer.get_base_layer().parameters(recurse=False)]
+    with restored(weights, "data"), using(Products()) if layers else nullcontext():
+        try:
+            for layer in layers:
+                _merge(layer)
             yield
-    finally:
-        for parameter, tensor in originals:
-            parameter.data = tensor
-        for layer in touched:
-            layer.merged_adapters.clear()
+        finally:
+            for layer in layers:
+                layer.merged_adapters.clear()
 
 
 def _merge(layer: Any) -> None:
@@ -80,11 +76,14 @@ def _mergeable(model: nn.Module) -> list[Any]:
 
 
 @contextmanager
-def same_trainable(model: nn.Module) -> Iterator[None]:
-    """Restore ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable."""
-    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+def restored(items: Iterable[Any], *names: str) -> Iterator[None]:
+    """Put these attributes of the items back after the block, also if it raises.
+
+    For ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable.
+    """
+    before = [(item, name, getattr(item, name)) for item in items for name in names]
     try:
         yield
     finally:
-        for parameter, trains in before:
-            parameter.requires_grad_(trains)
+        for item, name, value in before:
+            setattr(item, name, value)

@@ -8,7 +8,7 @@ and ``.data`` leave its version, and a new one may get its address. So layouts h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
@@ -112,21 +112,26 @@ def fast_linears(model: nn.Module) -> Iterator[None]:
 
     Layouts are kept by the ``using`` around it, else for the block, in which the weights stand still.
     """
-    layers = [
-        layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
-    ]
-    for layer in layers:
-        layer.forward = _forward_of(layer)  # type: ignore[method-assign]
+    forwards = {
+        layer: partial(_multiply, layer)
+        for layer in model.modules()
+        if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
+    }
+    with forwarding(forwards), using(Products()) if _IN_USE.get() is None else nullcontext():
+        yield
+
+
+def _multiply(layer: nn.Linear, x: Tensor) -> Tensor:
+    return product(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias).view(*x.shape[:-1], -1)
+
+
+@contextmanager
+def forwarding(forwards: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """Give modules another forward pass in the block."""
+    for module, forward in forwards.items():
+        module.forward = forward
     try:
-        with using(Products()) if _IN_USE.get() is None else nullcontext():
-            yield
+        yield
     finally:
-        for layer in layers:
-            del layer.forward
-
-
-def _forward_of(layer: nn.Linear) -> Any:
-    def forward(x: Tensor) -> Tensor:
-        return product(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias).view(*x.shape[:-1], -1)
-
-    return forward
+        for module in forwards:
+            del module.forward

@@ -25,7 +25,8 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.opening import begun
-from memalpha.training.packed import check_packable
+from memalpha.training.packed import base_model
+from memalpha.training.prefix_attention import use_prefix_attention
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
 
@@ -47,21 +48,35 @@ class Parts(NamedTuple):
 def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     """Load and check everything before training (without it ``instances`` is empty); InputError if parts do not fit together."""
     run = arguments.run
-    if training and not run.train_data:
-        raise InputError("train_data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
+    InputError.raise_if(
+        training and not run.train_data,
+        "train_data is empty",
+        expected="a prepared folder, a file of instances, or the name of a generated one",
+    )
     train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
     held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
-    if run.early_stopping_patience and not arguments.grpo.load_best_model_at_end:
-        raise InputError("early_stopping_patience without load_best_model_at_end", expected="load_best_model_at_end: true")
-    if run.validation_instances and arguments.grpo.eval_strategy == "no":
-        raise InputError("validation_instances without eval_strategy", expected="eval_strategy: steps")
-    if arguments.grpo.eval_strategy != "no" and not held_out:
-        raise InputError("eval_strategy is 'steps', and there are no held-out instances", fix="add --eval_data")
+    InputError.raise_if(
+        run.early_stopping_patience and not arguments.grpo.load_best_model_at_end,
+        "early_stopping_patience without load_best_model_at_end",
+        expected="load_best_model_at_end: true",
+    )
+    InputError.raise_if(
+        run.validation_instances and arguments.grpo.eval_strategy == "no",
+        "validation_instances without eval_strategy",
+        expected="eval_strategy: steps",
+    )
+    InputError.raise_if(
+        arguments.grpo.eval_strategy != "no" and not held_out,
+        "eval_strategy is 'steps', and there are no held-out instances",
+        fix="add --eval_data",
+    )
     set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
+    if run.train_layers:
+        freeze_lower_layers(model, run.train_layers)
     if training and run.share_prefix:
-        check_packable(model)
+        use_prefix_attention(base_model(model))
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
@@ -87,8 +102,9 @@ def split_held_out(run: RunOptions, instances: Sequence[Instance]) -> tuple[list
     count, total = run.validation_instances, len(instances)
     kept = {place * total // count for place in range(min(count, total))}
     rest = [instance for place, instance in enumerate(instances) if place not in kept]
-    if instances and not rest:
-        raise InputError(f"validation_instances is {count}", expected=f"fewer than the {total} held-out instances")
+    InputError.raise_if(
+        instances and not rest, f"validation_instances is {count}", expected=f"fewer than the {total} held-out instances"
+    )
     return [instances[place] for place in sorted(kept)], rest[: run.eval_instances or None]
 
 
@@ -96,8 +112,13 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
     """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy, log-probabilities are kept."""
     run = arguments.run
     if run.vllm_urls:
-        vocabulary = model.config.get_text_config().vocab_size
-        return VLLMServers(run.vllm_urls, tokenizer, vocabulary, timeout=run.endpoint_timeout, wait=run.vllm_wait)
+        return VLLMServers(
+            run.vllm_urls,
+            tokenizer,
+            model.config.get_text_config().vocab_size,
+            timeout=run.endpoint_timeout,
+            wait=run.vllm_wait,
+        )
     merge = exact(model) and not arguments.grpo.bf16
     return HFGenerator(
         model, tokenizer, max_batch=run.generation_rows, merge_adapters=merge, logprobs=not merge or run.staleness > 0
@@ -106,7 +127,7 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
 
 def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
     """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or bare for full fine-tuning."""
-    top, more = getattr(options, "train_layers", 0), dict(options.model_init_kwargs)
+    more = dict(options.model_init_kwargs)
     if options.load_in_4bit:
         more["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
@@ -124,8 +145,6 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
             lora_dropout=options.lora_dropout, rank_pattern=options.lora_rank_pattern,
         )  # fmt: skip
         model = get_peft_model(model, lora, revision=more.get("revision"))
-    if top:
-        freeze_lower_layers(model, top)
     use_fast_layers(model)  # before the first update, too: the first rollouts are drawn by them
     return model, tokenizer
 
@@ -138,15 +157,16 @@ def check_layers(model: Any, options: PolicyOptions) -> None:
     adapted = [name for name in names if not targets or name.endswith(tuple(f".{target}" for target in targets))]
     for option, ends, among in (("lora_targets", targets, names), ("lora_rank_pattern", options.lora_rank_pattern, adapted)):
         if wrong := [end for end in ends if not any(name.endswith(f".{end}") for name in among)]:
-            said = f"{option} names {wrong[0]!r}, which fits no adapted layer below the head"
-            raise InputError(said, expected=f"the end of a name such as {among[0][1:]}")
+            raise InputError(
+                f"{option} names {wrong[0]!r}, which fits no adapted layer below the head",
+                expected=f"the end of a name such as {among[0][1:]}",
+            )
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
     """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer layers."""
     count = int(model.config.num_hidden_layers)
-    if not 0 < top <= count:
-        raise InputError(f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
+    InputError.raise_if(not 0 < top <= count, f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
     for name, parameter in model.named_parameters():
         parts = name.split(".layers.")
         if parameter.requires_grad and len(parts) > 1 and int(parts[1].split(".")[0]) < count - top:
@@ -179,13 +199,19 @@ def make_judge(run: RunOptions, instances: Sequence[Instance], sections: Contain
         return judges.EndpointContentJudge(run.judge_client())
     facts: dict[str, tuple[Fact, ...]] = {}
     for instance in instances:
-        if facts.setdefault(instance.id, instance.facts) != instance.facts:
-            said = f"two instances with different facts are called {instance.id!r}"
-            raise InputError(said, expected="ids that are unique over training and held-out data", fix="prepare with another seed")
+        InputError.raise_if(
+            facts.setdefault(instance.id, instance.facts) != instance.facts,
+            f"two instances with different facts are called {instance.id!r}",
+            expected="ids that are unique over training and held-out data",
+            fix="prepare with another seed",
+        )
     facts = {name: found for name, found in facts.items() if found}
     if run.content_judge == "auto":
         return judges.AutoContentJudge(facts, sections)
     if bare := [instance.id for instance in instances if not instance.facts]:
-        said = f"content_judge is 'facts', and instance {bare[0]} has no annotated facts"
-        raise InputError(said, expected="generated data with annotations", fix="set content_judge: auto, or grounded")
+        raise InputError(
+            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
+            expected="generated data with annotations",
+            fix="set content_judge: auto, or grounded",
+        )
     return judges.FactContentJudge(facts, sections)

@@ -70,7 +70,15 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
     return None, damaged
 
 
-class WholeCheckpoints(_Trainer):  # type: ignore[misc]
+class WithoutArguments(_Trainer):  # type: ignore[misc]
+    """Mixin for a trainer: saves no pickle of its arguments, which may hold hub_token; resuming does not read it."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
+
+
+class WholeCheckpoints(WithoutArguments):
     """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps still need."""
 
     _step: int
@@ -105,8 +113,7 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         why = "the optimizer's state is sharded" if sharded else "it stands amid a batch of rollouts"
         said = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
-        if sharded or any(checkpoint.glob("rows_*.pt")):
-            raise RunFolderError(f"{said}; {why}", expected=f"{wrote} processes")
+        RunFolderError.raise_if(sharded or any(checkpoint.glob("rows_*.pt")), f"{said}; {why}", expected=f"{wrote} processes")
         logger.warning("%s: instances, order and steps stay; rollouts are drawn with other random numbers from here on", said)
 
     def load_best(self) -> int:
@@ -115,8 +122,8 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
         best = int(self.state.best_global_step or now)
         if best != now:
             path = Path(self.args.output_dir) / f"checkpoint-{best}"
-            if reason := damage(path):
-                raise RunFolderError(f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
+            reason = damage(path)
+            RunFolderError.raise_if(reason, f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
             self.state.best_model_checkpoint = None
@@ -125,11 +132,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     def _get_output_dir(self, trial: Any) -> str:
         return self._saving_to or str(super()._get_output_dir(trial))
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        # a pickle that may hold hub_token; resuming does not read it
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self.args.output_dir)
@@ -154,8 +156,10 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
         except Exception as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]
             said = f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}"
-            fix = "make room (save_total_limit keeps fewer checkpoints), then go on with --resume"
-            raise TrainingAborted(f"{said}\n  kept: {', '.join(kept) or 'no checkpoint'}", fix=fix) from error
+            raise TrainingAborted(
+                f"{said}\n  kept: {', '.join(kept) or 'no checkpoint'}",
+                fix="make room (save_total_limit keeps fewer checkpoints), then go on with --resume",
+            ) from error
         finally:
             self._saving_to = None
             if self.args.should_save:

@@ -129,16 +129,25 @@ class PolicyOptions(Options):
 
     def check(self) -> None:
         """Check combinations of options."""
-        if self.full_finetuning and (self.adapter or self.load_in_4bit):
-            other = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
-            raise InputError(f"full_finetuning with {other}", expected="one of the two")
-        if self.full_finetuning and self.dtype not in ("float32", "auto"):
-            said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
-            raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
-        if wrong := NOT_INIT & self.model_init_kwargs.keys():
-            raise InputError(f"model_init_kwargs holds {', '.join(sorted(wrong))}", expected="the options dtype and load_in_4bit")
-        if self.load_in_4bit and not find_spec("bitsandbytes"):
-            raise InputError("load_in_4bit needs bitsandbytes, which is not installed", fix="pip install bitsandbytes")
+        other = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
+        InputError.raise_if(
+            self.full_finetuning and (self.adapter or self.load_in_4bit), f"full_finetuning with {other}", expected="one of the two"
+        )
+        InputError.raise_if(
+            self.full_finetuning and self.dtype not in ("float32", "auto"),
+            f"full_finetuning with dtype {self.dtype}",
+            expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
+            fix="set bf16: true, which computes in bfloat16 only",
+        )
+        wrong = NOT_INIT & self.model_init_kwargs.keys()
+        InputError.raise_if(
+            wrong, f"model_init_kwargs holds {', '.join(sorted(wrong))}", expected="the options dtype and load_in_4bit"
+        )
+        InputError.raise_if(
+            self.load_in_4bit and not find_spec("bitsandbytes"),
+            "load_in_4bit needs bitsandbytes, which is not installed",
+            fix="pip install bitsandbytes",
+        )
 
 
 @dataclass(frozen=True)
@@ -220,17 +229,26 @@ class RunOptions(PolicyOptions, EndpointOptions):
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
         super().check()
-        if self.full_finetuning and self.vllm_urls:
-            raise InputError("full_finetuning with vllm_urls", expected="an adapter, or use_vllm with vllm_mode: server")
-        if (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks:
-            said = "rollout_cut or rollout_coverage without rollout_chunks"
-            raise InputError(said, expected="how many chunks a rollout reads")
-        if self.overlaps and self.reader == "base":
-            said = f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}"
-            raise InputError(said, expected="another reader: the policy cannot draw and answer at once")
-        if (self.reader == "trained") is not bool(self.reader_adapter):
-            said = f"reader {self.reader} with reader_adapter {self.reader_adapter!r}"
-            raise InputError(said, expected="reader: trained, and the folder of a reader")
+        InputError.raise_if(
+            self.full_finetuning and self.vllm_urls,
+            "full_finetuning with vllm_urls",
+            expected="an adapter, or use_vllm with vllm_mode: server",
+        )
+        InputError.raise_if(
+            (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks,
+            "rollout_cut or rollout_coverage without rollout_chunks",
+            expected="how many chunks a rollout reads",
+        )
+        InputError.raise_if(
+            self.overlaps and self.reader == "base",
+            f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}",
+            expected="another reader: the policy cannot draw and answer at once",
+        )
+        InputError.raise_if(
+            (self.reader == "trained") is not bool(self.reader_adapter),
+            f"reader {self.reader} with reader_adapter {self.reader_adapter!r}",
+            expected="reader: trained, and the folder of a reader",
+        )
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:
@@ -270,41 +288,59 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
         check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM), **cispo})
         self._accumulate_at_once()
         generations, rollouts, splits = self.num_generations or 0, self.per_device_train_batch_size, self.steps_per_generation or 1
-        if generations < 2 or rollouts * splits % generations:
-            said = f"per_device_train_batch_size is {rollouts}, steps_per_generation {splits}, num_generations {generations}"
-            raise InputError(said, expected="num_generations of at least 2, and a product of the others that is a multiple of it")
+        InputError.raise_if(
+            generations < 2 or rollouts * splits % generations,
+            f"per_device_train_batch_size is {rollouts}, steps_per_generation {splits}, num_generations {generations}",
+            expected="num_generations of at least 2, and a product of the others that is a multiple of it",
+        )
         self.given = {name: deepcopy(getattr(self, name)) for name in names(type(self))}  # before TRL derives others
         self.per_device_eval_batch_size = rollouts * splits  # not used; TRL wants a multiple of num_generations
         super().__post_init__()
-        if self.load_best_model_at_end and self.save_steps != self.eval_steps:
-            said = f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}"
-            raise InputError(said, expected="the same number: the best step needs a checkpoint")
-        if self.log_completions and not {"wandb", "trackio"} & set(self.report_to or ()):
-            raise InputError("log_completions without report_to", expected="report_to: wandb or trackio, which get the tables")
+        InputError.raise_if(
+            self.load_best_model_at_end and self.save_steps != self.eval_steps,
+            f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}",
+            expected="the same number: the best step needs a checkpoint",
+        )
+        InputError.raise_if(
+            self.log_completions and not {"wandb", "trackio"} & set(self.report_to or ()),
+            "log_completions without report_to",
+            expected="report_to: wandb or trackio, which get the tables",
+        )
         for name in self.report_to or ():
-            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
-                raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
+            InputError.raise_if(
+                name in ("tensorboard", "wandb", "trackio") and not find_spec(name),
+                f"report_to names {name}, which is not installed",
+                fix=f"pip install {name}, or report_to: none",
+            )
 
     def _accumulate_at_once(self) -> None:
         """Turn accumulation into larger batches: the same policy draws the same rows, and rows_per_forward bounds the memory."""
         times, splits = self.gradient_accumulation_steps, self.steps_per_generation
-        if splits and splits % times and times % splits:
-            raise InputError(f"steps_per_generation is {splits}, gradient_accumulation_steps {times}", expected="multiples")
+        InputError.raise_if(
+            splits and splits % times and times % splits,
+            f"steps_per_generation is {splits}, gradient_accumulation_steps {times}",
+            expected="multiples",
+        )
         if times > 1:
             self.per_device_train_batch_size *= times
             self.steps_per_generation = splits and max(1, splits // times)
             self.gradient_accumulation_steps = 1
-            told = "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once"
-            logger.warning(told, times, self.per_device_train_batch_size)
+            logger.warning(
+                "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once",
+                times,
+                self.per_device_train_batch_size,
+            )
 
 
 def check_values(options: Any, allowed: Allowed) -> None:
     """Raise InputError, which names the option, for a value that does not fit."""
     for name, (fits, expected) in allowed.items():
-        if not fits(getattr(options, name)):
-            raise InputError(f"{name} is {getattr(options, name)!r}", expected=expected)
-    if options.max_steps == -1 and not options.num_train_epochs > 0:
-        raise InputError(f"num_train_epochs is {options.num_train_epochs}", expected="more than 0, or max_steps")
+        InputError.raise_if(not fits(getattr(options, name)), f"{name} is {getattr(options, name)!r}", expected=expected)
+    InputError.raise_if(
+        options.max_steps == -1 and not options.num_train_epochs > 0,
+        f"num_train_epochs is {options.num_train_epochs}",
+        expected="more than 0, or max_steps",
+    )
 
 
 class TrainArguments(NamedTuple):

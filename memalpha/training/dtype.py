@@ -19,6 +19,9 @@ from memalpha.training.config import PolicyOptions
 FASTER = 1.3  # how much faster bfloat16 must be on a CPU: rollouts are then weighed by trained over sampled probability
 
 
+Report = Callable[[str, dict[str, Any]], None]
+"""Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
+
 Kind = TypeVar("Kind", bound=PolicyOptions)
 
 
@@ -39,11 +42,13 @@ def choose_dtype(device: torch.device, timed: Callable[[], tuple[float, float]] 
     if device.type != "cpu":
         return "float32", f"nothing is known about {device.type}"
     exact, rounded = timed()
-    found = f"a product takes {exact * 1e3:.1f} ms in float32 and {rounded * 1e3:.1f} ms in bfloat16"
-    return ("bfloat16" if exact >= FASTER * rounded else "float32"), found
+    return (
+        "bfloat16" if exact >= FASTER * rounded else "float32",
+        f"a product takes {exact * 1e3:.1f} ms in float32 and {rounded * 1e3:.1f} ms in bfloat16",
+    )
 
 
-def settled(options: Kind, device: torch.device, report: Callable[[str, dict[str, Any]], None]) -> tuple[Kind, str]:
+def settled(options: Kind, device: torch.device, report: Report) -> tuple[Kind, str]:
     """Replace ``dtype: auto`` by a type, the same on every rank, and say why it is this one."""
     if options.dtype != "auto":
         return options, "the option dtype"

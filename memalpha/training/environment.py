@@ -43,10 +43,12 @@ class MemoryEnvironment:
         words = [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in options.items()]
         arguments = parse_train_arguments(words)
         run, seed = arguments.run, arguments.grpo.seed
-        if run.reader == "base" or run.question_share < 1 or arguments.agent.searches:
-            given = f"reader {run.reader!r}, question_share {run.question_share} and searches {arguments.agent.searches}"
-            said = f"{given} in an environment for another trainer"
-            raise InputError(said, expected="reader recall, trained or endpoint, question_share 1 and searches 0")
+        InputError.raise_if(
+            run.reader == "base" or run.question_share < 1 or arguments.agent.searches,
+            f"reader {run.reader!r}, question_share {run.question_share} and searches {arguments.agent.searches} "
+            "in an environment for another trainer",
+            expected="reader recall, trained or endpoint, question_share 1 and searches 0",
+        )
         self.agent = AgentStep(arguments.agent, load_tokenizer(run.model, run.model_init_kwargs.get("revision", "main")))
         instances = load_data(run.train_data, run.train_options, seed)
         self.scorer = make_scorer(arguments, self.agent, instances, None)
@@ -62,8 +64,12 @@ class MemoryEnvironment:
         """Apply the completion of the chunk at hand (``cut_off``: by a length limit); return the next messages, None at the end."""
         if self._prompt is None:
             raise ValueError("every chunk was read")
-        stop = StopReason.LENGTH if cut_off else StopReason.END
-        take_step(self.rollout, self.agent, self._prompt, Completion((), completion, stop))
+        take_step(
+            self.rollout,
+            self.agent,
+            self._prompt,
+            Completion((), completion, StopReason.LENGTH if cut_off else StopReason.END),
+        )
         self._prompt = None
         return None if len(self.rollout.steps) == len(self.rollout.chunks) else self._ask().messages
 
@@ -76,8 +82,11 @@ class MemoryEnvironment:
         return [{**step, "total": step.total(self.scorer.reward_config)} for step in steps]
 
     def _ask(self) -> Prompt:
-        chunk = self.rollout.chunks[len(self.rollout.steps)]
-        self._prompt = self.agent.prompt(self.rollout.memory, self.rollout.retriever, chunk)
+        self._prompt = self.agent.prompt(
+            self.rollout.memory,
+            self.rollout.retriever,
+            self.rollout.chunks[len(self.rollout.steps)],
+        )
         return self._prompt
 
 
@@ -89,8 +98,9 @@ def trl_arguments(**options: Any) -> dict[str, Any]:
     """
     shared = MemoryEnvironment(**options)
     agent, scorer = shared.agent, shared.scorer
-    if agent.config.codec != "hermes":
-        raise InputError(f"codec is {agent.config.codec!r}", expected="hermes: TRL reads tool calls as JSON")
+    InputError.raise_if(
+        agent.config.codec != "hermes", f"codec is {agent.config.codec!r}", expected="hermes: TRL reads tool calls as JSON"
+    )
 
     class MemoryTools:
         def __init__(self) -> None:

@@ -25,8 +25,7 @@ def use_fast_layers(model: nn.Module) -> None:
     """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, permanently."""
     for module in model.modules():
         kind: Any = type(module)
-        if (fast := _fast_class(kind)) is not None:
-            module.__class__ = fast
+        module.__class__ = _fast_class(kind)
 
 
 @cache
@@ -34,7 +33,7 @@ def _fast_class(kind: Any) -> Any:
     from peft.tuners.lora.layer import Linear
 
     mixin = FastLoraLinear if kind is Linear else FastRMSNorm if kind.__name__ in NORMS else None
-    return type(kind.__name__, (mixin, kind), {"__module__": __name__}) if mixin and not issubclass(kind, mixin) else None
+    return type(kind.__name__, (mixin, kind), {"__module__": __name__}) if mixin and not issubclass(kind, mixin) else kind
 
 
 class FastLoraLinear:

@@ -6,8 +6,6 @@ p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over vocabulary bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -28,8 +26,7 @@ class TokenScores(NamedTuple):
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False) -> TokenScores:
     """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float type; temperature > 0."""
-    logps, entropies = _TokenScores.apply(logits, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
-    return TokenScores(logps, entropies)
+    return TokenScores(*_TokenScores.apply(logits, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
 
 
 class _TokenScores(torch.autograd.Function):
@@ -94,22 +91,11 @@ def frozen_head(model: Any) -> Any | None:
     return head if fits else None
 
 
-@contextmanager
-def hidden_states_only(head: Any) -> Iterator[None]:
-    """Let the model return the head's input instead of logits inside the block."""
-    head.forward = lambda hidden: hidden
-    try:
-        yield
-    finally:
-        del head.forward
-
-
 def hidden_scores(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
 ) -> TokenScores:
     """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H)."""
-    logps, entropies = _HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
-    return TokenScores(logps, entropies)
+    return TokenScores(*_HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
 
 
 class _HiddenScores(torch.autograd.Function):

@@ -20,9 +20,11 @@ def begun(
     The share of the facts that it kept is drawn for each instance from ``coverage`` to 1. ``cut`` ends each of these after a chunk
     drawn from the seed, with the questions as of then. 0 begins none. InputError if none has facts.
     """
-    if chunks and not any(instance.facts for instance in instances):
-        expected = "data with annotated facts, such as synthetic"
-        raise InputError(f"rollout_chunks is {chunks}, and no instance has annotated facts", expected=expected)
+    InputError.raise_if(
+        chunks and not any(instance.facts for instance in instances),
+        f"rollout_chunks is {chunks}, and no instance has annotated facts",
+        expected="data with annotated facts, such as synthetic",
+    )
     found, teacher = [], TeacherConfig((coverage, 1.0), dates=agent.config.show_times)
     for instance in instances:
         rng, count = random.Random(f"begin/{seed}/{instance.id}"), 0

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from memalpha.errors import InputError
+from memalpha.generation.products import forwarding
 from memalpha.training import prefix_attention
 from memalpha.training.fast_layers import use_fast_layers
-from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, hidden_states_only, token_scores
+from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, token_scores
 
 
 class Row(NamedTuple):
@@ -59,9 +60,10 @@ def packed_logps(
     model: nn.Module, rows: Sequence[Row], *, temperature: float = 1.0, compute_entropy: bool = False, max_tokens: int = 0
 ) -> PackedLogps:
     """Score completions, differentiably, ``max_tokens`` a forward (0 = all). InputError if rows or model do not fit."""
-    if not temperature > 0:
-        raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
-    check_packable(model)
+    InputError.raise_if(
+        not temperature > 0, f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions"
+    )
+    prefix_attention.use_prefix_attention(base_model(model))
     logps: list[Tensor] = [torch.empty(0)] * len(rows)
     entropies = list(logps)
     for indices in split_rows(rows, max_tokens):
@@ -107,24 +109,21 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
             predictors[i] = [first, *range(start + rest, len(ids))] if len(completion) else []
     chosen = torch.tensor([p for own in predictors for p in own], dtype=torch.long)
     targets = torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long)
-    lengths = [len(row.completion_ids) for row in rows]
-    return Pack(torch.tensor([ids]), torch.tensor([positions]), chosen, targets, lengths, groups)
-
-
-def check_packable(model: nn.Module) -> None:
-    """Raise InputError if the model cannot take packed sequences (see the module's docstring)."""
-    config = base_model(model).config
-    kinds = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
-    if kinds or not prefix_attention.use_prefix_attention(base_model(model)):
-        said = f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows"
-        raise InputError(said, expected="sdpa and full attention in every layer", fix="set share_prefix: false")
+    return Pack(
+        torch.tensor([ids]),
+        torch.tensor([positions]),
+        chosen,
+        targets,
+        lengths=[len(row.completion_ids) for row in rows],
+        groups=groups,
+    )
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
     device, base = next(model.parameters()).device, base_model(model)
     use_fast_layers(base)
     head, targets = frozen_head(base), pack.targets.to(device)
-    with hidden_states_only(head) if head is not None else nullcontext():
+    with nullcontext() if head is None else forwarding({head: nn.Identity().forward}):  # its input instead of logits
         output = model(
             input_ids=pack.input_ids.to(device), position_ids=pack.position_ids.to(device), use_cache=False,
             attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # four axes: transformers makes none of its own
@@ -140,8 +139,10 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
-            raise InputError(f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared")
+        InputError.raise_if(
+            not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids),
+            f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
+        )
         members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
     return members
 

@@ -16,6 +16,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from memalpha.errors import InputError
+
 NAME = "memalpha_prefix"
 
 
@@ -83,10 +85,17 @@ def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dr
     return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
 
 
-def use_prefix_attention(base: Any) -> bool:
-    """Switch a transformers model from ``sdpa`` to this attention; returns whether it uses it. Other models are not changed."""
-    if base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
+def use_prefix_attention(base: Any) -> None:
+    """Switch a transformers model to this attention; InputError without ``sdpa`` and full attention in every layer."""
+    kinds = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
+    if not kinds and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
         AttentionInterface.register(NAME, prefix_attention)
         AttentionMaskInterface.register(NAME, sdpa_mask)
         base.set_attn_implementation(NAME)
-    return bool(base.config._attn_implementation == NAME)
+    layers = ", ".join(sorted(kinds)) or "plain"
+    InputError.raise_if(
+        kinds or base.config._attn_implementation != NAME,
+        f"attention {base.config._attn_implementation!r} with {layers} layers and packed rows",
+        expected="sdpa and full attention in every layer",
+        fix="set share_prefix: false",
+    )

@@ -38,7 +38,7 @@ from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_i
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
-from memalpha.training.dtype import settled
+from memalpha.training.dtype import Report, settled
 from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
@@ -49,8 +49,6 @@ from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
 Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
 
 
@@ -79,16 +77,17 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     trainer.validate = validate
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(callback)
-    before: list[InstanceResult] = []
-    if parts.held_out:
-        before = read_results(folder, "before") if arguments.run.resume else []
-        before = before or evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
+    before = read_results(folder, "before") if arguments.run.resume else []
+    if parts.held_out and not before:
+        before = evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
     with callback.listening():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     step, steps = trainer.state.global_step, trainer.state.max_steps
-    if callback.stopped and step < steps:
-        said = f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}"
-        raise TrainingStopped(f"{said}\n  to go on: the same command with --resume")
+    TrainingStopped.raise_if(
+        callback.stopped and step < steps,
+        f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
+        "  to go on: the same command with --resume",
+    )
     kept = trainer.load_best() if arguments.grpo.load_best_model_at_end else step
     adapter, model = folder.path / "adapter", trainer.accelerator.unwrap_model(trainer.model)
     name_base(model, arguments.run.model)
@@ -99,21 +98,29 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         if own:  # the agent's folder stands alone
             copy_files(Path(arguments.run.reader_adapter), adapter / "reader", ADAPTER_FILES)
         write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo", **own)
-    after: list[InstanceResult] = []
-    if parts.held_out:
-        state.wait_for_everyone()
-        known = f"step-{kept:06d}"  # the same weights on the same instances
-        after = [] if parts.validation else read_results(folder, known)
-        if after and state.is_main_process:
-            folder.write_lines("held_out/after.jsonl", folder.read_lines(f"held_out/{known}.jsonl"))
-        after = after or evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed)
-    seconds = round(time.time() - started, 1)
-    summary: dict[str, Any] = {"model": arguments.run.model, "seed": seed, "steps": step, "seconds": seconds}
+    state.wait_for_everyone()
+    known = f"step-{kept:06d}"  # the same weights on the same instances
+    after = [] if parts.validation else read_results(folder, known)
+    if after and state.is_main_process:
+        folder.write_lines("held_out/after.jsonl", folder.read_lines(f"held_out/{known}.jsonl"))
+    if parts.held_out and not after:
+        after = evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed)
+    summary: dict[str, Any] = {
+        "model": arguments.run.model,
+        "seed": seed,
+        "steps": step,
+        "seconds": round(time.time() - started, 1),
+    }
     if parts.held_out:
         summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
     if arguments.grpo.load_best_model_at_end:
-        chosen = {"step": kept, "metric": arguments.grpo.metric_for_best_model, "value": trainer.state.best_metric}
-        summary["selection"] = {**chosen, "instances": len(watched.held_out), "on_after": not parts.validation}
+        summary["selection"] = {
+            "step": kept,
+            "metric": arguments.grpo.metric_for_best_model,
+            "value": trainer.state.best_metric,
+            "instances": len(watched.held_out),
+            "on_after": not parts.validation,
+        }
     if state.is_main_process:
         folder.write_json("summary.json", summary)
         report("done", summary)
@@ -147,9 +154,11 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     run, grpo = arguments.run, arguments.grpo
     splits = grpo.steps_per_generation or 1
     groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
-    if len(parts.instances) < groups:
-        said = f"{len(parts.instances)} training instances are fewer than the {groups} of one step"
-        raise InputError(said, fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation")
+    InputError.raise_if(
+        len(parts.instances) < groups,
+        f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
+        fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
+    )
     try:
         rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
@@ -160,10 +169,11 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         )  # fmt: skip
     except ImportError as error:  # such as vLLM
         raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
-    if grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
-        raise InputError(
-            "load_best_model_at_end with FSDP or DeepSpeed", expected="false: weights that are sharded hang when loaded"
-        )
+    InputError.raise_if(
+        grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
+        "load_best_model_at_end with FSDP or DeepSpeed",
+        expected="false: weights that are sharded hang when loaded",
+    )
     check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm, run.load_in_4bit)
     return trainer
 
@@ -171,16 +181,19 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
 def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int) -> list[InstanceResult]:
     """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted if too few are scored."""
     state, clock, instances = PartialState(), time.time(), parts.held_out
-    shared_seed = seed if parts.eval_temperature else None
-    sampling = Sampling(parts.agent.config.max_completion_length, parts.eval_temperature, seed=shared_seed)
+    sampling = Sampling(
+        parts.agent.config.max_completion_length,
+        parts.eval_temperature,
+        seed=seed if parts.eval_temperature else None,
+    )
 
     def tell(done: int, total: int) -> None:
         report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)})
 
     rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
-    config, found = parts.scorer.reward_config, []
-    for rollout, rewards in zip(rollouts, parts.scorer.score(rollouts), strict=True):
-        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, config)))
+    config = parts.scorer.reward_config
+    scored = zip(rollouts, parts.scorer.score(rollouts), strict=True)
+    found = [(instance_result(*pair, config), rollout_to_json(*pair, config)) for pair in scored]
     if state.num_processes > 1:
         order = {instance.id: index for index, instance in enumerate(instances)}
         found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
@@ -233,8 +246,11 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
         values = [sign * row[name] for row in state.log_history if name in row]
         patience = self.trainer.options.early_stopping_patience
-        if args.load_best_model_at_end and any(map(math.isnan, values)):
-            raise InputError(f"metric_for_best_model is {args.metric_for_best_model!r}, which has no value", expected="accuracy")
+        InputError.raise_if(
+            args.load_best_model_at_end and any(map(math.isnan, values)),
+            f"metric_for_best_model is {args.metric_for_best_model!r}, which has no value",
+            expected="accuracy",
+        )
         if patience and values and len(values) - 1 - values.index(max(values)) >= patience:
             control.should_training_stop = True
 
@@ -247,8 +263,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         lines = []
         for index, rollout in enumerate(rollouts):
             mine = [advantage[index, step.chunk_index] for step in rollout.steps]
-            row = rollout_to_json(rollout, rewards[index], self.reward_config, mine)
-            lines.append({"step": step, "group": index // size, "rollout": index, **row})
+            place = {"step": step, "group": index // size, "rollout": index}
+            lines.append(place | rollout_to_json(rollout, rewards[index], self.reward_config, mine))
         self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
         drawn = [{"step": step, "instance": line["instance"], **chunk} for line in lines for chunk in line["steps"]]
         last, wanted = len(drawn) - 1, self.trainer.args.num_completions_to_print or len(drawn)
@@ -283,8 +299,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
     """Evaluate the named adapter on held-out instances; return the summary. InputError if options, files or folder do not fit."""
     run, clock = arguments.run, time.time()
-    if not run.eval_data:
-        raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
+    InputError.raise_if(not run.eval_data, "eval_data is empty", expected="held-out instances", fix="add --eval_data")
     path = Path(str(arguments.grpo.output_dir))
     if RunFolder.check_free(path, overwrite=run.overwrite):
         check_apart(path, inputs(arguments))
@@ -298,8 +313,13 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
 
     results = evaluate_held_out(parts, runner, folder, "rollouts", report, arguments.grpo.seed)
-    summary = {"model": run.model, "adapter": run.adapter, "seed": arguments.grpo.seed, "seconds": round(time.time() - clock, 1)}
-    summary |= summarise(results)
+    summary = {
+        "model": run.model,
+        "adapter": run.adapter,
+        "seed": arguments.grpo.seed,
+        "seconds": round(time.time() - clock, 1),
+        **summarise(results),
+    }
     folder.write_json("summary.json", summary)
     return summary
 
@@ -307,9 +327,12 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
 def check_place(arguments: TrainArguments) -> None:
     """Check, before anything is loaded, that the run can use its folder; InputError if it reads from the folder it overwrites."""
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
-    if run.warm_start_steps and run.adapter:
-        said = f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used"
-        raise InputError(said, expected="one of the two", fix="memalpha warmup --adapter goes on from an adapter")
+    InputError.raise_if(
+        run.warm_start_steps and run.adapter,
+        f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
+        expected="one of the two",
+        fix="memalpha warmup --adapter goes on from an adapter",
+    )
     if run.resume:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
@@ -347,9 +370,11 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
             began = folder.read_json("environment.json")
             check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
             done = max(map(checkpoint_step, checkpoints_in(folder.path)), default=0)
-            if 0 < config["max_steps"] < done:
-                said = f"max_steps is {config['max_steps']}, and the run has a checkpoint of step {done}"
-                raise RunFolderError(said, expected=f"{done} or more")
+            RunFolderError.raise_if(
+                0 < config["max_steps"] < done,
+                f"max_steps is {config['max_steps']}, and the run has a checkpoint of step {done}",
+                expected=f"{done} or more",
+            )
             write_yaml(folder.path / "config.yaml", masked(config))
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)
@@ -368,13 +393,13 @@ def all_options(arguments: TrainArguments) -> dict[str, Any]:
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
     """Names (possibly paths) of the inputs of a run, by option name."""
     run = arguments.run
-    data = {"train_data": source_names(run.train_data), "eval_data": source_names(run.eval_data)}
     return {
         "adapter": [run.adapter],
         "reader_adapter": [run.reader_adapter],
         "model": [run.model],
         "router": [arguments.agent.router],
-        **data,
+        "train_data": source_names(run.train_data),
+        "eval_data": source_names(run.eval_data),
     }
 
 
@@ -403,10 +428,12 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         for name in sorted({*began, *now})
         if began.get(name, ...) != now.get(name, ...) and name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_FROM)
     ]
-    if different:
-        said = "the run began otherwise: " + "; ".join(different)
-        fix = "give the same command; or start a new run from this one's adapter with --adapter RUN/adapter"
-        raise RunFolderError(said, expected="the options and data it began with", fix=fix)
+    RunFolderError.raise_if(
+        different,
+        "the run began otherwise: " + "; ".join(different),
+        expected="the options and data it began with",
+        fix="give the same command; or start a new run from this one's adapter with --adapter RUN/adapter",
+    )
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:

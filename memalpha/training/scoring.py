@@ -53,8 +53,9 @@ class RolloutScorer:
         for rollout, questions, (said, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions, rollout.immediate, rollout.nothing_due = questions, asked, nothing_due
             rollout.verdicts = [None if isinstance(found, ServiceError) else found for found in said]
-            begin = rollout.instance.begin
-            rollout.errors = {t: str(found) for t, found in enumerate(said, begin) if isinstance(found, ServiceError)}
+            rollout.errors = {
+                chunk: str(error) for chunk, error in enumerate(said, rollout.instance.begin) if isinstance(error, ServiceError)
+            }
         parts = self.reward_config.parts
         scored = zip(*score_parts({name: function for name, (function, _) in parts.items()}, rollouts), strict=True)
         return [[StepReward(zip(parts, step, strict=True)) for step in zip(*rollout, strict=True)] for rollout in scored]
@@ -113,11 +114,12 @@ def first_error(rollouts: Sequence[Rollout]) -> str | None:
 
 def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[str | None]) -> None:
     """Raise TrainingAborted if more than ``limit`` of all processes' rollouts have an unscored step; shows the first error."""
-    if not total or masked / total <= limit:
-        return
     why = next((error for error in errors if error), "none; no questions, or a function of rewards returned None")
-    said = f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n  first failure: {why}"
-    raise TrainingAborted(said, fix="see that reader and judge work; raise max_masked_share only if failures are expected")
+    TrainingAborted.raise_if(
+        total and masked / total > limit,
+        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n  first failure: {why}",
+        fix="see that reader and judge work; raise max_masked_share only if failures are expected",
+    )
 
 
 def score_parts(functions: Mapping[str, Reward], rollouts: Sequence[Rollout]) -> list[list[list[float]]]:

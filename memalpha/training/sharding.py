@@ -47,8 +47,7 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool
         (sharding is Sharding.ZERO3 and not gathers, "ds3_gather_for_generation is false with ZeRO-3", "true, or use_vllm"),
         (sharding is Sharding.FSDP2 and in_ram, "fsdp_cpu_ram_efficient_loading is true", "false: all ranks need weights at once"),
     ):
-        if wrong:
-            raise InputError(said, expected=expected)
+        InputError.raise_if(wrong, said, expected=expected)
 
 
 @contextmanager

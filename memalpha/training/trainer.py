@@ -34,7 +34,7 @@ from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.files import file_sha256
-from memalpha.generation.merging import same_trainable
+from memalpha.generation.merging import restored
 from memalpha.generation.products import Products, using
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
@@ -77,21 +77,26 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.rows: list[TrainingRow | None] = []
         self._read_ahead, self._drawn = deque[Any](), deque[list[Part]]()
         self._scoring = threading.Lock()
-        if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
-            raise InputError("use_vllm with an adapter", expected="full_finetuning, or vllm_urls for a LoRA policy")
+        InputError.raise_if(
+            kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel),
+            "use_vllm with an adapter",
+            expected="full_finetuning, or vllm_urls for a LoRA policy",
+        )
         kwargs["args"].reward_weights = [weight for _, weight in scorer.reward_config.parts.values()]
         rounded = kwargs["model"].parameters() if getattr(kwargs["model"], "is_loaded_in_4bit", False) else ()
         exact = [(parameter, parameter.data) for parameter in rounded if parameter.requires_grad]
         init, reference = kwargs["args"].model_init_kwargs, kwargs["args"].beta and not isinstance(kwargs["model"], PeftModel)
         kwargs["args"].model_init_kwargs = init if reference else None  # where TRL loads no model, it says that it ignores them
         tables, kwargs["args"].log_completions = kwargs["args"].log_completions, False  # TRL's own would write other files
-        super().__init__(reward_funcs=[_reward_stub(name) for name in scorer.reward_config.parts], **kwargs)
+        super().__init__(reward_funcs=[self._calculate_rewards] * len(scorer.reward_config.parts), **kwargs)
+        self.reward_func_names = list(scorer.reward_config.parts)
         kwargs["args"].model_init_kwargs = init
         for parameter, data in exact:  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
         self.args.log_completions = tables
-        if self.aux_loss_enabled:
-            raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
+        InputError.raise_if(
+            self.aux_loss_enabled, "router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0"
+        )
         self.generator: Generator = generator or TRLGenerator(self)
         self._served = -1  # step whose adapter the vLLM servers hold
         if getattr(generator, "logprobs", False):  # drawn with other rounding, or by another engine
@@ -109,8 +114,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
         self.products.clear()  # room for those of the merged weights
         zero3 = sharding_of(self.accelerator) is Sharding.ZERO3
-        gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
-        with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
+        with (
+            unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext(),
+            whole_weights(self.model, self.accelerator),
+            self.accelerator.autocast(),
+        ):
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -156,12 +164,15 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with torch.no_grad():
             logps, _, _ = self._get_per_token_logps_and_entropies(self.model, ids, torch.ones_like(ids), len(drawn.ids))
         apart = float((logps[0].cpu() - torch.tensor(drawn.logprobs)).abs().mean())
-        if apart > MOST_APART:
-            said = f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}"
-            raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")
+        InputError.raise_if(
+            apart > MOST_APART,
+            f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}",
+            expected=f"at most {MOST_APART}",
+            fix="serve the base model that is trained",
+        )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        with same_trainable(self.model):
+        with restored(self.model.parameters(), "requires_grad"):
             real = self._scored_rows(inputs)
             self.rows = [*real, *[None] * (self._padded_count(len(real)) - len(real))]
             self._shared = [row.shared if row else 0 for row in self.rows]
@@ -233,8 +244,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return rows
 
     def _asked(self, instance: Instance, step: int) -> Instance:
-        if self.options.question_share == 1 or not instance.questions:
-            return instance
         count = math.ceil(self.options.question_share * len(instance.questions))
         rng = random.Random(f"questions/{self.args.seed}/{step}/{instance.id}")
         places = sorted(rng.sample(range(len(instance.questions)), count))
@@ -265,13 +274,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         end = self._tokenizer.eos_token_id
-        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(), math.nan, logprobs=(0.0,))
+        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(), math.nan, logprobs=(0.0,), mask=(False,))
         rows = [row or filler for row in self.rows]
         self._log_lengths([row for row in self.rows if row])
         for queue in (*self._logs["rewards"].values(), self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):
             queue.clear()
-        mask = [[int(kept is not None)] * len(row.completion_ids) for kept, row in zip(self.rows, rows, strict=True)]
-        mask = [of if row.mask is None else [*map(int, row.mask)] for of, row in zip(mask, rows, strict=True)]
+        mask = [[*map(int, row.mask or [True] * len(row.completion_ids))] for row in rows]
         logprobs = [list(row.logprobs or ()) for row in rows] if all(row.logprobs for row in rows) else None
         completions = ["" for _ in rows]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
@@ -321,8 +329,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return sampler
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        ready = isinstance(generation_batch, dict) and "completion_ids" in generation_batch
-        return generation_batch if ready else super()._prepare_inputs(generation_batch)
+        return generation_batch if "completion_ids" in generation_batch else super()._prepare_inputs(generation_batch)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward over one step, ``rows_per_forward`` rows at a time; gradients sync once, at the end."""
@@ -346,18 +353,20 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
-        wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
-        skip = bool(self.sum_over_ranks([wrong]))
+        finite = bool(torch.isfinite(loss)) and finite_gradients(model)
+        skip = bool(self.sum_over_ranks([not finite]))
         if skip:
             model.zero_grad()
             logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)
         self._metrics["train"]["skipped"].append(float(skip))
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
-        if self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps):
-            count = f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})"
-            said = f"step {self.state.global_step + 1}: loss or gradient is not finite, {count}"
-            raise TrainingAborted(said, fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/")
+        TrainingAborted.raise_if(
+            self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps),
+            f"step {self.state.global_step + 1}: loss or gradient is not finite, "
+            f"{self.skipped_in_a_row} steps in a row (max_skipped_steps = {self.options.max_skipped_steps})",
+            fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
+        )
         return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -377,8 +386,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         most = self.options.rows_per_forward
         if not self.options.share_prefix:
-            given = (model, input_ids, attention_mask, logits_to_keep, most, compute_entropy)
-            return super()._get_per_token_logps_and_entropies(*given, **kwargs)  # type: ignore[no-any-return]
+            return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
+                model, input_ids, attention_mask, logits_to_keep, most, compute_entropy, **kwargs
+            )
         rows = unpad(input_ids, attention_mask, logits_to_keep, self._shared or [0] * len(input_ids))
         logps, entropies = [], []
         for start in range(0, len(rows), most):
@@ -410,16 +420,10 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
         advice = f"lower rows_per_forward (now {rows})" if rows > 1 else "shorten chunks, view_tokens or max_completion_length"
-        said = f"out of memory in the update, with rows_per_forward = {rows}: {str(error).splitlines()[0]}"
-        raise TrainingAborted(said, fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing") from error
-
-
-def _reward_stub(name: str) -> Any:
-    def reward(**_: Any) -> list[float]:
-        raise RuntimeError("rewards are computed by the rollouts")
-
-    reward.__name__ = name
-    return reward
+        raise TrainingAborted(
+            f"out of memory in the update, with rows_per_forward = {rows}: {str(error).splitlines()[0]}",
+            fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing",
+        ) from error
 
 
 class EpochSampler(RepeatSampler):  # type: ignore[misc]
@@ -429,10 +433,9 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
     sources: Sequence[str]
 
     def __iter__(self) -> Iterator[int]:
-        if not self.shuffle:
-            yield from super().__iter__()
-            return
-        order = spread(self.sources, self.seed + int(self.trainer.state.epoch or 0))
+        order = list(range(self.num_samples))
+        if self.shuffle:
+            order = spread(self.sources, self.seed + int(self.trainer.state.epoch or 0))
         positions = RepeatSampler(order, self.mini_repeat_count, self.batch_size, self.repeat_count, shuffle=False)
         for position in positions:
             yield order[position]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memalpha.errors import ServiceError
+from memalpha.generation.merging import restored
 from memalpha.generation.vllm_server import token_problem
 from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
@@ -46,14 +47,17 @@ class TRLGenerator:
         vocabulary = trainer.accelerator.unwrap_model(trainer.model).config.get_text_config().vocab_size
         for i in range(len(prompts)):
             problem = token_problem(ids[i], logprobs[i] if logprobs else [0.0] * len(ids[i]), sampling.max_new_tokens, vocabulary)
-            if problem:
-                raise ServiceError(f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
+            ServiceError.raise_if(problem, f"a completion that TRL drew has {problem}", fix="serve the model that is trained")
         ends = (StopReason.LENGTH, StopReason.END)
-        texts = [decoded(trainer._tokenizer, row) for row in ids]
         return [
-            Completion(tuple(ids[i]), texts[i], ends[ids[i][-1] in trainer.eos_token_ids], tuple(logprobs[i]) if logprobs else None)
+            Completion(
+                tuple(ids[i]),
+                decoded(trainer._tokenizer, ids[i]),
+                ends[ids[i][-1] in trainer.eos_token_ids],
+                tuple(logprobs[i]) if logprobs else None,
+            )
             for i in range(len(prompts))
-        ]  # fmt: skip
+        ]
 
     @contextmanager
     def _drawing(self, sampling: Sampling) -> Iterator[None]:
@@ -65,14 +69,9 @@ class TRLGenerator:
             target = self.trainer.generation_config
             wanted |= {"max_new_tokens": sampling.max_new_tokens, "do_sample": sampling.temperature > 0}
             wanted["temperature"] = sampling.temperature or 1.0
-        before = {name: getattr(target, name) for name in wanted}
-        try:
-            for name, value in wanted.items():
-                setattr(target, name, value)
+        with restored([target], *wanted):
+            vars(target).update(wanted)
             yield
-        finally:
-            for name, value in before.items():
-                setattr(target, name, value)
 
 
 def _whole_parameters(model: torch.nn.Module, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:

@@ -39,8 +39,9 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
+from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import TRAINER, PolicyOptions, check_values
-from memalpha.training.dtype import settled
+from memalpha.training.dtype import Report, settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.training.readings import make_readings
@@ -48,7 +49,6 @@ from memalpha.types import Chunk, Completion, Instance, Operation, OperationKind
 
 WARMUP_RECORD = "memalpha_warmup.json"
 
-Report = Callable[[str, dict[str, Any]], None]
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
 """Returns the operations of a good agent for the chunk of this index, given the memory."""
 
@@ -88,10 +88,14 @@ class WarmupOptions(PolicyOptions):
     def check(self) -> None:
         """Check combinations of options."""
         super().check()
-        if not self.data:
-            raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
-        if self.teaches == "reader" and (self.rollout_chunks or self.corrections_share):
-            raise InputError("rollout_chunks or corrections_share with teaches: reader", fix="leave both out")
+        InputError.raise_if(
+            not self.data, "data is empty", expected="a prepared folder, a file of instances, or the name of a generated one"
+        )
+        InputError.raise_if(
+            self.teaches == "reader" and (self.rollout_chunks or self.corrections_share),
+            "rollout_chunks or corrections_share with teaches: reader",
+            fix="leave both out",
+        )
 
 
 @dataclass
@@ -170,14 +174,19 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
 
 
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
-    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
-        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
+    RunFolderError.raise_if(
+        Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve(),
+        f"output_dir {str(target)!r} is the base model's folder",
+        expected="another folder",
+    )
     if holds_something(target):
         ours = (target / WARMUP_RECORD).is_file() or all(path.name.startswith("checkpoint-") for path in target.iterdir())
-        if not (ours and warmup.overwrite):
-            said = f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start")
-            fix = "add --overwrite" if ours else "choose another --output_dir"
-            raise RunFolderError(said, expected="a new folder or a warm start's", fix=fix)
+        RunFolderError.raise_if(
+            not (ours and warmup.overwrite),
+            f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
+            expected="a new folder or a warm start's",
+            fix="add --overwrite" if ours else "choose another --output_dir",
+        )
 
 
 class Demonstration(NamedTuple):
@@ -192,15 +201,19 @@ class Demonstration(NamedTuple):
 def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
-    coverage = (warmup.coverage_low, warmup.coverage_high)
-    teacher = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update, dates=agent.config.show_times)
+    teacher = TeacherConfig(
+        (warmup.coverage_low, warmup.coverage_high),
+        p_correct=warmup.p_correct,
+        p_update=warmup.p_update,
+        dates=agent.config.show_times,
+    )
     if warmup.teaches == "reader":
         encode, plain = agent.encoder.tokenizer, agent.encoder.untrusted
         readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
         asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
     started = begun(instances, agent, warmup.rollout_chunks, seed)
-    pairs = list(demonstrate(started, agent, _demonstrator(teacher), end, seed))
+    pairs = list(demonstrate(started, agent, partial(_operations, config=teacher), end, seed))
     pairs += _corrections_again(pairs, warmup.corrections_share)
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
@@ -209,21 +222,23 @@ def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
     """Return as many repeated demonstrations that update or delete as make ``share`` of all; InputError if there are none."""
     kinds = {OperationKind.UPDATE, OperationKind.DELETE}
     corrections = [pair for pair in pairs if not kinds.isdisjoint(operation.kind for operation in pair[1])]
-    if share and not corrections:
-        raise InputError("no demonstration updates or deletes", expected=f"corrections_share {share} of them", fix="set it to 0")
+    InputError.raise_if(
+        share and not corrections,
+        "no demonstration updates or deletes",
+        expected=f"corrections_share {share} of them",
+        fix="set it to 0",
+    )
     missing = round((share * len(pairs) - len(corrections)) / (1 - share))
     return list(islice(cycle(corrections), max(0, missing)))
 
 
-def _demonstrator(config: TeacherConfig) -> Teacher:
-    def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
-        if instance.source == toy.SOURCE:
-            return toy.toy_teacher_operations(instance, index, memory, rng)
-        if instance.facts:
-            return teacher_operations(instance, index, memory, rng, config)
-        return excerpt_operations(instance, index, memory, rng, config)
-
-    return teach
+def _operations(
+    instance: Instance, index: int, memory: Memory, rng: random.Random, config: TeacherConfig
+) -> list[Operation]:  # fmt: skip
+    if instance.source == toy.SOURCE:
+        return toy.toy_teacher_operations(instance, index, memory, rng)
+    teach = teacher_operations if instance.facts else excerpt_operations
+    return teach(instance, index, memory, rng, config)
 
 
 def demonstrate(
@@ -240,9 +255,13 @@ def demonstrate(
             operations = teacher(instance, index, memory, rng)
             texts = [*_searches(agent, memory, retriever, chunk, operations), agent.write(memory, operations)]
             turns = [Completion((*agent.encoder.untrusted(text), end_token), text, StopReason.END) for text in texts]
-            if (length := sum(len(turn.ids) for turn in turns)) > limit:
-                said = f"a demonstration of {instance.id} has {length} tokens"
-                raise InputError(said, expected=f"at most max_completion_length = {limit}", fix="raise max_completion_length")
+            length = sum(len(turn.ids) for turn in turns)
+            InputError.raise_if(
+                length > limit,
+                f"a demonstration of {instance.id} has {length} tokens",
+                expected=f"at most max_completion_length = {limit}",
+                fix="raise max_completion_length",
+            )
             find = partial(agent.found, retriever)
             (completion,) = complete([prompt], [find], agent, Written(iter(turns)), Sampling(limit))
             outcome = agent.apply(memory, index, chunk, completion.text, searched=completion.searched)
@@ -282,12 +301,14 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
     """Raise InputError if a demonstration has more tokens than the model was made for."""
     positions = positions_of(model_config)
     longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
-    if positions and longest > positions:
-        said = f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}"
-        raise InputError(said, fix="lower view_tokens, or prepare the data with shorter chunks")
+    InputError.raise_if(
+        positions and longest > positions,
+        f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
+        fix="lower view_tokens, or prepare the data with shorter chunks",
+    )
 
 
-class WarmupTrainer(Trainer):  # type: ignore[misc]
+class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
     """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their common prefix once."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
@@ -298,22 +319,13 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)  # may hold hub_token
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """Return the next micro-batches without a token count: each micro-batch has its own mean."""
-        return [next(epoch_iterator) for _ in range(num_batches)], None
-
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at the end."""
         rows, total = inputs["rows"], torch.zeros((), device=self.args.device)
         packs, count = split_rows(self._rows(rows), self.pack_tokens), sum(map(_trained, rows))
         for pack in packs:
             with using(self._products), nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
-                part = {"rows": [rows[i] for i in pack], "count": count}
-                total = total + super().training_step(model, part, num_items_in_batch)
+                total = total + super().training_step(model, {"rows": [rows[i] for i in pack], "count": count}, num_items_in_batch)
         return total
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:

@@ -117,7 +117,7 @@ def test_equal_prompts_are_read_once_and_drawn_from_each_for_itself(attention, m
     uniforms = torch.rand(len(rows), 12, generator=torch.Generator().manual_seed(5))
     for row, made, numbers in zip(rows, drawn, uniforms, strict=True):  # each with its own numbers, as if it were alone
         logits = model(input_ids=torch.tensor([[*row.ids, *made.ids]])).logits[0, len(row.ids) - 1 : -1]
-        assert draw(logits, Sampling(12, temperature=1.0), numbers).tokens.tolist() == list(made.ids)
+        assert draw(logits, Sampling(12, temperature=1.0), numbers)[0].tolist() == list(made.ids)
     assert len({drawn[i].ids for i in (0, 2, 4)}) == 3
 
 
@@ -211,14 +211,14 @@ def test_drawing_inverts_the_filtered_distribution():
     logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 
     def drawn(u, **options):
-        return draw(logits, Sampling(1, temperature=1.0, **options), torch.tensor([u])).tokens.item()
+        return draw(logits, Sampling(1, temperature=1.0, **options), torch.tensor([u]))[0].item()
 
     assert [drawn(u) for u in (0.0, 0.05, 0.15, 0.49, 0.55, 0.75, 0.999999)] == [0, 0, 1, 1, 2, 3, 3]
     assert [drawn(u, top_k=2) for u in (0.0, 0.5, 0.58, 0.999999)] == [1, 1, 3, 3]  # .4 and .3: the border lies at .571
     assert [drawn(u, top_p=0.65) for u in (0.0, 0.56, 0.58, 0.999999)] == [1, 1, 3, 3]  # the second one reaches .65
     assert [drawn(u, top_p=0.75) for u in (0.4, 0.5, 0.8)] == [1, 3, 2]  # borders at .444 and .778
     assert [drawn(u, top_p=0.0) for u in (0.0, 0.999999)] == [1, 1]
-    assert draw(logits, Sampling(1), torch.tensor([0.9])).tokens.item() == 1
+    assert draw(logits, Sampling(1), torch.tensor([0.9]))[0].item() == 1
     logits = torch.tensor([[float("-inf"), 0.0, float("-inf")]])  # a token without weight is never drawn
     assert [drawn(u) for u in (0.0, 1 - 2**-24)] == [1, 1]
 

@@ -9,6 +9,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from memalpha.generation import products
 from memalpha.training import logprobs
 from memalpha.training.fast_layers import LoraProduct, RMSNormProduct, use_fast_layers
 from memalpha.training.logprobs import hidden_scores, token_scores
@@ -258,7 +259,7 @@ def test_heads_that_do_not_fit_are_left_to_the_model():
     base.config.model_type = "granite"  # scales its logits afterwards
     assert logprobs.frozen_head(base) is None
     base.config.model_type = LlamaConfig.model_type
-    with pytest.raises(RuntimeError), logprobs.hidden_states_only(base.lm_head):
+    with pytest.raises(RuntimeError), products.forwarding({base.lm_head: torch.neg}):
         assert logprobs.frozen_head(base) is None  # patched
         raise RuntimeError
     assert logprobs.frozen_head(base) is base.lm_head

@@ -96,7 +96,8 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
     before = model(input_ids=ids, attention_mask=mask).logits
-    assert prefix_attention.use_prefix_attention(model)
+    prefix_attention.use_prefix_attention(model)
+    assert model.config._attn_implementation == prefix_attention.NAME
     assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
     model.save_pretrained(tmp_path)
     assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
