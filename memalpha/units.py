@@ -176,11 +176,9 @@ def _strip(text: str, start: int, end: int) -> Span:
 
 def _atoms(cutting: _Cutting, within: Span) -> Iterator[Span]:
     for sentence in sentences(cutting.text, within):
-        if cutting.fits(sentence):
-            yield sentence
-            continue
-        for word in _WORD.finditer(cutting.text, *sentence):
-            yield from _halves(cutting, Span(*word.span()))
+        words = (Span(*word.span()) for word in _WORD.finditer(cutting.text, *sentence))
+        for piece in (sentence,) if cutting.fits(sentence) else words:
+            yield from _halves(cutting, piece)
 
 
 def _halves(cutting: _Cutting, span: Span) -> Iterator[Span]:

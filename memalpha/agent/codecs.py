@@ -28,6 +28,7 @@ _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 class _Codec:
     reads_lines = False
+    names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
     begins_thinking = False  # whether the prompt has opened the thinking (``opens_thinking``)
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
@@ -75,12 +76,10 @@ class HermesCodec(_Codec):
     """
 
     name = "hermes"
-    names_by_text = False
 
     def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
         self.schema, self.searches = schema, searches
-        functions = [tool["function"] for tool in tool_schemas(schema, searches)]
-        self._parameters = {function["name"]: function["parameters"] for function in functions}
+        self._parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tool_schemas(schema, searches)}
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         """Read every block; one that breaks off within a call is an error, whether or not the text was ``cut_off``."""
@@ -205,7 +204,6 @@ class CompactCodec(_Codec):
 
     name = "compact"
     reads_lines = True
-    names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
     _LINE = re.compile(r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL)
     _FORMS = "'+ text', '= id text', '- id' or '.'"
     _NAMED = ("id", "text")
