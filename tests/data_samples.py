@@ -1,11 +1,12 @@
 """A small valid file of every set, made up here in its published form."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.load import get_source
+from memalpha.data.schema import instance_to_json
 from memalpha.data.source import LoadResult
 from memalpha.types import Instance
 
@@ -23,6 +24,11 @@ def write(path: Path, data: Any) -> Path:
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data) if path.suffix == ".jsonl" else json.dumps(data)
     path.write_text(lines, encoding="utf-8")
     return path
+
+
+def write_instances(path: Path, instances: Iterable[Instance]) -> Path:
+    """JSON Lines of instances that ``read_instances`` reads."""
+    return write(path, [instance_to_json(instance) for instance in instances])
 
 
 def one(path: Path, asked: int, **options: Any) -> Sample:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -28,19 +28,20 @@ _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 class _Codec:
     reads_lines = False
+    names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
     begins_thinking = False  # whether the prompt has opened the thinking (``opens_thinking``)
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read the calls beside the thinking; ``cut_off``: the text ended at a length limit."""
         before = THINK if self.begins_thinking else ""
         content, open_at = content_of(before + text, in_place=True, lines=self.reads_lines)
-        parsed = self._parse(content[len(before) :], cut_off)
+        items = self._items(content[len(before) :], cut_off)
         if open_at is not None:
-            error = CallError("the thinking never ends", max(0, open_at - len(before)), len(text))
-            return ParsedCompletion(parsed.calls, (*parsed.errors, error))
-        return parsed
+            items.append(CallError("the thinking never ends", max(0, open_at - len(before)), len(text)))
+        calls = tuple(item for item in items if isinstance(item, ToolCall))
+        return ParsedCompletion(calls, tuple(item for item in items if isinstance(item, CallError)))
 
-    def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
+    def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         raise NotImplementedError
 
 
@@ -75,21 +76,19 @@ class HermesCodec(_Codec):
     """
 
     name = "hermes"
-    names_by_text = False
 
     def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
         self.schema, self.searches = schema, searches
-        functions = [tool["function"] for tool in tool_schemas(schema, searches)]
-        self._parameters = {function["name"]: function["parameters"] for function in functions}
+        self._parameters = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tool_schemas(schema, searches)}
 
-    def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
+    def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         """Read every block; one that breaks off within a call is an error, whether or not the text was ``cut_off``."""
         items: list[ToolCall | CallError] = []
         begin = _BEGIN.search(text)
         while begin is not None:
             items += self._read_block(text, *begin.span(), closes=bool(begin[1]))
             begin = _BEGIN.search(text, items[-1].end)
-        return _sorted_out(items)
+        return items
 
     def _read_block(self, text: str, start: int, at: int, closes: bool) -> list[ToolCall | CallError]:
         """Read the block from ``start``, whose content begins at ``at``: the same place for XML without a tag around it."""
@@ -196,11 +195,6 @@ def _fault(body: str) -> str:
     return _EXPECTED
 
 
-def _sorted_out(found: Sequence[ToolCall | CallError]) -> ParsedCompletion:
-    calls = tuple(item for item in found if isinstance(item, ToolCall))
-    return ParsedCompletion(calls, tuple(item for item in found if isinstance(item, CallError)))
-
-
 class CompactCodec(_Codec):
     """``+ text`` inserts into the first list section (``+e text`` into episodic), ``= id text`` updates, ``- id`` deletes.
 
@@ -210,7 +204,6 @@ class CompactCodec(_Codec):
 
     name = "compact"
     reads_lines = True
-    names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
     _LINE = re.compile(r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL)
     _FORMS = "'+ text', '= id text', '- id' or '.'"
     _NAMED = ("id", "text")
@@ -223,12 +216,16 @@ class CompactCodec(_Codec):
         if lists := [tool.name for tool in schema.tools for each in tool.arguments.values() if each["type"] == "array"]:
             raise InputError(f"the tool {lists[0]!r} takes a list", expected="str, int, float or bool", fix="or codec: hermes")
 
-    def _parse(self, text: str, cut_off: bool) -> ParsedCompletion:
+    def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last line is an error."""
-        found = list(self._read_lines(_spoken(text)))
-        if cut_off and found and found[-1].end == len(text):
-            found[-1] = CallError("cut off by the length limit", found[-1].start, found[-1].end)
-        return _sorted_out(found)
+        items = [self._read_line(*line) for line in self._lines(text)]
+        if cut_off and items and items[-1].end == len(text):
+            items[-1] = CallError("cut off by the length limit", items[-1].start, items[-1].end)
+        return items
+
+    def _lines(self, text: str) -> list[_Line]:
+        lines = [_Line(match[0].strip(), *match.span()) for match in re.finditer(r"[^\n]+", text)]
+        return [line for line in lines if line.text not in ("", ".")]
 
     def operations(self) -> str:
         """Return the operations that the schema allows, one form a line, for the instructions."""
@@ -246,9 +243,6 @@ class CompactCodec(_Codec):
 
     def _form(self, tool: str) -> str:
         return f"{tool} {' | '.join(self._tools[tool])}".strip()
-
-    def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
-        return (self._read_line(*line) for line in lines)
 
     def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
         match, (tool, *own) = self._LINE.fullmatch(line), line.split(maxsplit=1)
@@ -322,33 +316,25 @@ class CompactTextCodec(CompactCodec):
     names_by_text = True
     _FORMS = "'+ text', '= old text' with '> new text' on the next line, '- old text' or '.'"
     _NAMED = ("old text", "new text")
-    _NEW = re.compile(r">[ \t]+(?P<content>\S.*)", re.ASCII | re.DOTALL)
+    _UPDATE = re.compile(r"=[ \t]+(\S[^\n]*)\n>[ \t]+(\S[^\n]*)", re.ASCII)
 
-    def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
-        update: ToolCall | None = None
-        for line in lines:
-            joined = self._joined(update, line) if update is not None else None
-            if update is not None:
-                yield joined or _half(update)
-                update = None
-            if joined is None:
-                found = self._read_line(*line)
-                if isinstance(found, ToolCall) and found.name == tool_name(OperationKind.UPDATE):
-                    update = found
-                else:
-                    yield found
-        if update is not None:
-            yield _half(update)
-
-    def _joined(self, update: ToolCall, line: _Line) -> ToolCall | None:
-        new = self._NEW.fullmatch(line.text)
-        if new is None or not is_text(line.text):
-            return None
-        return ToolCall(update.name, {**update.arguments, "content": new["content"]}, update.start, line.end)
+    def _lines(self, text: str) -> list[_Line]:
+        lines: list[_Line] = []
+        for line in super()._lines(text):
+            joined = f"{lines[-1].text}\n{line.text}" if lines else ""
+            if self._UPDATE.fullmatch(joined) and is_text(joined):
+                lines[-1] = _Line(joined, lines[-1].start, line.end)
+            else:
+                lines.append(line)
+        return lines
 
     def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
-        kind = OperationKind.DELETE if sign == "-" else OperationKind.UPDATE
-        return ToolCall(tool_name(kind), {"entry_id": rest}, start, end)
+        if sign == "-":
+            return ToolCall(tool_name(OperationKind.DELETE), {"entry_id": rest}, start, end)
+        if "\n" not in rest:
+            return CallError("expected '> new text' on the line after '= old text'", start, end)
+        old, _, new = rest.partition("\n")
+        return ToolCall(tool_name(OperationKind.UPDATE), {"entry_id": old, "content": new[1:].lstrip(" \t")}, start, end)
 
     def _update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id}\n> {content}"
@@ -364,22 +350,10 @@ def _shortened(names: Sequence[str]) -> dict[str, str]:
     return {name: short(name) if place else "" for place, name in enumerate(names)}
 
 
-def _half(update: ToolCall) -> CallError:
-    return CallError("expected '> new text' on the line after '= old text'", update.start, update.end)
-
-
 class _Line(NamedTuple):
     text: str  # stripped
     start: int
     end: int
-
-
-def _spoken(text: str) -> Iterator[_Line]:
-    start = 0
-    for raw in text.split("\n"):
-        if (line := raw.strip()) and line != ".":
-            yield _Line(line, start, start + len(raw))
-        start += len(raw) + 1
 
 
 Codec = HermesCodec | CompactCodec

@@ -7,7 +7,7 @@ nothing is truncated. The view also shows entries related to the chunk; in arXiv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -63,7 +63,7 @@ class AgentStep:
         if config.searches:  # a user's message: every template takes it, and a tool's message not all
             layout += [{"role": "assistant", "content": slot("said")}, {"role": "user", "content": slot("found")}]
             self.around = PromptEncoder(tokenizer, layout, tools).around("found")
-        self._make_retriever = retriever_factory(config)
+        self.new_retriever: Callable[[Memory], Retriever] = retriever_factory(config)  # one that follows a memory
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def new_memory(self, held: Sequence[Entry] = ()) -> Memory:
@@ -71,10 +71,6 @@ class AgentStep:
         memory = Memory(self.schema, self.encoder.count)
         memory.restore(Snapshot(self.schema.name, tuple(held), 1))
         return memory
-
-    def new_retriever(self, memory: Memory) -> Retriever:
-        """Return the retriever that follows a memory."""
-        return self._make_retriever(memory)
 
     # -------------------------------------------------------------------------------------------- prompt
     def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
@@ -98,9 +94,11 @@ class AgentStep:
                 f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)", expected="Unicode text, from a source in UTF-8"
             )
         if (tokens := self.chunk_tokens(chunk.text)) > self.config.max_chunk_tokens:
-            expected = f"at most max_chunk_tokens = {self.config.max_chunk_tokens}"
-            fix = "prepare the data with shorter chunks or raise max_chunk_tokens"
-            raise InputError(f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)", expected=expected, fix=fix)
+            raise InputError(
+                f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)",
+                expected=f"at most max_chunk_tokens = {self.config.max_chunk_tokens}",
+                fix="prepare the data with shorter chunks or raise max_chunk_tokens",
+            )
 
     def chunk_tokens(self, text: str) -> int:
         """Return the tokens of a chunk's text as the prompt shows it (quoted)."""
@@ -145,8 +143,8 @@ class AgentStep:
     def shown(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
         """Return the entries that the view shows, in no order."""
         if not self.config.view_related:
-            return self._fitting(islice(memory.newest(), self.config.view_recent))
-        newest = self._fitting(memory.newest())
+            return self._chosen(islice(memory.newest(), self.config.view_recent), self.config.view_tokens, skips=False)
+        newest = self._chosen(memory.newest(), self.config.view_tokens, skips=False)
         if len(newest) == sum(memory.section_size(section.name) for section in self.schema.lists):
             return newest
         looked_at = max(_LEAST_LOOKED_AT, self.config.view_tokens // _LINE_TOKENS)
@@ -159,25 +157,17 @@ class AgentStep:
         lists = [section.name for section in self.schema.lists] if self.config.archive else None
         return [hit.entry for hit in retriever.search(query, k, lists)]
 
-    def _chosen(self, entries: Iterable[Entry], left: int) -> list[Entry]:
-        """Each entry, in order, that fits what is ``left`` of a budget in tokens."""
+    def _chosen(self, entries: Iterable[Entry], left: int, skips: bool = True) -> list[Entry]:
+        """Each entry, in order, that fits what is ``left`` of a budget in tokens; one that does not is skipped, or ends it."""
         chosen = []
         for entry in entries:
             cost = self._cost(entry)
             if cost <= left:
                 chosen.append(entry)
                 left -= cost
-        return chosen
-
-    def _fitting(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Entries before the first that exceeds the view's budget."""
-        fitting, left = [], self.config.view_tokens
-        for entry in entries:
-            left -= self._cost(entry)
-            if left < 0:
+            elif not skips:
                 break
-            fitting.append(entry)
-        return fitting
+        return chosen
 
     def _line_tokens(self, entry: Entry) -> int:
         return self.encoder.count(self._line(entry)) + 1

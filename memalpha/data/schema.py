@@ -18,7 +18,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model,
 
 from memalpha.data.rows import checked, iter_rows
 from memalpha.errors import InputError, SchemaError
-from memalpha.files import replacing
 from memalpha.times import ISO_8601, moment
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
@@ -112,28 +111,12 @@ def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
     }
 
 
-def _rows_to_write(instances: Iterable[Instance]) -> Iterator[dict[str, Any]]:
-    seen = set[str]()
-    for number, instance in enumerate(instances):
-        row, where = instance_to_json(instance), f"instance {number} ({instance.id!r})"
-        instance_from_json(row, where, seen)
-        yield row
-
-
 def read_instances(path: Path) -> list[Instance]:
     """Read a JSON Lines file; InputError if it is missing or empty, SchemaError if a line is invalid or repeats an id."""
     seen = set[str]()
     if not (instances := [instance_from_json(data, where, seen) for where, data in iter_rows(str(path))]):
         raise InputError(f"{path} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
     return instances
-
-
-def write_instances(path: Path, instances: Iterable[Instance]) -> Path:
-    """Write a JSON Lines file, whole or not at all; SchemaError if an instance could not be read back."""
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_to_write(instances)]
-    with replacing(path) as partial:
-        partial.write_text("".join(lines), encoding="utf-8")
-    return path
 
 
 def features() -> Any:
@@ -156,9 +139,11 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    schema, rows, characters = features().arrow_schema, list[dict[str, Any]](), 0
+    schema, rows, characters, seen = features().arrow_schema, list[dict[str, Any]](), 0, set[str]()
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
-        for row in _rows_to_write(instances):
+        for number, instance in enumerate(instances):
+            row = instance_to_json(instance)
+            instance_from_json(row, f"instance {number} ({instance.id!r})", seen)
             rows.append(row)
             characters += sum(len(chunk["text"]) for chunk in row["chunks"])
             if characters >= _GROUP_CHARACTERS or len(rows) >= _GROUP_ROWS:
@@ -170,13 +155,4 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
 
 def iter_parquet(path: Path) -> Iterator[Instance]:
     """Read instances one at a time; SchemaError if the file cannot be read or a row is invalid."""
-    import pyarrow
-    import pyarrow.parquet as parquet
-
-    try:
-        with parquet.ParquetFile(path) as file:
-            batches = (file.read_row_group(group).to_pylist() for group in range(file.num_row_groups))
-            for number, row in enumerate(row for batch in batches for row in batch):
-                yield instance_from_json(row, f"{path} row {number}")
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise SchemaError(f"{path} is not a Parquet file: {error}", expected="a file that memalpha prepare wrote") from error
+    return (instance_from_json(data, where) for where, data in iter_rows(str(path)))

@@ -32,7 +32,7 @@ class PolicyHost:
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
         self._attached = "", False  # the adapter at hand, and whether it reads
-        self._generator: Any = None  # what it keeps is of the adapter at hand
+        self._generator: Generator | None = None  # what it keeps is of the adapter at hand
         self.drawn: dict[str, tuple[Completion, float]] = {}  # greedy completions and their seconds, by adapter, limit and prompt
         self.saved = 0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
         self._file: Path | None = None

@@ -44,7 +44,7 @@ class Memory:
         self._by_content: dict[tuple[str, str], dict[str, None]] = {}
         self._sizes: dict[str, int] = {section.name: 0 for section in (*schema.sections, ARCHIVE)}
         self._tokens: dict[str, int] = {}  # of every content that was ever held
-        self._total = 0
+        self.tokens = 0  # of all contents, blocks included, the archive not; the compression reward uses it
         self._lists = frozenset(section.name for section in schema.lists)
         self._written: dict[str, None] = {}  # ids of list entries, the last written last
         self._next_id = 1
@@ -82,11 +82,6 @@ class Memory:
     def section_size(self, section: str) -> int:
         """Number of entries in a section."""
         return self._sizes[section]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all contents, blocks included, the archive not; the compression reward uses it."""
-        return self._total
 
     # -------------------------------------------------------------------------------------------- writing
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
@@ -189,7 +184,7 @@ class Memory:
     def _commit(self, change: Change) -> None:
         before, after = change
         if before is not None:
-            self._total -= self._tokens[before.content] if before.section != ARCHIVE.name else 0
+            self.tokens -= self._tokens[before.content] if before.section != ARCHIVE.name else 0
             self._written.pop(before.id, None)
             del self._by_content[before.section, before.content][before.id]
             if not self._by_content[before.section, before.content]:
@@ -198,7 +193,7 @@ class Memory:
                 del self._entries[before.id]
                 self._sizes[before.section] -= 1
         if after is not None:
-            self._total += self._tokens[after.content] if after.section != ARCHIVE.name else 0
+            self.tokens += self._tokens[after.content] if after.section != ARCHIVE.name else 0
             if after.section in self._lists:
                 self._written[after.id] = None
             self._entries[after.id] = after

@@ -248,8 +248,7 @@ def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
         return OperationResult(False, ResultCode.UNKNOWN_SECTION, f"no section {section!r} that can be written")
     if section is None:
         entry = memory.get(entry_id or "")
-        entry = None if entry and entry.section == ARCHIVE.name else entry
-        section = entry.section if entry else _sections_for(kind, memory.schema)[0]
+        section = entry.section if entry and entry.section != ARCHIVE.name else _sections_for(kind, memory.schema)[0]
     return Operation(kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"))
 
 
@@ -259,14 +258,11 @@ def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
         return f"missing {', '.join(missing)}"
     if unknown := [name for name in arguments if name not in _REQUIRED[kind] + _OPTIONAL[kind]]:
         return f"unknown {', '.join(sorted(unknown))}"
-    for name in ("section", "content", "timestamp"):
-        if name in arguments and not isinstance(arguments[name], str):
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, str | int if name == "entry_id" else str):
             return f"{name} must be a string"
-        if not is_text(arguments.get(name, "")):
+        if not is_text(str(value)):
             return f"{name} holds a lone surrogate, which is no Unicode text"
-    identifier = arguments.get("entry_id", "")
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
-        return "entry_id must be a string"
-    if arguments.get("timestamp") and moment(arguments["timestamp"]) is None:
-        return f"timestamp is {arguments['timestamp']!r:.60}, and must be {ISO_8601}"
+    if (time := arguments.get("timestamp")) and moment(time) is None:
+        return f"timestamp is {time!r:.60}, and must be {ISO_8601}"
     return None

@@ -42,10 +42,19 @@ def build_nano(
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(vocabulary, context)
-    widths = {"vocab_size": len(tokenizer), "hidden_size": hidden, "intermediate_size": 2 * hidden}
-    depths = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
-    marks = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = LlamaConfig(**widths, **depths, **marks, max_position_embeddings=context, tie_word_embeddings=True)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
@@ -66,12 +75,16 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
     backend.pre_tokenizer = byte_level
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    marks = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_max_length=context, padding_side="left", clean_up_tokenization_spaces=False, **marks
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=context,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        pad_token=SPECIAL_TOKENS[0],
+        bos_token=SPECIAL_TOKENS[1],
+        eos_token=SPECIAL_TOKENS[2],
+        chat_template=CHAT_TEMPLATE,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
 
 
 def toy_texts() -> tuple[str, ...]:

@@ -165,8 +165,8 @@ def _check_sha256(path: Path, expected: str) -> None:
 def convert_gguf(gguf: Path, folder: Path, kind: str) -> None:
     """Write a GGUF file into ``folder`` in float32; ServiceError if its tokenizer is not of this kind (see ``CHAT_MARKS``).
 
-    transformers cannot save a model with a quantisation config, so the model is rebuilt from a clean config. transformers also
-    drops the digit splitting of the ``smollm`` tokenizer and the NFC normalisation of ``qwen2``; they are restored here.
+    transformers reads a GGUF file in float32, but saves no model that counts as quantised: that mark is taken off. It also drops
+    the digit splitting of the ``smollm`` tokenizer and the NFC normalisation of ``qwen2``; they are restored here.
     """
     if importlib.util.find_spec("gguf") is None:  # transformers reads GGUF files with it
         raise MissingExtraError("gguf", "gguf")
@@ -185,14 +185,10 @@ def convert_gguf(gguf: Path, folder: Path, kind: str) -> None:
     if marks != CHAT_MARKS[kind] or tokenizer.eos_token != "<|im_end|>" or not tokenizer.chat_template:
         what = f"the converted tokenizer has chat marks {marks} and ends texts with {tokenizer.eos_token!r}"
         raise ServiceError(what, expected=f"{CHAT_MARKS[kind]}, '<|im_end|>' and a chat template")
-    quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    config = quantised.config
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    model.hf_quantizer = None
     for stray in ("quantization_config", "_model_name_or_path"):
-        if hasattr(config, stray):
-            delattr(config, stray)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.load_state_dict(quantised.state_dict())
-    model.generation_config = quantised.generation_config
+        vars(model.config).pop(stray, None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from data_samples import write_instances
 
 from memalpha.cli import run
 from memalpha.data.load import load_one
-from memalpha.data.schema import write_instances
 from memalpha.errors import MemAlphaError
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.data import schema
-from memalpha.data.schema import instance_from_json, instance_to_json, read_instances, write_instances
+from memalpha.data.schema import instance_from_json, instance_to_json, read_instances
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
@@ -88,8 +88,7 @@ def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_in
         (good, "used before"),
     ):
         with pytest.raises(SchemaError, match=said):
-            write_instances(path, [good, wrong])
-    assert not path.exists()
+            schema.write_parquet(tmp_path / "x.parquet", [good, wrong])
     for text, said in (
         (f"{json.dumps(minimal())}\n" * 2, "line 2: id 'a' was used before"),
         ("\n", "is empty"),

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from data_samples import write_instances
 from stub_server import StubServer, error
 from stubs import loud_adapter, setting
 
 from examples import MARTA
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
-from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError, RunFolderError, ServiceError

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from data_samples import write_instances
 
 from examples import MARTA, recalled, result, write_results
-from memalpha.data.schema import write_instances
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.statistics import difference, estimate, mean_over_sets
 from memalpha.evaluation.summary import UNKNOWN, Summary, interval, number, summarise_evaluation, write_tables

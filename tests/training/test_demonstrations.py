@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from data_samples import write_instances
 from gradient_check import make_base
 from rollouts import make_agent, make_instance, run_script
 
-from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations

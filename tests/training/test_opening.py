@@ -5,12 +5,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from data_samples import write_instances
 from rollouts import make_agent, make_instance, run_script, step_reward
 from runs_of_nano import assert_same_end, train
 from test_scoring import Judge, scorer_of
 
 from memalpha.data.load import load_data
-from memalpha.data.schema import write_instances
+from memalpha.data.schema import write_parquet
 from memalpha.data.synthetic import SyntheticConfig
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
@@ -151,7 +152,7 @@ def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
         begun([PLAIN], make_agent(), 2, seed=0)
     assert begun([PLAIN, NOTED], make_agent(), 0, seed=0) == [PLAIN, NOTED]
     with pytest.raises(SchemaError, match="begin"):
-        write_instances(tmp_path / "x.jsonl", begun([NOTED], make_agent(), 3, seed=0))
+        write_parquet(tmp_path / "x.parquet", begun([NOTED], make_agent(), 3, seed=0))
 
 
 def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):

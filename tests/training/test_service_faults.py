@@ -14,12 +14,12 @@ import threading
 import time
 
 import pytest
+from data_samples import write_instances
 from runs_of_nano import ROOT, two
 from scripted import ScriptedGenerator
 from stub_server import Fault, StubServer, error
 
 from memalpha.cli import run
-from memalpha.data.schema import write_instances
 from memalpha.qa.readers import NO_NOTES
 from memalpha.types import Chunk, Instance, Question
 
