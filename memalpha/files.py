@@ -9,6 +9,8 @@ import hashlib
 import json
 import math
 import os
+import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,25 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Give a new folder that takes the place of ``folder`` at the end, whole or not at all; InputError if it cannot be written."""
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        old = partial.with_suffix(".old")
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        expected = "a folder that can be made there, and room for it"
+        raise InputError(f"cannot write {folder}: {error}", expected=expected) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def write_whole(path: Path, text: str) -> None:

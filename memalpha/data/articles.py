@@ -14,14 +14,14 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunk_texts, pack_texts
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Scalar, Text, checked, clean, iter_rows
-from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Metric, Source, read_questions, read_rows
+from memalpha.data.source import Bounds, CommonOptions, Loader, LoadResult, Metric, Source, read_questions, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -139,12 +139,10 @@ def _squad_instances(
                 result.skipped["evidence in two instances"] += 1
         if options.max_instances and made >= options.max_instances:
             result.skipped["over max_instances"] += len(questions)
-        elif not questions:
-            result.notes[NO_QUESTIONS] += 1
         else:
             chosen = result.draw(questions, options.max_questions, drawn)
             yield Instance(f"squad-{made}", "squad", tuple(Chunk(chunk.text) for chunk in group), chosen)
-            made += 1
+            made += bool(chosen)
 
 
 # ------------------------------------------------------------------------------------------------ HotpotQA, MuSiQue
@@ -190,22 +188,20 @@ class _Musique(_Hop):
 
 def _multihop(name: str, model: type[_Hotpot] | type[_Musique]) -> Loader:
     def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
-        def asked(row: Row) -> tuple[Question, dict[str, bool]] | None:
+        def asked(row: Row) -> list[tuple[Question, dict[str, bool]]]:
             data = checked(model, row.data, row.where)
             if not (articles := {article: needed for article, needed in data.articles().items() if article}):
                 raise SchemaError(f"{row.where} has no article", expected="at least one")
-            result.asked += 1
             answers = tuple(dict.fromkeys((*data.answer, *data.answer_aliases)))
-            if data.answerable is False or not answers:
-                result.skipped["unanswerable" if data.answerable is False else EMPTY_ANSWER] += 1
-                return None
+            reason = "unanswerable" if data.answerable is False else "" if answers else EMPTY_ANSWER
             id = data.hotpot_id or data.id
             kind = data.type or (id.partition("__")[0] if "__" in id else "single")
             if any(articles.values()):
                 articles = {article: needed for article, needed in articles.items() if needed}
-            return Question(data.question, answers, kind=kind, id=id or row.where), articles
+            question = Question(data.question, answers, kind=kind, id=id or row.where)
+            return [(kept, articles) for kept in read_questions([reason or question], row.where, result)]
 
-        questions = filter(None, read_rows(iter_rows(source, options.split), result, asked))
+        questions = chain.from_iterable(read_rows(iter_rows(source, options.split), result, asked))
         return _multihop_instances(name, questions, options, seed, count)
 
     return load

@@ -21,7 +21,7 @@ from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunked
 from memalpha.data.rows import EMPTY_ANSWER, Cleaned, Row, Scalar, checked, data_path, iter_rows, json_document, text_lines
-from memalpha.data.source import CommonOptions, LoadResult, Metric, Source
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, read_each
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
@@ -119,29 +119,24 @@ def read_pool(
 ) -> Pool:
     """Return the sentences of a split that can be used; InputError if there is no such split or no sentence."""
     pool, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
-    for row in rows:
-        result.asked += 1
-        try:
-            pair = checked(_Pair, row.data, row.where)
-        except SchemaError as error:
-            result.malformed(error)
-            continue
+
+    def sentence(row: Row) -> _Sentence | str:
+        pair = checked(_Pair, row.data, row.where)
         text = " ".join(pair.text.split())
         key = text.casefold()
-        splits |= {pair.split} - {""}
-        for reason, holds in (
-            ("other split", pair.split not in ("", split, f"{_OUT_OF_SCOPE}{split}")),
-            ("empty sentence", not text),
-            (EMPTY_ANSWER, not pair.label),
-            ("repeated sentence", key in pool),
-            ("held out", held_out is not None and key in held_out),
-            ("too long", fits is not None and not fits(text)),
-        ):
-            if holds:
-                result.skipped[reason] += 1
-                break
-        else:
-            pool[key] = _Sentence(key, text, pair.label, row.where)
+        splits.update({pair.split} - {""})
+        reasons = {
+            "other split": pair.split not in ("", split, f"{_OUT_OF_SCOPE}{split}"),
+            "empty sentence": not text,
+            EMPTY_ANSWER: not pair.label,
+            "repeated sentence": key in pool,
+            "held out": held_out is not None and key in held_out,
+            "too long": fits is not None and not fits(text),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), _Sentence(key, text, pair.label, row.where))
+
+    for each in read_each(rows, result, sentence):
+        pool[each.key] = each
     if not pool:
         if splits and split not in splits:
             raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")

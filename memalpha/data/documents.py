@@ -16,6 +16,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -204,8 +205,7 @@ def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
 
 def _unscored(source: str, questions: int, result: LoadResult) -> Instance:
     recommends = source.startswith(_RECOMMENDS)
-    result.asked += questions
-    result.skipped["recommendations without entities" if recommends else "unknown source"] += questions
+    read_questions(["recommendations without entities" if recommends else "unknown source"] * questions, source, result)
     option = "'entities' with the set's entity2id.json" if recommends else "'metric'"
     result.notes[f"source {source!r} cannot be scored; give option {option}"] += 1
     return Instance(source, source, (Chunk(source),), ())
@@ -280,8 +280,7 @@ def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter,
         files = [path for path in files if splits[path] in ("", options.split)]
         result.notes["files of other splits not read"] += len(splits) - len(files)
     stories = (story for path in files for story in _stories(path))
-    for instances in read_rows(stories, result, lambda row: _story(row, options, count, result)):
-        yield from instances
+    return chain.from_iterable(read_rows(stories, result, lambda row: _story(row, options, count, result)))
 
 
 def _stories(path: Path) -> Iterator[Row]:

@@ -12,18 +12,13 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memalpha.data.packing import apart
 from memalpha.data.wording import as_asked
 from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, Question
-
-if TYPE_CHECKING:
-    import numpy as np
-    from datasketch import MinHash
-    from numpy.typing import NDArray
 
 MIN_QUESTION_WORDS = 4  # shortest question line compared without its answer; shortest passage compared at all
 MIN_PASSAGE_WORDS = 12  # shortest passage compared in every chunk, and for near equality
@@ -200,7 +195,7 @@ class _NearIndex:
     """MinHash index of texts; each can need a shared answer (None = no)."""
 
     def __init__(self) -> None:
-        self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
+        self._texts: list[tuple[Any, frozenset[str] | None]] = []  # signature and answers
 
     @cached_property
     def _index(self) -> Any:
@@ -211,23 +206,20 @@ class _NearIndex:
 
     def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
         signature = _signature(pieces)
-        self._index.insert(len(self._held), signature)
-        self._held.append((signature.hashvalues.copy(), shared))
+        self._index.insert(len(self._texts), signature)
+        self._texts.append((signature, shared))
 
     def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
-        if not self._held:
+        if not self._texts:
             return False
         signature = _signature(pieces)
-        for held, needed in (self._held[number] for number in self._index.query(signature)):
-            alike = float((held == signature.hashvalues).mean())  # estimated Jaccard similarity
-            if alike >= THRESHOLD and (needed is None or needed & shared):
-                return True
-        return False
+        candidates = (self._texts[number] for number in self._index.query(signature))
+        return any((needed is None or needed & shared) and text.jaccard(signature) >= THRESHOLD for text, needed in candidates)
 
 
-def _signature(pieces: list[bytes]) -> MinHash:
-    from datasketch import MinHash
+def _signature(pieces: list[bytes]) -> Any:
+    from datasketch import LeanMinHash, MinHash
 
     signature = MinHash(num_perm=_PERMUTATIONS, seed=1)
     signature.update_batch(pieces)
-    return signature
+    return LeanMinHash(signature)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from calendar import month_name
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cache
@@ -24,9 +24,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Split, Templates, part_of
-from memalpha.data.source import LoadResult, Source, in_order
+from memalpha.data.source import Source, generated, in_order
 from memalpha.data.synthetic import Slot, SyntheticConfig, World, article, kind_of, made_up_word, make_question, numbered, places_of
-from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import contains, words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
@@ -89,11 +88,6 @@ def wordings(split: Split, templates: Templates) -> SimpleNamespace:
         frames={use: part_of(said, templates) for use, said in data["frames"].items()},
         **{kind: [(word, he) for he, row in data[kind][split].items() for word in row.split(", ")] for kind in _PEOPLE},
     )
-
-
-def load_natural(source: str, options: NaturalOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
-    """Make natural conversations."""
-    return (make_instance(index, seed, options) for index in range(options.n))
 
 
 def make_instance(index: int, seed: int, options: NaturalOptions = NaturalOptions()) -> Instance:
@@ -334,4 +328,6 @@ class _Life(World):
         return make_question(text[0].upper() + text[1:], subject, kind, answers, stale, places_of(slot))
 
 
-SOURCES = (Source(SOURCE, "generated conversations as people write them", load_natural, NaturalOptions, needs_input=False),)
+SOURCES = (
+    Source(SOURCE, "generated conversations as people write them", generated(make_instance), NaturalOptions, needs_input=False),
+)

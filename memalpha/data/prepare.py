@@ -7,11 +7,8 @@ counter give the same bytes. The counts account for every input question.
 from __future__ import annotations
 
 import json
-import shutil
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +19,7 @@ from memalpha.data.load import MANIFEST_NAME, Manifest, get_source, iter_prepare
 from memalpha.data.packing import count_words_and_signs
 from memalpha.data.schema import PARQUET_NAME, write_parquet
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.files import file_sha256
+from memalpha.files import file_sha256, replacing_folder
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 
@@ -73,7 +70,7 @@ def prepare(
                 if progress is not None:
                     progress(counts["instances"])
 
-    with _replacing(folder) as partial:
+    with replacing_folder(folder) as partial:
         write_parquet(partial / PARQUET_NAME, kept())
         if source.needs_input and result.asked != counts["questions"] + sum(result.skipped.values()):
             made = f"made {counts['questions']} and skipped {dict(+result.skipped)}: some are lost or counted twice"
@@ -107,20 +104,3 @@ def prepare(
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
         (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", errors="replace")  # file names may hold surrogates
     return manifest
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        old = partial.with_suffix(".old")
-        if folder.exists():
-            folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -25,6 +25,7 @@ from memalpha.qa.metrics import check_metric
 from memalpha.types import Instance, Question
 
 log = logging.getLogger(__name__)
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 NO_QUESTIONS = "instances without questions dropped"  # a note
 _MAX_PROBLEMS = 20
@@ -110,23 +111,32 @@ def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]
             yield made
 
 
-def read_questions(
-    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
-) -> tuple[Question, ...]:
-    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a skip reason."""
-    questions = []
-    for index, item in enumerate(asked):
+def read_each(items: Iterable[_S], result: LoadResult, make: Callable[[_S], _T | str]) -> Iterator[_T]:
+    """Yield ``make(item)`` of each asked item; a reason to skip it (text) or a SchemaError is counted instead."""
+    for item in items:
         result.asked += 1
         try:
-            made = make(item, f"{where} question {index}") if make else item
+            made = make(item)
         except SchemaError as error:
             result.malformed(error)
             continue
         if isinstance(made, str):
             result.skipped[made] += 1
         else:
-            questions.append(made if made.id else replace(made, id=str(index)))
-    return tuple(questions)
+            yield made
+
+
+def read_questions(
+    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
+) -> tuple[Question, ...]:
+    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a skip reason."""
+
+    def question(numbered: tuple[int, Any]) -> Question | str:
+        index, item = numbered
+        made: Question | str = make(item, f"{where} question {index}") if make else item
+        return made if isinstance(made, str) or made.id else replace(made, id=str(index))
+
+    return tuple(read_each(enumerate(asked), result, question))
 
 
 def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult) -> Iterator[Instance]:
@@ -169,6 +179,15 @@ def by_row(model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, 
             return make(checked(model, row.data, row.where), row.where, options, count_tokens, result)
 
         return read_rows(iter_rows(source, options.split), result, instance)
+
+    return load
+
+
+def generated(make: Callable[[int, int, Any], Instance]) -> Loader:
+    """Return a loader of ``options.n`` generated instances; ``make`` takes (index, seed, options)."""
+
+    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+        return (make(index, seed, options) for index in range(options.n))
 
     return load
 

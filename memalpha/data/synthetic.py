@@ -133,7 +133,9 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
             lines.insert(attacker.randint(0, len(lines)), (_hostile_line(attacker, world, config.hostile), []))
         sessions.append(lines)
     more = _add_dependences(random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions)
-    questions = _questions(rng, world, days, more)
+    possible = [question for slot in world.slots for question in _about(rng, slot, days, world)]
+    asked = [question for question in possible if rng.random() < (config.p_time if question.kind == "time" else 1.0)]
+    questions = numbered(rng, [*asked, *more], config.max_questions)
     chunks = [Chunk("\n".join(line for line, _ in lines if line), day) for day, lines in zip(days, sessions, strict=True)]
     facts = [fact for lines in sessions for _, said in lines for fact in said]
     return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
@@ -285,13 +287,6 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
 def article(word: str) -> str:
     """Return "a" or "an"."""
     return "an" if word[0].lower() in "aeiou" and word.lower() not in ("ukulele", "euphonium") else "a"
-
-
-def _questions(rng: random.Random, world: World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
-    possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
-    asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
-    asked += more
-    return numbered(rng, asked, world.config.max_questions)
 
 
 def numbered(rng: random.Random, asked: Sequence[Question], most: int) -> tuple[Question, ...]:

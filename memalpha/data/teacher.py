@@ -93,10 +93,9 @@ def _for_fact(
             return
         section = memory.schema.lists[0]
     content = _note(fact)
-    dated = config.dates and time and not section.timestamps
     if config.style == "sentence" and not fact.note:
         content = f"The {fact.attribute} of {fact.subject} is {fact.value}."
-    if dated:
+    if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"
     insert = Operation(OperationKind.INSERT, section.name, content)
     if fact.action is FactAction.STATE:

@@ -7,17 +7,15 @@ no word comes twice in it. The teacher stores random words of the chunk, so only
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import PositiveInt
 
 from memalpha.config import Options
 from memalpha.data.pools import Split
-from memalpha.data.source import LoadResult, Source
+from memalpha.data.source import Source, generated
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
@@ -40,20 +38,19 @@ class ToyOptions(Options):
     split: Split = "train"  # train or test sequence
 
 
-def load_toy(source: str, options: ToyOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
-    """Make instances 0 to n - 1 of the sequence given by (seed, split)."""
-    for index in range(options.n):
-        rng = random.Random(f"{SOURCE}:{options.split}:{seed}:{index}")
-        things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
-        chunks, questions = [], list[Question]()
-        for place in range(_CHUNKS):
-            own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
-            words = things[own] + noise[own]
-            rng.shuffle(words)
-            chunks.append(Chunk(" ".join(words)))
-            for word in things[own]:
-                questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}"))
-        yield Instance(f"{SOURCE}-{options.split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
+def make_instance(index: int, seed: int, options: ToyOptions) -> Instance:
+    """Return instance ``index`` of the sequence given by (seed, split)."""
+    rng = random.Random(f"{SOURCE}:{options.split}:{seed}:{index}")
+    things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
+    chunks, questions = [], list[Question]()
+    for place in range(_CHUNKS):
+        own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
+        words = things[own] + noise[own]
+        rng.shuffle(words)
+        chunks.append(Chunk(" ".join(words)))
+        for word in things[own]:
+            questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}"))
+    return Instance(f"{SOURCE}-{options.split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
 
 
 def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
@@ -74,4 +71,6 @@ def toy_vocabulary() -> tuple[str, ...]:
     return (*THINGS, *NOISE, "was", "seen", "?")
 
 
-SOURCES = (Source("toy", "the smallest generated task, for nano policies", load_toy, ToyOptions, needs_input=False),)
+SOURCES = (
+    Source("toy", "the smallest generated task, for nano policies", generated(make_instance), ToyOptions, needs_input=False),
+)

@@ -13,7 +13,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, PartialServiceError, ServiceError, whole
+from memalpha.errors import InputError, ServiceError, whole
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.metrics import contains, words
 from memalpha.text import quoted_json
@@ -69,12 +69,8 @@ def _verdicts(client: ChatClient, cases: Sequence[tuple[str, Mapping[str, Any]]]
     verdicts: dict[int, bool | ServiceError] = {}
     waiting = list(range(len(cases)))
     for attempt in range(_ATTEMPTS):
-        replies: Sequence[Any]
-        try:
-            sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
-            replies = client.complete_many([chats[index] for index in waiting], sampling)
-        except PartialServiceError as error:
-            replies = error.outcomes
+        sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
+        replies = client.try_many([chats[index] for index in waiting], sampling)
         unclear = []
         for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, ServiceError):
@@ -139,17 +135,18 @@ class GroundedContentJudge:
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict for each write."""
-        return [self._judge_chunk(request) for request in requests]
+        return [_grounded(request) for request in requests]
 
-    def _judge_chunk(self, request: WriteRequest) -> list[bool]:
-        read = _content_words(f"{request.chunk.text} {request.chunk.time or ''}")
-        rows = []
-        for kind, before, after in _writes(request):
-            old, new = _content_words(before), _content_words(after)
-            grounded = bool(new) and len(new & (read | old)) >= _GROUNDED_SHARE * len(new)
-            rows.append((kind, old, new, grounded))
-        written = [new for _, _, new, grounded in rows if grounded]
-        return [_gone(old, read, written) if kind is OperationKind.DELETE else grounded for kind, old, _, grounded in rows]
+
+def _grounded(request: WriteRequest) -> list[bool]:
+    read = _content_words(f"{request.chunk.text} {request.chunk.time or ''}")
+    rows = []
+    for kind, before, after in _writes(request):
+        old, new = _content_words(before), _content_words(after)
+        grounded = bool(new) and len(new & (read | old)) >= _GROUNDED_SHARE * len(new)
+        rows.append((kind, old, new, grounded))
+    written = [new for _, _, new, grounded in rows if grounded]
+    return [_gone(old, read, written) if kind is OperationKind.DELETE else grounded for kind, old, _, grounded in rows]
 
 
 def _gone(old: frozenset[str], read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
@@ -192,7 +189,7 @@ class FactContentJudge:
     def _belongs(self, fact: Fact, section: str) -> bool:
         return section == next((name for name in fact.sections if name in self._sections), section)
 
-    def nothing_due(self, request: WriteRequest) -> bool:
+    def nothing_due(self, request: WriteRequest) -> bool | None:
         """Whether the memory needs no change for the chunk; InputError if the instance has no annotations."""
         said, kept = self._said(request), [entry.content for entry in request.kept]
         wanted = [(fact.subject, fact.value) for fact in said if fact.action is not FactAction.RETRACT]
@@ -207,21 +204,17 @@ class FactContentJudge:
         return [fact for fact in facts if fact.chunk == request.chunk_index]
 
 
-class AutoContentJudge:
-    """Uses ``FactContentJudge`` for instances with ``facts`` (by id), else ``GroundedContentJudge``."""
+class AutoContentJudge(FactContentJudge):
+    """Judges instances with ``facts`` (by id) by them, the others as ``GroundedContentJudge``."""
 
-    def __init__(self, facts: Mapping[str, Sequence[Fact]], sections: Container[str] = ()) -> None:
-        self._annotated = frozenset(facts)
-        self._by_facts, self._by_words = FactContentJudge(facts, sections), GroundedContentJudge()
-
-    def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return one verdict for each write."""
-        judges = [self._by_facts if request.instance_id in self._annotated else self._by_words for request in requests]
-        return [judge.judge([request])[0] for judge, request in zip(judges, requests, strict=True)]
+    def _judge_chunk(self, request: WriteRequest) -> list[bool]:
+        if request.instance_id in self._facts:
+            return super()._judge_chunk(request)
+        return _grounded(request)
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
         """Whether the memory needs no change for the chunk; None without annotations."""
-        return self._by_facts.nothing_due(request) if request.instance_id in self._annotated else None
+        return super().nothing_due(request) if request.instance_id in self._facts else None
 
 
 def _fits(

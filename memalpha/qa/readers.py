@@ -8,10 +8,9 @@ Departure from arXiv 2509.25911: there the reader gets the top 20 entries of eac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import PartialServiceError, ServiceError, whole
+from memalpha.errors import ServiceError, whole
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.text import content_of, one_line, quote
 from memalpha.types import Answer, Completion, Message, Sampling
@@ -108,12 +107,7 @@ class EndpointReader(_BudgetedReader):
 
         PartialServiceError if a request failed, or an answer was cut off or is empty.
         """
-        replies: Sequence[Any]
-        try:
-            replies = self._client.complete_many(self.messages(requests), self._sampling)
-        except PartialServiceError as error:
-            replies = error.outcomes
-        return whole([self._answer(reply) for reply in replies])
+        return whole([self._answer(reply) for reply in self._client.try_many(self.messages(requests), self._sampling)])
 
     def _answer(self, reply: Completion | ServiceError) -> Answer | ServiceError:
         if isinstance(reply, ServiceError):

@@ -41,9 +41,9 @@ class Steps(NamedTuple):
     ratios: Tensor
 
 
-def begin(task: Any, n: int, seed: int) -> Any:
+def begin(task: Any, n: int, seed: int, *, held_out: bool = False) -> Any:
     """Return ``n`` episodes of a task, or copies of an environment, in lockstep."""
-    return task.episodes(n, seed) if isinstance(task, EnvironmentTask) else Episodes(task, n, seed)
+    return task.episodes(n, seed) if isinstance(task, EnvironmentTask) else Episodes(task, n, seed, held_out=held_out)
 
 
 @torch.no_grad()

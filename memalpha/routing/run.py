@@ -148,24 +148,18 @@ def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str,
 
     if isinstance(task, LogTask):
         return task.estimate(np.eye(task.shape.choices)[greedy(task.embeddings)])
+    running = begin(task, episodes, seed, held_out=True)
+    earned = np.zeros(len(running.observe()))
+    ends = np.zeros(len(earned), dtype=bool)
+    while not ends.all():
+        rewards, terminated, truncated, _ = running.step(greedy(running.observe()))
+        earned += np.where(ends, 0.0, rewards)
+        ends |= terminated | truncated
+    reward, number = float(earned.mean()), len(earned)
     if isinstance(task, EnvironmentTask):
-        copies, earned, ends = begin(task, episodes, seed), np.zeros(episodes), np.zeros(episodes, dtype=bool)
-        while not ends.all():
-            rewards, terminated, truncated, _ = copies.step(greedy(copies.observe()))
-            earned += np.where(ends, 0.0, rewards)
-            ends |= terminated | truncated
-        return {"reward": float(earned.mean()), "stderr": float(earned.std() / episodes**0.5), "episodes": episodes}
-    state = task.held_out(episodes, seed)
-    optimal = task.optimum(state)
-    returns = np.zeros(len(optimal))
-    running = np.arange(len(optimal))
-    while len(running):
-        actions = greedy(task.observe(state))
-        state, rewards, ended = task.act(state, actions, None)
-        returns[running] += rewards
-        running, state = running[~ended], tuple(array[~ended] for array in state)
-    reward, best = float(returns.mean()), float(optimal.mean())
-    return {"reward": reward, "optimal": best, "fraction_of_optimal": reward / best, "episodes": len(returns)}
+        return {"reward": reward, "stderr": float(earned.std() / number**0.5), "episodes": number}
+    best = float(running.optimum.mean())
+    return {"reward": reward, "optimal": best, "fraction_of_optimal": reward / best, "episodes": number}
 
 
 def train(

@@ -256,11 +256,12 @@ class _Within:
 
 
 class Episodes:
-    """``n`` episodes of a task in lockstep; one that ends is followed by another at once."""
+    """``n`` episodes of a task in lockstep; one that ends is followed by another at once. ``held_out``: no noise, no other."""
 
-    def __init__(self, task: SyntheticTask | SectionTask, n: int, seed: int) -> None:
-        self.task, self._rng = task, np.random.default_rng(seed)
-        self._state = task.start(n, self._rng)
+    def __init__(self, task: SyntheticTask | SectionTask, n: int, seed: int, *, held_out: bool = False) -> None:
+        self.task, self._rng = task, None if held_out else np.random.default_rng(seed)
+        self._state = task.start(n, self._rng) if self._rng else task.held_out(n, seed)
+        self.optimum = task.optimum(self._state) if held_out else None
 
     def observe(self) -> Floats:
         """Return the observations, shape (n, size)."""
@@ -270,7 +271,7 @@ class Episodes:
         """Take one step by ``actions`` (n, K); returns rewards, terminated, truncated (n,) and observations before any restart."""
         state, rewards, ended = self.task.act(self._state, actions, self._rng)
         reached = self.task.observe(state)
-        if ended.any():
+        if self._rng and ended.any():
             state = tuple(array.copy() for array in state)
             for array, fresh in zip(state, self.task.start(int(ended.sum()), self._rng), strict=True):
                 array[ended] = fresh

@@ -6,11 +6,8 @@ The folder is written completely or not at all; it holds the agent's schema, no 
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
@@ -19,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.files import read_object, write_object
+from memalpha.files import read_object, replacing_folder, write_object
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.policy import (
     ADAPTER_FILES,
@@ -67,7 +64,7 @@ def export(
         raise InputError(f"{source} has no weights", expected="a whole model with *.safetensors beside its config.json")
     facts = RunFacts.of(source)
     base = base or str(facts.config.get("model") or "")
-    with _made(target) as draft:
+    with replacing_folder(target) as draft:
         if merge and not whole:
             _merge(source, base, config, draft)
         else:
@@ -85,23 +82,9 @@ def export(
             config = replace(config, schema=str(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml"))
         config.save(draft)
         (draft / "README.md").write_text(make_card(config, base, facts, merged=whole or merge), encoding="utf-8")
-    return target
-
-
-@contextmanager
-def _made(target: Path) -> Iterator[Path]:
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        draft.mkdir(parents=True)
-        yield draft
         for path in draft.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
-        draft.rename(target)
-    except OSError as error:
-        expected = "a folder that can be made there, and room for it"
-        raise InputError(f"{str(target)!r} cannot be written: {error}", expected=expected) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    return target
 
 
 def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
