@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from memalpha.memory.memory import newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
+from memalpha.times import later
 from memalpha.types import Entry
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
+UNDATED = 0.65  # the same, where dates do not tell which is newer: what stands further down in one text may be no newer version
 NEAR = 0.1  # how much less a newer statement may score to fit a question about as well as an older one
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
 REPLACED = 0.3  # what it loses if that one fits as well and one of the two is a line: two entries were both meant
@@ -28,7 +30,8 @@ def losses(entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[n
     """Return what each entry loses of its score to a newer one that resembles it; ``cosines``: (entries, entries)."""
     lost = [0.0] * len(entries)
     for row, other in np.argwhere(cosines >= ALIKE):
-        if newer(entries[other], entries[row]):
+        dated = later(entries[other].timestamp, entries[row].timestamp) is not None
+        if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
             a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
             fits = a_line and scores[other] >= scores[row] - NEAR
             lost[row] = max(lost[row], REPLACED if fits else OUTDATED)

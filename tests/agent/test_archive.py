@@ -1,5 +1,7 @@
 """The archive by hand: which lines leave it, what is found, and that the policy neither sees nor writes it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -161,7 +163,7 @@ def test_the_newer_of_what_says_nearly_the_same_ranks_higher_and_the_older_is_st
 @pytest.mark.parametrize("times", [("2024-01-05", "2024-03-05", "2024-06-01"), (None, None, None), ("2024-01-05",) * 3])
 def test_who_goes_back_to_an_old_value_in_the_same_words_is_believed(retrieval, times):
     words = ("Oslo", "Rome", "Oslo")
-    for texts in ([f"Marta: I live in {city} now." for city in words], [f"We meet at {city}'s." for city in words]):
+    for texts in ([f"Marta: I live in {city} now." for city in words], [f"On Fridays we meet at {city}'s." for city in words]):
         step = make(retrieval=retrieval)
         memory = step.new_memory()
         for chunk, (text, time) in enumerate(zip(texts, times, strict=True)):
@@ -196,6 +198,11 @@ def test_losses_against_every_pair_by_hand():
     assert losses(entries, [0.5, 0.5, 0.5, 0.7], cosines) == [0, 0, 0, 0.15]
     assert losses(entries, [0.5, 0.5, 0.5, 0.7], cosines + 0.06) == [0.15, 0, 0, 0.15]
     assert losses(entries, [0.5, 0.65, 0.5, 0.7], cosines) == [0, 0, 0, 0.3]
+    # by chunk alone, as here without dates: .816 is enough, .6 is not
+    undated = [replace(entry, timestamp=None) for entry in entries]
+    assert losses(undated, [0.5, 0.5, 0.5, 0.5], cosines) == [0.3, 0.3, 0, 0]
+    assert losses(undated, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0]
+    assert losses(entries, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0.3]
 
 
 def test_what_an_older_statement_loses():
