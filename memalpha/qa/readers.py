@@ -22,7 +22,6 @@ SYSTEM = (
 )
 USER = "Notes:\n{notes}\n\nQuestion: {question}\nAnswer:"
 NO_NOTES = "(none)"
-Generate = Callable[[list[list[Message]]], list[str]]
 GREEDY = Sampling(max_new_tokens=128)
 
 
@@ -68,7 +67,9 @@ class RecallReader(_BudgetedReader):
 class ModelReader(_BudgetedReader):
     """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the base model without adapters)."""
 
-    def __init__(self, generate: Generate, budget_tokens: int, count_tokens: TokenCounter) -> None:
+    def __init__(
+        self, generate: Callable[[list[list[Message]]], list[str]], budget_tokens: int, count_tokens: TokenCounter
+    ) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._generate = generate
 
