@@ -22,9 +22,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data import rows as inputs
 from memalpha.data.packing import Session, Turn, chunk_texts, dialogue_chunks
-from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Spelled, Text, checked
+from memalpha.data.rows import (
+    EMPTY_ANSWER,
+    Answers,
+    Cleaned,
+    OrEmpty,
+    Row,
+    Rows,
+    Scalar,
+    Spelled,
+    Text,
+    checked,
+    data_files,
+    text_lines,
+)
 from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import InputError, SchemaError
@@ -272,7 +284,7 @@ class _Line(BaseModel):
 
 def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load bAbI story by story; InputError if the input cannot be read."""
-    files = inputs.data_files(source, "qa*.txt")
+    files = data_files(source, "qa*.txt")
     splits = {path: match[1] if (match := _SPLIT.search(path.name)) else "" for path in files}
     if len({*splits.values()} - {""}) > 1:
         if options.split not in splits.values():
@@ -286,7 +298,7 @@ def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter,
 def _stories(path: Path) -> Iterator[Row]:
     name = Path(path.name.removesuffix(".gz")).stem
     stories, last = list[list[Row]](), 0
-    for line in (line for line in inputs.text_lines(str(path)) if line.data.strip()):
+    for line in (line for line in text_lines(str(path)) if line.data.strip()):
         number = int(match[1]) if (match := _LINE.fullmatch(line.data)) else last + 1
         if number <= last or not stories:
             stories.append([])

@@ -18,8 +18,11 @@ from memalpha.files import file_sha256
 from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
-_MODULES = (articles, classification, dialogues, documents, natural, sgd, synthetic, toy)
-SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for module in (articles, classification, dialogues, documents, natural, sgd, synthetic, toy)
+    for source in module.SOURCES
+}
 
 
 def get_source(name: str) -> Source:

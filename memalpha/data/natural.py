@@ -39,8 +39,6 @@ _MARK = re.compile(r"\b(I'm|I've|I'd|I'll|I|my|myself|me)\b|\[([\w']+)\]")
 _THIRD = {"have": "has", "am": "is", "do": "does", "don't": "doesn't", "haven't": "hasn't", "go": "goes"}
 _SHORT = (("m", "is", "s"), ("ve", "has", "s"), ("d", "would", "d"), ("ll", "will", "ll"))
 _HIS = {"she": ("her", "her"), "he": ("his", "him"), "they": ("their", "them")}
-_PEOPLE = ("names", "relations")
-_FILES = ("", "_practical", "_personal")
 _Lines = list[tuple[str, str]]  # who, what
 
 
@@ -71,7 +69,9 @@ class _Person:
 def written() -> dict[str, Any]:
     """Return natural.yaml with the traits of the files beside it."""
     folder = resources.files("memalpha.data")
-    first, *more = (yaml.safe_load((folder / f"natural{part}.yaml").read_text(encoding="utf-8")) for part in _FILES)
+    first, *more = (
+        yaml.safe_load((folder / f"natural{part}.yaml").read_text(encoding="utf-8")) for part in ("", "_practical", "_personal")
+    )
     return {**first, "traits": {word: row for data in (first, *more) for word, row in data["traits"].items()}}
 
 
@@ -86,7 +86,10 @@ def wordings(split: Split, templates: Templates) -> SimpleNamespace:
     return SimpleNamespace(
         traits={word: SimpleNamespace(word=word, **row) for word, row in data["traits"].items()},
         frames={use: part_of(said, templates) for use, said in data["frames"].items()},
-        **{kind: [(word, he) for he, row in data[kind][split].items() for word in row.split(", ")] for kind in _PEOPLE},
+        **{
+            kind: [(word, he) for he, row in data[kind][split].items() for word in row.split(", ")]
+            for kind in ("names", "relations")
+        },
     )
 
 

@@ -17,9 +17,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasPath, BaseModel, Field, NonNegativeInt, PositiveInt
 
-from memalpha.data import rows as inputs
 from memalpha.data.packing import Session, Turn, dialogue_chunks
-from memalpha.data.rows import Answers, Cleaned, Row, Scalar, Text, checked
+from memalpha.data.rows import Answers, Cleaned, Row, Scalar, Text, checked, data_files, data_path, iter_rows
 from memalpha.data.source import Bounds, CommonOptions, LoadResult, Source, read_questions, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -85,7 +84,7 @@ class _Dialogue(BaseModel):
 def _schema(path: Path) -> dict[tuple[str, str], _Slot]:
     """Return slots by (service, name). Noun: "bus" of Buses_1, "ride" of RideSharing_2, "doctor" of Services_3 with doctor_name."""
     schema = dict[tuple[str, str], _Slot]()
-    for row in inputs.iter_rows(str(path)):
+    for row in iter_rows(str(path)):
         service = checked(_Service, row.data, row.where)
         noun = re.sub(r"(?<=[a-z])(?=[A-Z])|_+", " ", re.sub(r"_\d+$", "", service.service_name)).lower()
         noun = re.sub(r"(?<=[^aeiou]us)es$|(?<!s)s$", "", re.sub(r" \w+ing$", "", noun)).strip() or service.service_name
@@ -97,9 +96,9 @@ def _schema(path: Path) -> dict[tuple[str, str], _Slot]:
 
 def load_sgd(source: str, options: SgdOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load SGD person by person; InputError if dialogues or their schema.json cannot be read."""
-    folder = inputs.data_path(source)
+    folder = data_path(source)
     part = options.split or (folder.name if folder.name in ("dev", "test") else "train")
-    files = inputs.data_files(str(folder / part if (folder / part).is_dir() else folder), "dialogues_*.json")
+    files = data_files(str(folder / part if (folder / part).is_dir() else folder), "dialogues_*.json")
     schema = _schema(files[0].with_name("schema.json"))
     seen = {service for service, _ in _schema(Path(options.unseen_in))} if options.unseen_in else set[str]()
 
@@ -111,7 +110,7 @@ def load_sgd(source: str, options: SgdOptions, seed: int, count: TokenCounter, r
         made.slots, made.nouns = {key: schema[key] for key in keys}, frozenset(schema[key].noun for key in keys)
         return made
 
-    read = list(read_rows((row for file in files for row in inputs.iter_rows(str(file))), result, dialogue))
+    read = list(read_rows((row for file in files for row in iter_rows(str(file))), result, dialogue))
     left, rng, made = sum(len(each.slots) for each in read), random.Random(f"sgd:{part}:{seed}"), 0
     pool = [each for each in rng.sample(read, len(read)) if seen.isdisjoint(service for service, _ in each.slots)]
     while person := _person(pool, options.dialogues, rng):

@@ -22,7 +22,6 @@ from memalpha.qa.metrics import contains
 from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind, OperationResult
 from memalpha.units import sentences
 
-Style = Literal["words", "sentence"]
 _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
 _LONG = re.compile(r"\W*[^\W\d_]{4,}")
 _EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
@@ -37,7 +36,7 @@ class TeacherConfig(Options):
     coverage: Share | tuple[Share, Share] = 1.0  # probability that a new fact is written; a pair (low, high): drawn per instance
     p_correct: Share = 1.0  # probability that a held fact is corrected; else a change only inserts and a retraction is ignored
     p_update: Share = 0.5  # probability that a correction is an update, not a deletion and an insertion
-    style: Style = "words"  # wording of an entry: words (Marta city Oslo) or sentence
+    style: Literal["words", "sentence"] = "words"  # wording of an entry: words (Marta city Oslo) or sentence
     dates: bool = True  # write the session's date into the entry if its section stores no times
 
     def check(self) -> None:
