@@ -240,7 +240,11 @@ class ChatClient(Options):
         reply = read_json(_Chat, raw)
         written = reply.content or ""
         if not isinstance(written, str):
-            written = "".join(str(part.get("text", "")) for part in written if isinstance(part, dict))
+            parts = [part for part in written if isinstance(part, dict) and part.get("type", "text") in ("text", "output_text")]
+            written = "".join(str(part.get("text", "")) for part in parts)
+        if reply.tool_calls:
+            what = f"{self._url(self.route)}: {self.model}'s calls were taken out of its text"
+            raise ServiceError(what, fix="start the server without a tool parser: calls are read from the text")
         text, open_at = content_of(written)
         stop = STOPS[reply.finish_reason]
         thought = bool(reply.reasoning) or text != written
@@ -255,6 +259,7 @@ class ChatClient(Options):
 class _Chat(BaseModel):
     content: str | list[Any] | None = Field(validation_alias=AliasPath("choices", 0, "message", "content"))
     finish_reason: Finish
+    tool_calls: Any = Field(None, validation_alias=AliasPath("choices", 0, "message", "tool_calls"))
     reasoning: Any = Field(None, validation_alias=AliasChoices(
         AliasPath("choices", 0, "message", "reasoning_content"), AliasPath("choices", 0, "message", "reasoning")
     ))  # fmt: skip

@@ -68,7 +68,11 @@ def test_a_passing_fault_is_retried(chat_server, client, fault):
 
 
 # ------------------------------------------------------------------------------------------------ replies of all shapes
-PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Rome?"}]}, {"type": "text", "text": "Oslo"}]
+PARTS = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "Rome?"}]},
+    {"type": "reasoning", "text": "Rome?"},
+    {"type": "text", "text": "Oslo"},
+]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,15 @@ PARTS = [{"type": "thinking", "thinking": [{"type": "text", "text": "Rome?"}]}, 
 def test_a_reply_is_what_is_said_and_may_be_empty_after_thinking(chat_server, client, reply, text):
     chat_server.script = [Fault(200, reply)]
     assert client.complete(chat("x"), GREEDY) == Completion((), text, StopReason.END)
+    assert len(chat_server.bodies) == 1
+
+
+@pytest.mark.parametrize("content", [None, "", "I will store this."])
+def test_calls_that_a_server_took_out_of_the_text_are_an_error(chat_server, client, content):
+    call = {"type": "function", "function": {"name": "memory_insert", "arguments": "{}"}}
+    chat_server.script = [Fault(200, completion(content, tool_calls=[call]))]
+    with pytest.raises(ServiceError, match="calls were taken out of its text"):
+        client.complete(chat("x"), GREEDY)
     assert len(chat_server.bodies) == 1
 
 

@@ -400,3 +400,28 @@ def test_a_folder_that_brings_code_is_refused_and_nobody_is_asked(nano, tmp_path
     with pytest.raises(InputError, match="cannot be loaded"):
         load_policy_model(folder)
     assert not (tmp_path / "ran").exists()
+
+
+def test_an_adapter_that_holds_weights_of_the_base_is_refused(nano, adapter, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(adapter, tmp_path / "a")
+    path = tmp_path / "a" / "adapter_model.safetensors"
+    weights = load_file(path)
+    for name in ("model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.base_layer.weight", "model.norm.weight"):
+        save_file({**weights, f"base_model.model.{name}": torch.zeros(2)}, path)
+        with pytest.raises(InputError, match=f"holds weights of the base, such as {name}"):
+            load_policy_model(nano, adapter=tmp_path / "a")
+    save_file(weights, path)
+    load_policy_model(nano, adapter=tmp_path / "a")
+
+
+def test_a_model_without_some_of_its_weights_is_refused(nano, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(nano, tmp_path / "m")
+    path = tmp_path / "m" / "model.safetensors"
+    weights = {name: value for name, value in load_file(path).items() if "layers.0.mlp" not in name}
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(InputError, match=r"has no weights model.layers.0.mlp.down_proj.weight \(3 are missing\)"):
+        load_policy_model(tmp_path / "m")

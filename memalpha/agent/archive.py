@@ -1,7 +1,7 @@
 """The archive: what was read, line by line, searched beside the entries.
 
-A line leaves it only when an operation updates or deletes the entry of its fact: an entry knows the chunk of its last write, and
-the line of that chunk that says the same is removed (``line_of``). The policy neither sees nor writes the archive.
+A line leaves it only when an operation updates or deletes the entry of its fact: of each chunk in which the entry was written,
+the line that says the same is removed (``line_of``). The policy neither sees nor writes the archive.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ from collections.abc import Sequence
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.current import line_of
-from memalpha.types import Change, Chunk, Operation, OperationKind
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
 from memalpha.units import UNIT_TOKENS, units
 
 
 def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
     """Add the lines of the chunk with this index, and remove those whose facts ``changes`` (of this chunk) took back."""
     for before, after in changes:
-        if before is None:
-            continue
-        lines = [line for line in memory.entries(ARCHIVE.name) if line.source_chunk == before.source_chunk]
-        line = line_of(before, lines, after)
-        if line is not None:
-            delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
-            memory.apply(delete, chunk=index, time=chunk.time)
+        for version in _versions(memory, before) if before is not None else ():
+            lines = [line for line in memory.entries(ARCHIVE.name) if line.source_chunk == version.source_chunk]
+            line = line_of(version, lines, after)
+            if line is not None:
+                delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
+                memory.apply(delete, chunk=index, time=chunk.time)
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
         memory.apply(insert, chunk=index, time=chunk.time)
+
+
+def _versions(memory: Memory, entry: Entry) -> list[Entry]:
+    """What an entry said since this memory was made, in each chunk that wrote it, and what it says now."""
+    written = [change.after for change in memory.changes if change.after is not None and change.after.id == entry.id]
+    return list({(version.source_chunk, version.content): version for version in (*written, entry)}.values())

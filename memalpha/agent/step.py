@@ -63,7 +63,9 @@ class AgentStep:
         if config.searches:  # a user's message: every template takes it, and a tool's message not all
             layout += [{"role": "assistant", "content": slot("said")}, {"role": "user", "content": slot("found")}]
             self.around = PromptEncoder(tokenizer, layout, tools).around("found")
-        self.new_retriever: Callable[[Memory], Retriever] = retriever_factory(config)  # one that follows a memory
+        self.new_retriever: Callable[[Memory], Retriever] = retriever_factory(
+            config, archive=config.archive
+        )  # one that follows a memory
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def new_memory(self, held: Sequence[Entry] = ()) -> Memory:
@@ -154,7 +156,7 @@ class AgentStep:
         return self._chosen({entry.id: entry for entry in (*mixed, *newest) if entry is not None}.values(), self.config.view_tokens)
 
     def _search(self, retriever: Retriever, query: str, k: int) -> list[Entry]:
-        lists = [section.name for section in self.schema.lists] if self.config.archive else None
+        lists = [section.name for section in self.schema.lists]
         return [hit.entry for hit in retriever.search(query, k, lists)]
 
     def _chosen(self, entries: Iterable[Entry], left: int, skips: bool = True) -> list[Entry]:

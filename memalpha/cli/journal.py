@@ -158,7 +158,7 @@ def _undo(journal: Journal, arguments: argparse.Namespace) -> int:
 
 def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
     report = journal.verify()
-    changed = bool(arguments.head) and arguments.head != report.head
+    changed = arguments.head is not None and arguments.head != report.head
     counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
     lines = [*(f"fault: {fault}" for fault in report.faults), f"{'damaged' if report.faults else 'whole'}: {counts}"]
     if changed:

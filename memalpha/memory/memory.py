@@ -103,7 +103,7 @@ class Memory:
             old = self._entries.get(section.name if kind is OperationKind.REPLACE else operation.entry_id or "")
             if kind is not OperationKind.REPLACE and (old is None or old.section != section.name):
                 return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
-        if old is not None and not operation.timestamp and later(old.timestamp, time):
+        if old is not None and later(old.timestamp, operation.timestamp or time):
             return _refuse(operation, ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}")
         if kind is OperationKind.DELETE and old is not None:
             self._commit(Change(old, None))

@@ -74,7 +74,13 @@ def load_policy_model(
     tokenizer = load_tokenizer(where, more["revision"])
     fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
     with _readable(f"model {where}", "a causal language model with safetensors weights", fix):
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=name, trust_remote_code=False, **more)
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            where, dtype=name, trust_remote_code=False, output_loading_info=True, **more
+        )
+    if missing := sorted(loading["missing_keys"]):  # transformers draws them at random and only warns
+        raise InputError(
+            f"model {where} has no weights {missing[0]} ({len(missing)} are missing)", expected="all of its weights", fix=fix
+        )
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
     if adapter is not None:
         from peft import PeftModel
@@ -202,9 +208,13 @@ def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tok
 def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
     """Raise InputError unless an adapter fits this base (folder or Hub id); warn if only the weights differ."""
     record, theirs = adapter_record(adapter), base_name(adapter)
-    layers = {key.removeprefix("base_model.model.").rpartition(".lora_")[0] for key in adapter_shapes(adapter) if ".lora_" in key}
+    keys = [key.removeprefix("base_model.model.") for key in adapter_shapes(adapter)]
+    layers = {key.rpartition(".lora_")[0] for key in keys if ".lora_" in key}
+    expected = f"those of a LoRA adapter in {ADAPTER_WEIGHTS}, and nothing else"
     if not layers:
-        raise InputError(f"adapter {adapter} holds no LoRA matrices", expected=f"those of a LoRA adapter in {ADAPTER_WEIGHTS}")
+        raise InputError(f"adapter {adapter} holds no LoRA matrices", expected=expected)
+    if others := sorted(key for key in keys if ".lora_" not in key):  # peft would put them in place of the base's own
+        raise InputError(f"adapter {adapter} holds weights of the base, such as {others[0]}", expected=expected)
     wanted, found = record.get("base_fingerprint"), base_fingerprint(model.config, len(tokenizer))
     missing = sorted(layers - {name for name, _ in model.named_modules()})  # peft would leave them out in silence
     if wanted not in (None, found) or missing:

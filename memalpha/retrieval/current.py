@@ -22,7 +22,8 @@ UNDATED = 0.65  # the same, where dates do not tell which is newer: what stands 
 NEAR = 0.1  # how much less a newer statement may score to fit a question about as well as an older one
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
 REPLACED = 0.3  # what it loses if that one fits as well and one of the two is a line: two entries were both meant
-FACT = 0.3  # least Dice coefficient of the words of a fact and of the line that says it
+FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
+BY_OTHERS = 0.6  # of a line of somebody whom the fact does not name
 _NAME_WORDS = 4
 
 
@@ -42,15 +43,18 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     """Return the line that says a fact, of several the last; None if it is not clear that any does.
 
     It has at least half of the words that ``after`` took away (all, without it), and few others: a line that says more than the
-    fact, or says something else and only shares a name with it, is not meant.
+    fact, or says something else and only shares a name with it, is not meant. Somebody whom the fact does not name must say it
+    almost in its words.
     """
-    best, most = None, FACT
+    best, most = None, 0.0
     for line in lines:
         speaker, text = _parted(line.content)
-        words, said = set(tokenize(fact.content)) - speaker, set(tokenize(text)) - speaker
+        every = set(tokenize(fact.content))
+        words, said = every - speaker, set(tokenize(text)) - speaker
         gone = words - set(tokenize(after.content)) if after else words
         share = 2 * len(words & said) / max(1, len(words) + len(said))
-        if share >= most and 2 * len(gone & said) >= len(gone) > 0:
+        least = FACT if speaker <= every else BY_OTHERS
+        if share >= max(least, most) and 2 * len(gone & said) >= len(gone) > 0:
             best, most = line, share
     return best
 

@@ -40,12 +40,17 @@ class TwoLayerRetriever:
     """Searches the list sections of one memory (a ``Retriever``); InputError in dense and hybrid mode without ``embedder``."""
 
     def __init__(
-        self, memory: Memory, config: RetrievalConfig | None = None, embedder: Embedder | None = None, router: Router | None = None
+        self,
+        memory: Memory,
+        config: RetrievalConfig | None = None,
+        embedder: Embedder | None = None,
+        router: Router | None = None,
+        archive: bool = True,
     ) -> None:
         self._memory, self._config = memory, config or RetrievalConfig()
         self._embedder, self._router = embedder, router
         self._lists = tuple(section.name for section in memory.schema.lists)
-        self._sections = (*self._lists, ARCHIVE.name)
+        self._sections = (*self._lists, ARCHIVE.name) if archive else self._lists
         self._reset()
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
@@ -181,8 +186,11 @@ class TwoLayerRetriever:
             raise InputError(f"{what}: {unknown}", expected=f"list sections of the schema: {', '.join(self._sections)}")
 
 
-def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; all share one router, and all of the process one embedder."""
+def retriever_factory(config: RetrievalConfig | None = None, *, archive: bool = True) -> RetrieverFactory:
+    """Return a function that makes a memory's retriever; all share one router, and all of the process one embedder.
+
+    Without ``archive`` the lines that a memory may hold are not found.
+    """
     settings = config or RetrievalConfig()
     embedder = None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
     router = None
@@ -190,7 +198,7 @@ def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory
         from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
         router = LearnedSectionRouter.load(settings.router).rank
-    return partial(TwoLayerRetriever, config=settings, embedder=embedder, router=router)
+    return partial(TwoLayerRetriever, config=settings, embedder=embedder, router=router, archive=archive)
 
 
 def _loses(entry: Entry) -> float:

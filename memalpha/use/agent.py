@@ -264,7 +264,7 @@ class MemoryAgent:
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries and lines for a query, best first."""
         _need_text("query", query)
-        return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
+        return self._store.search(self._whose(namespace), query, self.retrieve_k if k is None else k)
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
         """Return all entries, written blocks included, in order of creation."""

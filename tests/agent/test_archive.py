@@ -8,6 +8,7 @@ import pytest
 from memalpha.agent.archive import keep
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
@@ -84,7 +85,10 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
         ("Marta city Oslo", ["Ivan: I live in Oslo.", "Marta: Oslo is my city now."], 1),
         ("Marta city Oslo", ["Marta: I live in Oslo and my sister Ana lives in Bergen with two children."], None),
         ("Marta city Oslo", ["Ivan: The harbour of Oslo was closed for three days."], None),
-        ("User takes warfarin", ["User: I take 5 mg of warfarin.", "User: My aunt nearly died of warfarin and grapefruit."], 0),
+        ("Marta city Oslo", ["Marta: I live in Oslo and work as a nurse."], None),  # its other fact would be lost
+        ("Marta lives in Oslo", ["Ivan: Oslo is where I live, too.", "Ivan: I live in Oslo."], None),
+        ("User takes warfarin", ["User: I take warfarin.", "User: My aunt nearly died of warfarin and grapefruit."], 0),
+        ("User takes warfarin", ["User: I take 5 mg of warfarin and 10 mg of ramipril."], None),
         ("User boss Petra", ["User: Petra's number is 555 0101.", "User: My boss is Petra."], 1),
         ("Oslo", ["I was born in Oslo.", "It rains."], 0),
     ],
@@ -119,6 +123,40 @@ def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written)
     hits = [hit.entry.content for hit in step.new_retriever(memory).search("Where does Marta live? In which city?", 5)]
     assert archived(memory) == ["Marta: I live in Rome.", "Marta: I live in Oslo."]
     assert "Rome" in hits[0] and any("Oslo" in hit for hit in hits[1:])
+
+
+@pytest.mark.parametrize(
+    ("texts", "written"),
+    [  # said again, refined, and read twice: with the last call every line of the fact leaves
+        (
+            ["Marta: I have a dog Rex.", "Marta: My dog Rex is here.", "x"],
+            ["+ Marta dog Rex", "+ Marta dog Rex", "- Marta dog Rex"],
+        ),
+        (
+            ["Marta: I drive a Volvo.", "Marta: My Volvo is red.", "x"],
+            ["+ Marta drive Volvo", "= Marta drive Volvo\n> Marta drive red Volvo", "= Marta drive red Volvo\n> Marta drive Tesla"],
+        ),
+        (["Marta: I like tea.", "Marta: I like tea.", "x"], ["+ Marta like tea", "+ Marta like tea", "- Marta like tea"]),
+    ],
+)
+def test_every_line_of_a_fact_leaves_also_those_of_earlier_chunks(texts, written):
+    step = make(texts=texts)
+    memory = step.new_memory()
+    for index, (text, said) in enumerate(zip(texts, written, strict=True)):
+        step.apply(memory, index, Chunk(text, f"2024-0{index + 1}-01"), said)
+    assert archived(memory) == ["x"]
+
+
+def test_an_agent_without_an_archive_neither_shows_nor_finds_the_lines_that_a_memory_holds():
+    memory, _, _ = told(make())
+    step = make(archive=False, view_tokens=64)
+    retriever = step.new_retriever(memory)
+    for _ in range(40):
+        step.apply(memory, 9, Chunk("Rome"), f"+ Marta city number {len(memory)}")
+    assert "Marta city" in step.prompt(memory, retriever, Chunk("Rome")).messages[-1]["content"]
+    assert {hit.entry.section for hit in retriever.search("Rome Oslo tea", 99)} == {"facts"}
+    with pytest.raises(InputError, match="_archive"):
+        retriever.search("Rome", 5, ["_archive"])
 
 
 def test_an_older_text_takes_no_line_away_either_where_entries_have_no_time():

@@ -184,7 +184,7 @@ def test_the_work_of_a_view_is_bounded_whatever_the_memory_holds(tmp_path, token
         retriever, line = Mock(wraps=agent.new_retriever(memory)), agent._line
         agent._line = Mock(wraps=line)
         shown = agent.view(memory, retriever, Chunk("Marta moved to Rome")).split("\n")
-        retriever.search.assert_called_once_with("Marta moved to Rome", bound, None)
+        retriever.search.assert_called_once_with("Marta moved to Rome", bound, ["facts"])
         assert agent._line.call_count <= 2 * bound + len(shown)
         agent._line = line
         wanted = slow_selection(agent, memory, agent.new_retriever(memory), "Marta moved to Rome", bound)

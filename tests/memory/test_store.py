@@ -52,8 +52,8 @@ class MemoryMachine(RuleBasedStateMachine):
             return ResultCode.NOT_ALLOWED, None, self.model
         target = op.section if op.kind is REPLACE else op.entry_id
         there = op.kind is not INSERT and target in self.model and self.model[target][0] == op.section
-        dates = (self.model[target][2], time) if there else (None, None)
-        if there and all(dates) and dates[0] > dates[1] and not op.timestamp and (op.kind is DELETE or (op.content or "").strip()):
+        dates = (self.model[target][2], op.timestamp or time) if there else (None, None)
+        if there and all(dates) and dates[0] > dates[1] and (op.kind is DELETE or (op.content or "").strip()):
             return ResultCode.OUTDATED, None, self.model
         if op.kind is DELETE:
             if not there:
