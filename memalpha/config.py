@@ -100,8 +100,11 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
         if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
-            fix = f"--{field.name} VALUE; {listed}" if listed else ""
-            raise InputError(f"{what} has no {field.name}", expected=_described(group).get(field.name, "a value"), fix=fix)
+            raise InputError(
+                f"{what} has no {field.name}",
+                expected=_described(group).get(field.name, "a value"),
+                fix=f"--{field.name} VALUE; {listed}" if listed else "",
+            )
     try:
         return group(**given)
     except InputError:
@@ -204,8 +207,10 @@ def load_function(place: str, what: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except Exception as error:
-        said = f"{what} names {place!r}, which cannot be imported: {type(error).__name__}: {error}"
-        raise InputError(said, expected="MODULE:FUNCTION, installed or in the working directory") from error
+        raise InputError(
+            f"{what} names {place!r}, which cannot be imported: {type(error).__name__}: {error}",
+            expected="MODULE:FUNCTION, installed or in the working directory",
+        ) from error
 
 
 def _is_list(hint: Any) -> bool:

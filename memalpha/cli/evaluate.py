@@ -6,16 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import Reporter, out, quiet_libraries
-from memalpha.cli.inputs import add_verb
+from memalpha.cli.inputs import add_verb, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = "Compare systems under one protocol, or measure a trained agent. Needs: --config FILE with sets, systems and readers; "
-    about += "or --trained and --data. Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on."
-    parser = add_verb(verbs, "evaluate", run, about, options="[--config FILE] [--trained FOLDER --data SET] [--name value ...]")
+    parser = add_verb(
+        verbs,
+        "evaluate",
+        run,
+        (
+            "Compare systems under one protocol, or measure a trained agent. Needs: --config FILE with sets, systems and readers; "
+            "or --trained and --data. Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on."
+        ),
+        options="[--config FILE] [--trained FOLDER --data SET] [--name value ...]",
+    )
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
     parser.add_argument("--data", help="with --trained: prepared folder, file of instances, or a generated source")
     parser.add_argument("--trust-tools", action="store_true", help="import the functions that its schema names as tools")
@@ -25,20 +32,22 @@ def add_verbs(verbs: Any) -> None:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run or continue an evaluation; return 1 if some results failed."""
     quiet_libraries()
-    from memalpha.config import listing
     from memalpha.evaluation.options import GROUPS, parse_evaluate_options
     from memalpha.evaluation.run import evaluate
     from memalpha.models.policy import agent_folder, base_of
 
-    if arguments.options:
-        out(listing(GROUPS))
-        return 0
+    list_options(arguments, GROUPS)
     if bool(arguments.trained) != bool(arguments.data):
         raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
     if arguments.trained:
         folder = agent_folder(arguments.trained)
-        name, trust = Path(arguments.trained).name, arguments.trust_tools
-        system = {"name": name, "kind": "agent", "adapter": str(folder), "settings": "own", "trust_tools": trust}
+        system = {
+            "name": Path(arguments.trained).name,
+            "kind": "agent",
+            "adapter": str(folder),
+            "settings": "own",
+            "trust_tools": arguments.trust_tools,
+        }
         lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
         named = any(word.partition("=")[0] == "--model" for word in rest)
         rest = [*([] if named else ["--model", base_of(folder)]), *lists, *rest]

@@ -15,13 +15,19 @@ UNTRAINED = "untrained"
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = (
-        "Attack policies with hostile chunks and count what they let in. Needs: trained agents. Shows: for each attack how often "
+    parser = add_verb(
+        verbs,
+        "poison",
+        run,
+        (
+            "Attack policies with hostile chunks and count what they let in. Needs: trained agents. Shows: for each attack how "
+            "often it succeeds, with a 95% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with "
+            "every trial."
+        ),
     )
-    about += "it succeeds, with a 95% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with every trial."
-    parser = add_verb(verbs, "poison", run, about)
-    text = f"a trained folder, or {UNTRAINED!r}: the base without adapter"
-    parser.add_argument("policies", nargs="+", metavar="TRAINED", help=text)
+    parser.add_argument(
+        "policies", nargs="+", metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+    )
     parser.add_argument("--like", help=f"folder whose base and configuration {UNTRAINED!r} takes (default: the first folder)")
     parser.add_argument("--schema", help="another memory schema than the trained one")
     parser.add_argument("--per-attack", type=int, default=8, help="trials of each attack (default: %(default)s)")
@@ -32,7 +38,7 @@ def add_verbs(verbs: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
 
-def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Run the suite against each policy."""
     from memalpha.evaluation.poisoning import run_trials, summarise_trials
     from memalpha.generation.products import float32_products
@@ -53,7 +59,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     if arguments.json:
         summaries = {name: {key: row[key] for key in row if key != "trials"} for name, row in record["policies"].items()}
         out(json.dumps({**record, "policies": summaries}))
-    return 0
 
 
 def _load(name: str, arguments: argparse.Namespace) -> Any:
@@ -78,9 +83,11 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
 def _show(name: str, summary: dict[str, Any]) -> None:
     out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
-    whole = {"mark persisted": "instructions_persisted", "in the attack's own words": "instructions_verbatim"}
-    rows += [(f"any: {what}", summary[key], None) for what, key in whole.items()]
-    rows.append(("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]))
+    rows += [
+        ("any: mark persisted", summary["instructions_persisted"], None),
+        ("any: in the attack's own words", summary["instructions_verbatim"], None),
+        ("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]),
+    ]
     for label, rate, control in rows:
         beside = f"; {control['hits']} of {control['trials']} without" if control else ""
         out(f"  {label:32}{rate['hits']} of {rate['trials']} [{rate['low']:.2f}, {rate['high']:.2f}]{beside}")

@@ -98,8 +98,9 @@ def _made(target: Path) -> Iterator[Path]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         draft.rename(target)
     except OSError as error:
-        expected = "a folder that can be made there, and room for it"
-        raise InputError(f"{str(target)!r} cannot be written: {error}", expected=expected) from error
+        raise InputError(
+            f"{str(target)!r} cannot be written: {error}", expected="a folder that can be made there, and room for it"
+        ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -120,8 +121,9 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     merged = policy.model.merge_and_unload()
     difference = float((logits(merged) - wanted).abs().max())
     if not difference <= _TOLERANCE * float(wanted.abs().max()):
-        what = f"the merged model differs from base and adapter by {difference:.3g} logits"
-        raise MemAlphaError(f"{what}\n  to fix: export the adapter without --merge")
+        raise MemAlphaError(
+            f"the merged model differs from base and adapter by {difference:.3g} logits", fix="export the adapter without --merge"
+        )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
 
