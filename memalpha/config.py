@@ -168,12 +168,11 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
 
 def nearest(name: str, known: Collection[str], count: int = 3) -> list[str]:
     """Return the names that a wrong one is most like, or most like a word or the initials of (``lr``), nearest first."""
-    wrong = name.lower()
 
     def likeness(option: str) -> float:
         words = re.findall("[a-z0-9]+", option.lower())
         forms = (option, "".join(word[0] for word in words), *words)
-        return max(SequenceMatcher(None, wrong, form).ratio() for form in forms)
+        return max(SequenceMatcher(None, name.lower(), form).ratio() for form in forms)
 
     return nlargest(count, dict.fromkeys(known), key=likeness)
 

@@ -201,8 +201,13 @@ class MemoryAgent:
             with self._store.reading(whose) as (memory, retriever):
                 seen = memory.seq, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
-            sampling = Sampling(self.step.config.max_completion_length)
-            completion = complete([prompt], [partial(self._find, whose)], self.step, self.generator, sampling)[0]
+            completion = complete(
+                [prompt],
+                [partial(self._find, whose)],
+                self.step,
+                self.generator,
+                Sampling(self.step.config.max_completion_length),
+            )[0]
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
                 if (memory.seq, memory.snapshot()) == seen:

@@ -241,8 +241,19 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
             for each in list(signature.parameters.values())[2:]
         }
         request = create_model(f"{name.title().replace('_', '')}Request", __base__=Request, **fields)
-        description = " ".join((call.__doc__ or "").split())
-        OPERATIONS.append(Operation(name, request, signature.return_annotation, method, path, description, writes, tool, desk))
+        OPERATIONS.append(
+            Operation(
+                name,
+                request,
+                signature.return_annotation,
+                method,
+                path,
+                description=" ".join((call.__doc__ or "").split()),
+                writes=writes,
+                tool=tool,
+                desk=desk,
+            )
+        )
         return call
 
     return listed
