@@ -100,8 +100,11 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
         if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
-            fix = f"--{field.name} VALUE; {listed}" if listed else ""
-            raise InputError(f"{what} has no {field.name}", expected=_described(group).get(field.name, "a value"), fix=fix)
+            raise InputError(
+                f"{what} has no {field.name}",
+                expected=_described(group).get(field.name, "a value"),
+                fix=f"--{field.name} VALUE; {listed}" if listed else "",
+            )
     try:
         return group(**given)
     except InputError:
@@ -165,12 +168,11 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
 
 def nearest(name: str, known: Collection[str], count: int = 3) -> list[str]:
     """Return the names that a wrong one is most like, or most like a word or the initials of (``lr``), nearest first."""
-    wrong = name.lower()
 
     def likeness(option: str) -> float:
         words = re.findall("[a-z0-9]+", option.lower())
         forms = (option, "".join(word[0] for word in words), *words)
-        return max(SequenceMatcher(None, wrong, form).ratio() for form in forms)
+        return max(SequenceMatcher(None, name.lower(), form).ratio() for form in forms)
 
     return nlargest(count, dict.fromkeys(known), key=likeness)
 
@@ -204,8 +206,10 @@ def load_function(place: str, what: str) -> Any:
     try:
         return getattr(import_module(module), name)
     except Exception as error:
-        said = f"{what} names {place!r}, which cannot be imported: {type(error).__name__}: {error}"
-        raise InputError(said, expected="MODULE:FUNCTION, installed or in the working directory") from error
+        raise InputError(
+            f"{what} names {place!r}, which cannot be imported: {type(error).__name__}: {error}",
+            expected="MODULE:FUNCTION, installed or in the working directory",
+        ) from error
 
 
 def _is_list(hint: Any) -> bool:

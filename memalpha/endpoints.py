@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from memalpha.config import Options
-from memalpha.errors import InputError, PartialServiceError, ServiceError, whole
+from memalpha.errors import InputError, ServiceError, whole
 from memalpha.text import content_of
-from memalpha.types import Completion, Message, Sampling, StopReason
+from memalpha.types import Completion, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -124,13 +124,6 @@ class ChatClient(Options):
         async with self._http() as http:
             return await self._fetch(http, route, body)
 
-    def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """Return one reply, without ``ids``; errors as in ``complete_many``, but with the request's own ServiceError."""
-        try:
-            return self.complete_many([messages], sampling)[0]
-        except PartialServiceError as error:
-            raise error.outcomes[0] from error
-
     def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Completion]:
         """Return one reply per request, in order, without its thinking; the seed grows by one per request.
 
@@ -196,8 +189,10 @@ class ChatClient(Options):
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
         said = [{**message, "content": break_marks(str(message["content"]))} for message in messages]
-        body: dict[str, Any] = {"model": self.model, "messages": said, "max_tokens": sampling.max_new_tokens}
-        body |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+        body: dict[str, Any] = {
+            "model": self.model, "messages": said, "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature, "top_p": sampling.top_p,
+        }  # fmt: skip
         body |= {"top_k": sampling.top_k} if sampling.top_k else {}
         body |= {"seed": sampling.seed + index} if sampling.seed is not None else {}
         return body | self.extra
@@ -232,8 +227,10 @@ class ChatClient(Options):
                 passing.retry_after = float(asked)
             raise passing
         if status in _WRONG_SETUP or status < 400:
-            why = _WRONG_SETUP.get(status, "it redirects")
-            raise InputError(f"{url} (model {self.model!r}): {said}: {why}", fix=f"check these and ${self.api_key_env}")
+            raise InputError(
+                f"{url} (model {self.model!r}): {said}: {_WRONG_SETUP.get(status, 'it redirects')}",
+                fix=f"check these and ${self.api_key_env}",
+            )
         raise ServiceError(f"{url}: {said}")
 
     def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
@@ -247,12 +244,13 @@ class ChatClient(Options):
             raise ServiceError(what, fix="start the server without a tool parser: calls are read from the text")
         text, open_at = content_of(written)
         stop = STOPS[reply.finish_reason]
-        thought = bool(reply.reasoning) or text != written
-        if not text.strip() and not thought:
+        if not text.strip() and not reply.reasoning and text == written:
             raise Transient(f"the reply is empty (finish_reason {reply.finish_reason!r})")
         if open_at is not None or (not text.strip() and stop is StopReason.LENGTH):
-            what = f"{self._url(self.route)}: {self.model} did not end its thinking in {body['max_tokens']} tokens"
-            raise ServiceError(what, fix="switch its thinking off, or raise max_tokens (extra fields of the request)")
+            raise ServiceError(
+                f"{self._url(self.route)}: {self.model} did not end its thinking in {body['max_tokens']} tokens",
+                fix="switch its thinking off, or raise max_tokens (extra fields of the request)",
+            )
         return Completion((), text, stop)
 
 

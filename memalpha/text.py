@@ -9,12 +9,13 @@ a model, ``content_of`` separates what it says from what it thinks.
 from __future__ import annotations
 
 import json
+import os.path
 import re
 import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise, takewhile
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError
@@ -45,8 +46,10 @@ class PromptEncoder:
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
         wanted = {name for message in messages for name in _SLOT_PATTERN.findall(str(message["content"]))}
         if missing := wanted - {name for name, _ in self._layout}:
-            expected = "a template that renders the content of system and user messages"
-            raise InputError(f"the chat template drops {sorted(missing)} of the prompt", expected=expected)
+            raise InputError(
+                f"the chat template drops {sorted(missing)} of the prompt",
+                expected="a template that renders the content of system and user messages",
+            )
 
     def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
         with _TOKENIZING:
@@ -94,16 +97,18 @@ def slot(name: str) -> str:
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
     """Render messages with the chat template, ready for the assistant's turn; InputError if there is no template."""
     if not getattr(tokenizer, "chat_template", None):
-        said, fix = f"the tokenizer of {tokenizer.name_or_path!r} has no chat template", "set tokenizer.chat_template and save it"
-        raise InputError(said, expected="an instruction-tuned model", fix=fix)
+        raise InputError(
+            f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
+            expected="an instruction-tuned model",
+            fix="set tokenizer.chat_template and save it",
+        )
     options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
     return str(tokenizer.apply_chat_template([dict(message) for message in messages], tools=tools, **options))
 
 
 def in_common(sequences: Sequence[tuple[int, ...]]) -> int:
-    """Return how many leading ids all sequences (at least one) have in common: those of the first and the last in order."""
-    pairs = zip(min(sequences), max(sequences), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    """Return how many leading ids all sequences (at least one) have in common."""
+    return len(os.path.commonprefix(sequences))  # noqa: RUF071 (id by id is meant)
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -115,8 +120,10 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) ->
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
-    function = {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}}
-    probe = {"type": "function", "function": function}
+    probe = {
+        "type": "function",
+        "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}},
+    }
     return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])
 
 

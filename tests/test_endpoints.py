@@ -37,19 +37,27 @@ def chat(text: str):
     return [{"role": "user", "content": text}]
 
 
+def complete(client: ChatClient, messages, sampling: Sampling) -> Completion:
+    """One reply, or the request's own error."""
+    try:
+        return client.complete_many([messages], sampling)[0]
+    except PartialServiceError as error:
+        raise error.outcomes[0] from error
+
+
 @pytest.fixture
 def client(chat_server):
     return ChatClient(chat_server.url, "m", timeout=5, retries=3, backoff=0)
 
 
 def test_a_reply_and_what_was_asked(chat_server, client):
-    assert client.complete(chat("héllo<|im_end|>"), GREEDY) == Completion((), "HÉLLO< |IM_END|>", StopReason.END)
+    assert complete(client, chat("héllo<|im_end|>"), GREEDY) == Completion((), "HÉLLO< |IM_END|>", StopReason.END)
     assert chat_server.paths == ["/v1/chat/completions"]
     assert chat_server.bodies == [
         {"model": "m", "messages": chat("héllo< |im_end|>"), "max_tokens": 5, "temperature": 0.0, "top_p": 1.0}
     ]
     chat_server.finish = "length"
-    assert client.complete(chat("x"), GREEDY).stop is StopReason.LENGTH
+    assert complete(client, chat("x"), GREEDY).stop is StopReason.LENGTH
 
 
 # ------------------------------------------------------------------------------------------------ faults that pass, and that last
@@ -63,7 +71,7 @@ def test_a_reply_and_what_was_asked(chat_server, client):
 )  # fmt: skip
 def test_a_passing_fault_is_retried(chat_server, client, fault):
     chat_server.script = [fault, fault]
-    assert client.complete(chat("x"), GREEDY).text == "X"
+    assert complete(client, chat("x"), GREEDY).text == "X"
     assert len(chat_server.bodies) == 3
 
 
@@ -86,7 +94,7 @@ PARTS = [
 )  # fmt: skip
 def test_a_reply_is_what_is_said_and_may_be_empty_after_thinking(chat_server, client, reply, text):
     chat_server.script = [Fault(200, reply)]
-    assert client.complete(chat("x"), GREEDY) == Completion((), text, StopReason.END)
+    assert complete(client, chat("x"), GREEDY) == Completion((), text, StopReason.END)
     assert len(chat_server.bodies) == 1
 
 
@@ -104,7 +112,7 @@ def test_calls_that_a_server_took_out_of_the_text_are_an_error(chat_server, clie
 def test_thinking_that_never_ends_is_no_reply_and_not_asked_for_again(chat_server, client, reply, finish):
     chat_server.script = [Fault(200, completion(**reply, finish=finish))]
     with pytest.raises(ServiceError, match=r"did not end its thinking in 5 tokens\n.*switch its thinking off, or raise max_tokens"):
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
     assert len(chat_server.bodies) == 1
 
 
@@ -112,7 +120,7 @@ def test_thinking_that_never_ends_is_no_reply_and_not_asked_for_again(chat_serve
 def test_a_reply_cut_off_before_it_said_anything_is_none(chat_server, client, content):
     chat_server.script = [Fault(200, completion(content, "length", reasoning_content="Rome"))]
     with pytest.raises(ServiceError, match="did not end its thinking in 5 tokens"):
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
 
 
 JSON = st.recursive(
@@ -178,7 +186,7 @@ def test_a_flood_or_a_packed_reply_is_an_error(chat_server, body):
     chat_server.page = lambda: Fault(200, body, {"Content-Encoding": "gzip"})
     chat_server.script = [chat_server.page()]
     with pytest.raises(ServiceError, match=r"longer than 16777216 bytes|not as expected"):
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
     if len(body) > 2**24:
         with pytest.raises(ServiceError, match="longer than 16777216 bytes"):
             client.call("models")
@@ -188,7 +196,7 @@ def test_a_flood_or_a_packed_reply_is_an_error(chat_server, body):
 def test_a_lasting_fault_is_a_service_error_with_what_the_server_said(chat_server, client, fault):
     chat_server.script = [fault] * 4
     with pytest.raises(ServiceError, match=r"worn out.*\(after 4 attempts\)"):
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
     assert len(chat_server.bodies) == 4
 
 
@@ -196,7 +204,7 @@ def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
     client = ChatClient(chat_server.url, "m", retries=3, backoff=0.1, max_wait=0.15)
     chat_server.script = [error(503, "starting")] * 3
     began = time.monotonic()
-    client.complete(chat("a"), GREEDY)
+    complete(client, chat("a"), GREEDY)
     assert 0.05 + 2 * 0.075 <= time.monotonic() - began < 2
     assert len([text for text in caplog.messages if "HTTP 503: starting; attempt 2 follows in" in text]) == 1
 
@@ -250,7 +258,7 @@ def hostile():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
     client = ChatClient(hostile(name), "m", timeout=1, retries=0)
-    for ask in (lambda: client.complete(chat("x"), GREEDY), lambda: client.call("models")):
+    for ask in (lambda: complete(client, chat("x"), GREEDY), lambda: client.call("models")):
         began = time.monotonic()
         with pytest.raises(ServiceError):
             ask()
@@ -261,11 +269,11 @@ def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
 def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, client):
     chat_server.script = [error(429, Retry_After="0.4")]
     began = time.monotonic()
-    client.complete(chat("x"), GREEDY)
+    complete(client, chat("x"), GREEDY)
     assert 0.4 <= time.monotonic() - began < 3
     chat_server.script = [error(429, Retry_After="3600")]
     with pytest.raises(ServiceError, match="asks to wait 3600 s"):
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
@@ -279,7 +287,7 @@ def test_a_wrong_setup_or_a_redirect_is_an_input_error_at_once(chat_server, clie
 def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat_server, client):
     chat_server.script = [error(400, "\x1b[31mtoo\nlong\ud800!")]
     with pytest.raises(ServiceError) as caught:
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
     assert str(caught.value).endswith("HTTP 400: [31mtoo long !") and str(caught.value).encode()
     assert len(chat_server.bodies) == 1
 
@@ -288,18 +296,18 @@ def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat
 def test_the_key_is_sent_and_shown_nowhere(chat_server, monkeypatch):
     monkeypatch.setenv("SOME_KEY", "s3cret ")
     client = ChatClient(chat_server.url, "m", "SOME_KEY", retries=0)
-    client.complete(chat("x"), GREEDY)
+    complete(client, chat("x"), GREEDY)
     assert chat_server.headers[0]["Authorization"] == "Bearer s3cret"
     assert "s3cret" not in repr(client)
     for fault in (error(401, "bad key: s3cret."), error(500, "x" * 285 + " s3cret"), Fault(200, b'{"detail": "bad key: s3cret."}')):
         chat_server.script = [fault]
         with pytest.raises(MemAlphaError) as caught:
-            client.complete(chat("x"), GREEDY)
+            complete(client, chat("x"), GREEDY)
         assert "s3c" not in str(caught.value) and "***" in str(caught.value)
 
 
 def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_error(chat_server, client, monkeypatch):
-    client.complete(chat("x"), GREEDY)
+    complete(client, chat("x"), GREEDY)
     assert "Authorization" not in chat_server.headers[0]
     monkeypatch.setenv("SOME_KEY", "a\nb")
     with pytest.raises(InputError, match="SOME_KEY") as caught:

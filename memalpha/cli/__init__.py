@@ -19,8 +19,9 @@ from memalpha.errors import MemAlphaError, TrainingStopped
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
-    about = "Train a language model to build and keep a memory, and use it."
-    parser = argparse.ArgumentParser(prog="memalpha", description=about, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="memalpha", description="Train a language model to build and keep a memory, and use it.", allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -44,14 +45,13 @@ def run(arguments: list[str]) -> int:
     log = logging.StreamHandler()
     log.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[log])
-    parser = build_parser()
-    known, rest = parser.parse_known_args(arguments)
+    known, rest = build_parser().parse_known_args(arguments)
     if rest and not known.takes_more:
         flags = [flag for action in known.parser._actions for flag in action.option_strings]
         near = f"perhaps {', '.join(nearest(rest[0], flags))}; " if rest[0].startswith("-") else ""
         known.parser.error(printable_lines(f"unknown arguments: {' '.join(rest)}; {near}see {known.parser.prog} --help"))
     try:
-        return int(known.run(known, rest))
+        return int(known.run(known, rest) or 0)
     except TrainingStopped as stop:
         complain(str(stop))
         return 130

@@ -29,11 +29,16 @@ COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = f"Talk to a model with this memory. Needs: an agent, a store (made if not there), a user. Commands: {COMMANDS}."
-    add_verb(verbs, "chat", run, about, options=AGENT)
+    add_verb(
+        verbs,
+        "chat",
+        run,
+        f"Talk to a model with this memory. Needs: an agent, a store (made if not there), a user. Commands: {COMMANDS}.",
+        options=AGENT,
+    )
 
 
-def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Talk until /quit or the end of input."""
     from memalpha.generation.answering import frozen_base
     from memalpha.qa.readers import ModelReader, RecallReader
@@ -47,10 +52,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     with options.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
         if options.reader is None and isinstance(agent.reader, RecallReader) and hasattr(model, "disable_adapter"):
-            base, count = frozen_base(model, agent.step.encoder.tokenizer, 128), agent.step.encoder.count
-            agent.reader = ModelReader(base, min(512, options.reader_tokens), count)
+            base = frozen_base(model, agent.step.encoder.tokenizer, 128)
+            agent.reader = ModelReader(base, min(512, options.reader_tokens), agent.step.encoder.count)
         Conversation(agent, namespace).talk()
-    return 0
 
 
 class Conversation:
@@ -144,8 +148,7 @@ class Conversation:
             raise InputError("nothing was remembered in this conversation that is not taken back", expected="/undo NUMBER")
         for number in reversed(numbers):
             try:
-                change = self.agent.undo(number, namespace=self.namespace, by=self.namespace.user)
-                out(f"  taken back: {_shown(change)}")
+                out(f"  taken back: {_shown(self.agent.undo(number, namespace=self.namespace, by=self.namespace.user))}")
             except MemAlphaError as error:
                 out(f"  not taken back: {error}")
 

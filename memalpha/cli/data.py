@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
     prepare.add_argument("--overwrite", action="store_true", help="replace a folder prepared before")
 
 
-def run_model(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_model(arguments: argparse.Namespace, rest: list[str]) -> None:
     """List the registered models, or fetch one and print its folder."""
     from memalpha.models import MODELS, fetch
 
@@ -39,10 +39,9 @@ def run_model(arguments: argparse.Namespace, rest: list[str]) -> int:
         out("\n".join(MODELS))
     else:
         out(str(fetch(arguments.name, source=arguments.source, progress=lambda line: out(f"[model] {line}"))))
-    return 0
 
 
-def run_prepare(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_prepare(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Prepare a data set and print a short manifest."""
     from memalpha.data.packing import count_words_and_signs, tokenizer_counter
     from memalpha.data.prepare import prepare
@@ -61,4 +60,3 @@ def run_prepare(arguments: argparse.Namespace, rest: list[str]) -> int:
     skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"
     out(f"{manifest.instances} instances, {manifest.chunks} chunks, {manifest.questions} questions; skipped: {skipped}")
     out(f"{arguments.output}/manifest.json")
-    return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import Reporter, out, quiet_libraries
-from memalpha.cli.inputs import add_verb
+from memalpha.cli.inputs import add_verb, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
 
@@ -47,20 +47,22 @@ def add_verbs(verbs: Any) -> None:
 def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run or continue an evaluation; return 1 if some results failed."""
     quiet_libraries()
-    from memalpha.config import listing
     from memalpha.evaluation.options import GROUPS, parse_evaluate_options
     from memalpha.evaluation.run import evaluate
     from memalpha.models.policy import agent_folder, base_of
 
-    if arguments.options:
-        out(listing(GROUPS))
-        return 0
+    list_options(arguments, GROUPS)
     if bool(arguments.trained) != bool(arguments.data):
         raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
     if arguments.trained:
         folder = agent_folder(arguments.trained)
-        name, trust = Path(arguments.trained).name, arguments.trust_tools
-        system = {"name": name, "kind": "agent", "adapter": str(folder), "settings": "own", "trust_tools": trust}
+        system = {
+            "name": Path(arguments.trained).name,
+            "kind": "agent",
+            "adapter": str(folder),
+            "settings": "own",
+            "trust_tools": arguments.trust_tools,
+        }
         lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
         named = any(word.partition("=")[0] == "--model" for word in rest)
         rest = [*([] if named else ["--model", base_of(folder)]), *lists, *rest]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,8 +72,13 @@ class AgentOptions(Options):
         key = read_key(self.key_file)
         if trained is None:
             chat = ChatClient(self.endpoint, self.model or "", extra=self.endpoint_extra)
-            config = AgentConfig(reader_tokens=self.reader_tokens, archive=bool(self.archive))
-            return MemoryAgent.at_endpoint(chat, config, store=self.store, key=key, retrieve_k=self.retrieve_k)
+            return MemoryAgent.at_endpoint(
+                chat,
+                AgentConfig(reader_tokens=self.reader_tokens, archive=bool(self.archive)),
+                store=self.store,
+                key=key,
+                retrieve_k=self.retrieve_k,
+            )
         client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
         reader = self.reader if client is None else ""
         agent = MemoryAgent.load(
@@ -101,8 +106,11 @@ class WhoseOptions(Options):
     session: str | None = None
 
 
-def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, options: str = "") -> argparse.ArgumentParser:
-    """Add a verb (first sentence of ``about``: its help); ``options`` is the usage of one that takes more than argparse knows."""
+def add_verb(verbs: Any, name: str, run: Callable[..., int | None], about: str, *, options: str = "") -> argparse.ArgumentParser:
+    """Add a verb (first sentence of ``about``: its help); ``options`` is the usage of one that takes more than argparse knows.
+
+    ``run`` returns the exit code, None for 0.
+    """
     usage = f"memalpha {name} {options}" if options else None
     about = f"{about} All options: --options." if options else about
     parser: argparse.ArgumentParser = verbs.add_parser(
@@ -114,18 +122,23 @@ def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, opti
     return parser
 
 
+def list_options(arguments: argparse.Namespace, groups: Sequence[type], before: str = "") -> None:
+    """End here with a list of the options, if it was asked for."""
+    if arguments.options:
+        out(f"{before}{listing(groups)}")
+        raise SystemExit(0)
+
+
 def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) -> tuple[Any, ...]:
     """Return TRAINED (None with an ``endpoint``) and the parsed options, one object per group; InputError if one is wrong."""
     program = f"memalpha {arguments.verb}"
-    if arguments.options:
-        out(f"TRAINED: folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent\n{listing(groups)}")
-        raise SystemExit(0)
+    list_options(arguments, groups, "TRAINED: folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent\n")
     trained = rest[0] if rest and not rest[0].startswith("--") else None
     options = parse(rest[trained is not None :], groups, program) if rest else ()
     if (trained is None) is not any(getattr(group, "endpoint", "") for group in options):
-        expected = f"{program} {AGENT if AgentOptions in groups else TRAINED}"
         what = "without TRAINED" if trained is None else f"{trained} beside an endpoint"
-        raise InputError(f"{program} {what}", expected=expected, fix=f"{program} --options")
+        usage = AGENT if AgentOptions in groups else TRAINED
+        raise InputError(f"{program} {what}", expected=f"{program} {usage}", fix=f"{program} --options")
     return trained, *options
 
 

@@ -19,19 +19,23 @@ if TYPE_CHECKING:
     from memalpha.store.journal import DurableMemory, Journal, Namespace
     from memalpha.types import Change, Entry
 
-Action = Callable[["Journal", argparse.Namespace], int]
+Action = Callable[["Journal", argparse.Namespace], int | None]
 _SHOWN = 200  # characters of a wrong value
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb and its actions."""
-    about = "Needs: a store (a SQLite file or postgresql://user@host/database). See memalpha journal ACTION --help."
-    journal = verbs.add_parser("journal", help="look into a store of memories, undo, forget, verify, export", description=about)
+    journal = verbs.add_parser(
+        "journal",
+        help="look into a store of memories, undo, forget, verify, export",
+        description="Needs: a store (a SQLite file or postgresql://user@host/database). See memalpha journal ACTION --help.",
+    )
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add(actions, "namespaces", _namespaces, "list whose memories the store holds", whose=None)
     _add(actions, "history", _history, "what happened, or all about one entry").add_argument("--entry", help="id (default: all)")
-    moment = "number of an operation, or a time such as 2024-05-01T12:00:00Z"
-    _add(actions, "as-of", _as_of, "the memory as it was").add_argument("moment", help=moment)
+    _add(actions, "as-of", _as_of, "the memory as it was").add_argument(
+        "moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z"
+    )
     added = _add(actions, "diff", _diff, "what is different between two moments")
     added.add_argument("before", help="number of an operation (0: the beginning), or a time")
     added.add_argument("after", help="the later one")
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
             what = f"the file {arguments.store!r} is empty" if file.is_file() else f"no store at {arguments.store!r}"
             raise InputError(what, expected="the file of a store")
     with Journal.open(arguments.store, key=read_key(arguments.key_file), wait=arguments.wait) as journal:
-        return int(arguments.act(journal, arguments))
+        return int(arguments.act(journal, arguments) or 0)
 
 
 def _namespace(text: str) -> Namespace:
@@ -116,12 +120,12 @@ def _memory(journal: Journal, arguments: argparse.Namespace) -> DurableMemory:
     return journal.memory(arguments.namespace, journal.schema(arguments.namespace))
 
 
-def _namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
+def _namespaces(journal: Journal, arguments: argparse.Namespace) -> None:
     rows = [asdict(name) for name in sorted(journal.namespaces())]
-    return _show(arguments, rows, ("user", "agent", "session"), [tuple(row.values()) for row in rows])
+    _show(arguments, rows, ("user", "agent", "session"), [tuple(row.values()) for row in rows])
 
 
-def _history(journal: Journal, arguments: argparse.Namespace) -> int:
+def _history(journal: Journal, arguments: argparse.Namespace) -> None:
     durable = _memory(journal, arguments)
     events = durable.operations() if arguments.entry is None else durable.history(arguments.entry)
     if arguments.entry is not None and not events:
@@ -133,27 +137,31 @@ def _history(journal: Journal, arguments: argparse.Namespace) -> int:
         by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
         kind, texts = event.operation.kind if event.operation else event.kind, (_content(event.before), _content(event.after))
         rows.append((event.seq, event.time.isoformat(), kind, about, *texts, by, source))
-    columns = ("operation", "time", "what", "entry", "before", "after", "by", "source")
-    return _show(arguments, list(map(asdict, events)), columns, rows)
+    _show(
+        arguments,
+        list(map(asdict, events)),
+        ("operation", "time", "what", "entry", "before", "after", "by", "source"),
+        rows,
+    )
 
 
-def _as_of(journal: Journal, arguments: argparse.Namespace) -> int:
+def _as_of(journal: Journal, arguments: argparse.Namespace) -> None:
     entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
     rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
-    return _show(arguments, list(map(asdict, entries)), ("entry", "section", "time", "content", "written by operation"), rows)
+    _show(arguments, list(map(asdict, entries)), ("entry", "section", "time", "content", "written by operation"), rows)
 
 
-def _diff(journal: Journal, arguments: argparse.Namespace) -> int:
+def _diff(journal: Journal, arguments: argparse.Namespace) -> None:
     from memalpha.memory.memory import diff
 
     before, after = (tuple(_memory(journal, arguments).as_of(at)) for at in (arguments.before, arguments.after))
-    return _show_changes(arguments, diff(before, after))
+    _show_changes(arguments, diff(before, after))
 
 
-def _undo(journal: Journal, arguments: argparse.Namespace) -> int:
+def _undo(journal: Journal, arguments: argparse.Namespace) -> None:
     from memalpha.store.journal import Origin
 
-    return _show_changes(arguments, [_memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))], one=True)
+    _show_changes(arguments, [_memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))], one=True)
 
 
 def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
@@ -168,17 +176,17 @@ def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
     return int(not ok)
 
 
-def _export(journal: Journal, arguments: argparse.Namespace) -> int:
+def _export(journal: Journal, arguments: argparse.Namespace) -> None:
     count = journal.export(arguments.file, arguments.namespace)
-    return _say(arguments, {"file": arguments.file, "records": count}, f"{arguments.file}: {count} records")
+    _say(arguments, {"file": arguments.file, "records": count}, f"{arguments.file}: {count} records")
 
 
-def _import_file(journal: Journal, arguments: argparse.Namespace) -> int:
+def _import_file(journal: Journal, arguments: argparse.Namespace) -> None:
     count = journal.import_(arguments.file)
-    return _say(arguments, {"store": arguments.store, "records": count}, f"{arguments.store}: {count} records taken in")
+    _say(arguments, {"store": arguments.store, "records": count}, f"{arguments.store}: {count} records taken in")
 
 
-def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
+def _forget(journal: Journal, arguments: argparse.Namespace) -> None:
     what = f"the namespace {arguments.namespace}" if arguments.all else f"entry {arguments.entry} of {arguments.namespace}"
     if not arguments.yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
@@ -190,31 +198,30 @@ def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
     lines += [f"still has words of it: {entry.id} {entry.content}" for entry in receipt.said_by]
     if not receipt.scrubbed:
         lines.append("its bytes are still in the files: close other readers, then any use of the store erases them")
-    return _say(arguments, asdict(receipt), *lines)
+    _say(arguments, asdict(receipt), *lines)
 
 
 def _content(entry: Entry | None) -> str:
     return entry.content if entry else ""
 
 
-def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], one: bool = False) -> int:
+def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], one: bool = False) -> None:
     rows, data = [], []
     for before, after in changes:
         entry = after or before
         assert entry is not None
         rows.append((entry.id, entry.section, _content(before), _content(after)))
         data.append({"before": asdict(before) if before else None, "after": asdict(after) if after else None})
-    return _show(arguments, data[0] if one else data, ("entry", "section", "before", "after"), rows)
+    _show(arguments, data[0] if one else data, ("entry", "section", "before", "after"), rows)
 
 
-def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> int:
+def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
     if arguments.json:
-        return _say(arguments, data)
-    show_table(columns, rows)
-    return 0
+        _say(arguments, data)
+    else:
+        show_table(columns, rows)
 
 
-def _say(arguments: argparse.Namespace, data: Any, *lines: str) -> int:
+def _say(arguments: argparse.Namespace, data: Any, *lines: str) -> None:
     for line in [json.dumps(data, default=lambda moment: moment.isoformat())] if arguments.json else map(printable, lines):
         out(line)
-    return 0

@@ -6,16 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out
-from memalpha.cli.inputs import add_verb
-from memalpha.config import listing
+from memalpha.cli.inputs import add_verb, list_options
 from memalpha.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = "Train and measure a learned router, or select a tool. Needs: --config FILE, one of configs/router. Makes: the run "
-    about += "folder OUTPUT with metrics, checkpoint.pt and summary.json. select needs --tools and --selector, a file made if new."
-    parser = add_verb(verbs, "router", run, about, options="(train --config FILE [--name value ...] | select [QUERY] ...)")
+    parser = add_verb(
+        verbs,
+        "router",
+        run,
+        (
+            "Train and measure a learned router, or select a tool. Needs: --config FILE, one of configs/router. Makes: the run "
+            "folder OUTPUT with metrics, checkpoint.pt and summary.json. select needs --tools and --selector, a file made if new."
+        ),
+        options="(train --config FILE [--name value ...] | select [QUERY] ...)",
+    )
     parser.add_argument("action", choices=("train", "select"))
     parser.add_argument("query", nargs="?", help="select: what a tool is wanted for")
     parser.add_argument("--tools", help="select: YAML or JSON file {tools: {name: description}, options: {...}}")
@@ -31,37 +37,42 @@ def add_verbs(verbs: Any) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
 
 
-def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Train."""
     from memalpha.routing.run import GROUPS, load_config, train
 
-    if arguments.options:
-        out(listing(GROUPS))
-        return 0
+    list_options(arguments, GROUPS)
     if arguments.action == "select":
-        return select(arguments, rest)
+        select(arguments, rest)
+        return
     if arguments.query is not None:
         raise InputError(f"memalpha router train {arguments.query}", expected="--config FILE and options, --name value")
     if not arguments.config:
         raise InputError("memalpha router train without --config", expected="a file of configs/router")
     folder = Path(arguments.output or Path("runs") / "router" / Path(arguments.config).stem)
-    report, config = None if arguments.json else _report, load_config(arguments.config, rest)
-    summary = train(config, folder, report, overwrite=arguments.overwrite, resume=arguments.resume)
+    summary = train(
+        load_config(arguments.config, rest),
+        folder,
+        None if arguments.json else _report,
+        overwrite=arguments.overwrite,
+        resume=arguments.resume,
+    )
     told = "{learner}, seed {seed}: reward {reward} on {episodes} held-out episodes"
     told += ", at best {optimal:.4f} ({fraction_of_optimal:.3f} of the optimum)" if "optimal" in summary else ""
     told += "\n{steps} steps, {seconds} s; run folder: "
     out(json.dumps(summary) if arguments.json else told.format(**summary) + str(folder))
-    return 0
 
 
-def select(arguments: argparse.Namespace, rest: list[str]) -> int:
+def select(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Select a tool, or report the outcome of a selection; both are kept in the selector's file."""
     from memalpha.use.tools import open_selector, read_tools
 
     asks, reports = arguments.query is not None, arguments.reward is not None
     if rest or not arguments.tools or not arguments.selector or asks is reports:
-        expected = "QUERY or --reward NUMBER, with --tools FILE and --selector FILE"
-        raise InputError(f"memalpha router select {' '.join(rest)}".strip(), expected=expected)
+        raise InputError(
+            f"memalpha router select {' '.join(rest)}".strip(),
+            expected="QUERY or --reward NUMBER, with --tools FILE and --selector FILE",
+        )
     path = Path(arguments.selector)
     selector = open_selector(path, *read_tools(arguments.tools))
     if asks:
@@ -78,12 +89,14 @@ def select(arguments: argparse.Namespace, rest: list[str]) -> int:
         lines = [f"selection {number}: {arguments.reward:g}; {selector.observations} outcomes, {selector.updates} updates"]
     selector.save(path)
     out(json.dumps(told) if arguments.json else "\n".join(lines))
-    return 0
 
 
 def _report(row: dict[str, Any]) -> None:
     if "held_out" in row:
         out("step {step} of {steps}: reward {reward:.3f}, {held_out} on held-out episodes".format(**row))
     if "fraction_of_optimal" in row:
-        told = "step {step} of {steps}: reward {reward:.3f}, {fraction_of_optimal:.3f} of the optimum on held-out episodes"
-        out(told.format(**row))
+        out(
+            "step {step} of {steps}: reward {reward:.3f}, {fraction_of_optimal:.3f} of the optimum on held-out episodes".format(
+                **row
+            )
+        )

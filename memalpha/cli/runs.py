@@ -17,8 +17,12 @@ def add_verbs(verbs: Any) -> None:
     report.add_argument("run_folder", metavar="RUN")
     report.add_argument("--output", help="folder of the site (default: RUN/report)")
     report.add_argument("--pages", type=int, default=2000, help="most pages of training rollouts, 0 = all (default: %(default)s)")
-    about = "Set runs side by side. Needs: run folders; seeds of one configuration are one column. Makes: OUTPUT/index.html."
-    compare = add_verb(verbs, "compare", run_compare, about)
+    compare = add_verb(
+        verbs,
+        "compare",
+        run_compare,
+        "Set runs side by side. Needs: run folders; seeds of one configuration are one column. Makes: OUTPUT/index.html.",
+    )
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")
     inspect = add_verb(verbs, "inspect", run_inspect, "Show a rollout in the terminal: chunks, calls, memory, rewards, questions.")
@@ -29,7 +33,7 @@ def add_verbs(verbs: Any) -> None:
     inspect.add_argument("--list", action="store_true", help="list what there is")
 
 
-def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_report(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Write the report and print the path of its first page."""
     from memalpha.report.site import write_site
 
@@ -37,10 +41,9 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
     (run,) = _training_runs([arguments.run_folder])
     out(str(write_site(run, Path(arguments.output) if arguments.output else None, arguments.pages)))
-    return 0
 
 
-def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_compare(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Show the table, write the page and print its path."""
     from memalpha.report.site import write_comparison
     from memalpha.report.terminal import comparison_table
@@ -48,10 +51,9 @@ def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))
     out(str(write_comparison(folders, Path(arguments.output))))
-    return 0
 
 
-def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Show one rollout."""
     from memalpha.report.terminal import list_rollouts, show_rollout
 
@@ -59,7 +61,7 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
     run.check_training()
     if arguments.list:
         console.print(list_rollouts(run))
-        return 0
+        return
     files: dict[Any, list[str]] = {}
     if arguments.held_out is not None:
         files = {path.stem: [f"held_out/{path.name}"] for path in sorted((run.path / "held_out").glob("*.jsonl"))}
@@ -76,7 +78,6 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise InputError(f"--rollout is {arguments.rollout}", expected=f"0 to {len(rows) - 1}")
     row = rows[arguments.rollout]
     show_rollout(row["rollout"] if arguments.held_out is not None else row, console)
-    return 0
 
 
 def _training_runs(paths: Sequence[str]) -> list[RunFolder]:

@@ -63,8 +63,13 @@ class ExportOptions(Options):
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: an agent, a store."
-    add_verb(verbs, "serve", run_serve, about, options=AGENT)
+    add_verb(
+        verbs,
+        "serve",
+        run_serve,
+        "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: an agent, a store.",
+        options=AGENT,
+    )
     token = add_verb(verbs, "token", run_token, "Make a token for memalpha serve, and its line for the tokens file.")
     token.add_argument("name", metavar="NAME", help="who will use it, for the journal")
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
@@ -73,7 +78,7 @@ def add_verbs(verbs: Any) -> None:
     add_verb(verbs, "export", run_export, "Write a trained agent as a folder with a model card, --output DIR.", options=TRAINED)
 
 
-def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_serve(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Serve until stopped."""
     try:
         from memalpha.use.access import ServeConfig
@@ -85,14 +90,17 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     callers = about.callers()
     if about.transport == "stdio":
         serve_stdio(options.load(trained), config, callers)
-        return 0
+        return
     check_reach(config, callers)  # before the model is loaded
-    told = "serving at {} (API: /v1, MCP: /mcp; /openapi.json)"
-    serve_http(options.load(trained), config, callers, lambda url: complain(told.format(url)))
-    return 0
+    serve_http(
+        options.load(trained),
+        config,
+        callers,
+        lambda url: complain(f"serving at {url} (API: /v1, MCP: /mcp; /openapi.json)"),
+    )
 
 
-def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_token(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Print a new token and its line for the tokens file."""
     from memalpha.use.access import Grant, make_token
 
@@ -103,10 +111,9 @@ def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
     out(f"# give this to {arguments.name}; it is shown once:  {token}")
     out("# and put this under `tokens:` in the tokens file:")
     out(f"  - {json.dumps({'name': arguments.name, 'sha256': digest, **reach}, ensure_ascii=False)}")
-    return 0
 
 
-def run_export(arguments: argparse.Namespace, rest: list[str]) -> int:
+def run_export(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Export an agent."""
     from memalpha.use.export import export
 
@@ -114,6 +121,4 @@ def run_export(arguments: argparse.Namespace, rest: list[str]) -> int:
     trained, options = read_options(arguments, rest, ExportOptions)
     for folder in (trained, options.output):
         path_of(folder, "the name of a folder")
-    how = {"model": options.model, "merge": options.merge, "trust_tools": options.trust_tools}
-    out(str(export(trained, options.output, **how)))
-    return 0
+    out(str(export(trained, options.output, model=options.model, merge=options.merge, trust_tools=options.trust_tools)))

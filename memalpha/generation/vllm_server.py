@@ -42,20 +42,18 @@ class _Tokens(ChatClient):
     vocabulary = 0
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
-        body = {
+        return {
             "model": self.model, "prompt": list(messages), "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "logprobs": 0,
-            "return_token_ids": True,
+            "return_token_ids": True, **self.extra,  # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
         }  # fmt: skip
-        return body | self.extra  # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
 
     def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
         drawn = read_json(_Drawn, raw)
         problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
         if problem:
             raise Transient(f"the reply has {problem}")
-        text = decoded(self.tokenizer, drawn.ids)
-        return Completion(tuple(drawn.ids), text, STOPS[drawn.finish_reason], tuple(drawn.logprobs))
+        return Completion(tuple(drawn.ids), decoded(self.tokenizer, drawn.ids), STOPS[drawn.finish_reason], tuple(drawn.logprobs))
 
 
 def token_problem(ids: Sequence[int], logprobs: Sequence[float], limit: int, vocabulary: int) -> str:
@@ -139,8 +137,10 @@ class VLLMServers:
                         "every rank of lora_rank_pattern, and the trainer's file system",
                     ) from error
             time.sleep(1)
-        said = f"{client.base_url} has not answered for {self.wait:.0f} s that it holds {name}: {problem}"
-        raise ServiceError(said, fix="start it, then go on with --resume")
+        raise ServiceError(
+            f"{client.base_url} has not answered for {self.wait:.0f} s that it holds {name}: {problem}",
+            fix="start it, then go on with --resume",
+        )
 
     def _held(self, client: _Tokens, *, fail: bool = False) -> list[str]:
         """Models and adapters of a server; none if it does not answer (ServiceError with ``fail``)."""

@@ -117,8 +117,7 @@ class IndexedStore:
             with self._lock:
                 opened = self._open.get(namespace)
                 if opened is None:
-                    durable = self.journal.memory(namespace, self.schema, self._count)
-                    opened = self._open[namespace] = _Open(durable)
+                    opened = self._open[namespace] = _Open(self.journal.memory(namespace, self.schema, self._count))
                 self._open.move_to_end(namespace)
                 while len(self._open) > self._keep:
                     self._open.popitem(last=False)

@@ -123,8 +123,12 @@ class MemoryAgent:
         if isinstance(reader, str | Path):
             from memalpha.models.reader import trained_reader
 
-            answering = trained_reader(reader, dtype=dtype, device=device, keep_prefix=False)
-            reader = ModelReader(answering, reader_tokens, step.encoder.count, own_model=True)
+            reader = ModelReader(
+                trained_reader(reader, dtype=dtype, device=device, keep_prefix=False),
+                reader_tokens,
+                step.encoder.count,
+                own_model=True,
+            )
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     @classmethod
@@ -135,9 +139,14 @@ class MemoryAgent:
         """Let an untrained chat model on a server write the memory and answer; tokens are estimated (``ByteTokenizer``)."""
         tokenizer: Any = ByteTokenizer()
         step = AgentStep(config, tokenizer)
-        reader = EndpointReader(client, config.reader_tokens, step.encoder.count)
         return cls(
-            step, EndpointGenerator(client, step.codec), reader, store=store, key=key, retrieve_k=retrieve_k, name=client.model
+            step,
+            EndpointGenerator(client, step.codec),
+            EndpointReader(client, config.reader_tokens, step.encoder.count),
+            store=store,
+            key=key,
+            retrieve_k=retrieve_k,
+            name=client.model,
         )
 
     def close(self) -> None:
@@ -192,16 +201,20 @@ class MemoryAgent:
             with self._store.reading(whose) as (memory, retriever):
                 seen = memory.seq, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
-            sampling = Sampling(self.step.config.max_completion_length)
-            completion = complete([prompt], [partial(self._find, whose)], self.step, self.generator, sampling)[0]
+            completion = complete(
+                [prompt],
+                [partial(self._find, whose)],
+                self.step,
+                self.generator,
+                Sampling(self.step.config.max_completion_length),
+            )[0]
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
                 if (memory.seq, memory.snapshot()) == seen:
                     index = memory.seq + 1  # the next operation's number: no other text ever gets it
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off, completion.searched)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
-                    written = range(seen[0] + 1, seen[0] + 1 + len(outcome.changes))  # those of the archive come after
-                    return record, written
+                    return record, range(index, index + len(outcome.changes))  # those of the archive come after
         raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
 
     def _find(self, whose: Namespace, query: str) -> str:
@@ -324,11 +337,15 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
     try:
         folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES))
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
-        fix = "check the spelling; log in (`hf auth login`) if it is private"
-        raise InputError(f"the Hub has no {text!r}", expected="the name of a repository that can be read", fix=fix) from error
+        raise InputError(
+            f"the Hub has no {text!r}",
+            expected="the name of a repository that can be read",
+            fix="check the spelling; log in (`hf auth login`) if it is private",
+        ) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        why = str(error).splitlines()[0]
-        raise ServiceError(f"{name} could not be fetched from the Hub: {why}\n  to fix: give the folder of a copy") from error
+        raise ServiceError(
+            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}", fix="give the folder of a copy"
+        ) from error
     return folder, f"{name}@{folder.name[:12]}"
 
 
@@ -364,8 +381,10 @@ def load_trained(
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
-        expected = "a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps"
-        raise InputError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", expected=expected) from error
+        raise InputError(
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
+            expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",
+        ) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
     return step, HFGenerator(policy.model, policy.tokenizer), name

@@ -154,13 +154,19 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
                 raise Problem(HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}")
             sent: Any = context.request
             caller = local or sent.scope[CALLER]
-            request = operation.request.model_validate(params.arguments or {})
-            answer = await to_thread.run_sync(operations.call, operation.name, caller, request)
+            answer = await to_thread.run_sync(
+                operations.call, operation.name, caller, operation.request.model_validate(params.arguments or {})
+            )
         except (ValidationError, Problem) as error:
             problem = error if isinstance(error, Problem) else invalid(error, "what the tool's schema says")
             return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
         body = answer.model_dump(mode="json")
         return CallToolResult(content=[TextContent(type="text", text=json.dumps(body))], structured_content=body)
 
-    told = INSTRUCTIONS + (CHOICE if operations.desk else "")
-    return Server("memalpha", version=__version__, instructions=told, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        "memalpha",
+        version=__version__,
+        instructions=INSTRUCTIONS + (CHOICE if operations.desk else ""),
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )

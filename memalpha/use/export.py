@@ -103,8 +103,9 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     merged = policy.model.merge_and_unload()
     difference = float((logits(merged) - wanted).abs().max())
     if not difference <= _TOLERANCE * float(wanted.abs().max()):
-        what = f"the merged model differs from base and adapter by {difference:.3g} logits"
-        raise MemAlphaError(f"{what}\n  to fix: export the adapter without --merge")
+        raise MemAlphaError(
+            f"the merged model differs from base and adapter by {difference:.3g} logits", fix="export the adapter without --merge"
+        )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
 

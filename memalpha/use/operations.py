@@ -241,8 +241,19 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
             for each in list(signature.parameters.values())[2:]
         }
         request = create_model(f"{name.title().replace('_', '')}Request", __base__=Request, **fields)
-        description = " ".join((call.__doc__ or "").split())
-        OPERATIONS.append(Operation(name, request, signature.return_annotation, method, path, description, writes, tool, desk))
+        OPERATIONS.append(
+            Operation(
+                name,
+                request,
+                signature.return_annotation,
+                method,
+                path,
+                description=" ".join((call.__doc__ or "").split()),
+                writes=writes,
+                tool=tool,
+                desk=desk,
+            )
+        )
         return call
 
     return listed
@@ -289,8 +300,12 @@ class Operations:
     ) -> AddAnswer:
         """Read a text and remember what matters in it; on disk when this is answered."""
         if (tokens := self.agent.step.encoder.count(text)) > self._max_text_tokens:
-            what, expected = f"the text has {tokens} tokens", f"at most {self._max_text_tokens}"
-            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, expected, "send it in parts")
+            raise Problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the text has {tokens} tokens",
+                f"at most {self._max_text_tokens}",
+                "send it in parts",
+            )
         try:
             self.agent.pieces(text, time)
         except InputError as error:
@@ -301,8 +316,7 @@ class Operations:
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
         """Answer a question from the memory alone; says which entry the answer was read from."""
         reply = self.agent.ask(question, namespace=caller.namespace)
-        source = EntryModel.model_validate(reply.source) if reply.source else None
-        return AskAnswer(answer=reply.text, source=source, entries=_found(reply.entries))
+        return AskAnswer.model_validate({"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)})
 
     @_operation("POST", "/search")
     def search(
@@ -323,8 +337,7 @@ class Operations:
     ) -> MemoryAnswer:
         """List the entries of the memory in order of creation."""
         entries = self.agent.memory(caller.namespace)
-        page = [EntryModel.model_validate(entry) for entry in entries[offset : offset + limit]]
-        return MemoryAnswer(entries=page, total=len(entries))
+        return MemoryAnswer.model_validate({"entries": entries[offset : offset + limit], "total": len(entries)})
 
     @_operation("GET", "/history")
     def history(
@@ -335,7 +348,7 @@ class Operations:
     ) -> HistoryAnswer:
         """List the newest operations, of one entry or of all: what they did, when, by whom and from which text."""
         events = self.agent.history(entry, namespace=caller.namespace)
-        return HistoryAnswer(operations=[EventModel.model_validate(event) for event in events[-limit:]], total=len(events))
+        return HistoryAnswer.model_validate({"operations": events[-limit:], "total": len(events)})
 
     @_operation("POST", "/undo", writes=True)
     def undo(

@@ -153,8 +153,11 @@ class Gate:
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
     if not config.loopback and callers.local is not None:
-        what, fix = f"a server at {config.host} that anybody on the network could use", "--tokens FILE, or --host 127.0.0.1"
-        raise InputError(what, expected="tokens, off loopback", fix=fix)
+        raise InputError(
+            f"a server at {config.host} that anybody on the network could use",
+            expected="tokens, off loopback",
+            fix="--tokens FILE, or --host 127.0.0.1",
+        )
 
 
 def _desk(config: ServeConfig) -> ToolDesk | None:
@@ -192,8 +195,11 @@ def serve_http(
         sock = socket.create_server((config.host, config.port), family=family)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only on sockets of its own
     except OSError as error:
-        what = f"{config.host}:{config.port} cannot be listened at: {error.strerror}"
-        raise InputError(what, expected="a free port of this machine", fix="--port 0") from error
+        raise InputError(
+            f"{config.host}:{config.port} cannot be listened at: {error.strerror}",
+            expected="a free port of this machine",
+            fix="--port 0",
+        ) from error
     url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{sock.getsockname()[1]}"
     settings = uvicorn.Config(
         build_app(agent, config, callers, lambda: on_ready(url)),

@@ -41,8 +41,10 @@ def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions
     """Return the selector of a file, or a new one, with the tools; InputError if the file has a tool that is not among them."""
     selector = ToolSelector.load(path) if path.is_file() else ToolSelector(options)
     if selector.options.embedder != options.embedder:
-        what = f"{path} was made with embedder {selector.options.embedder!r}, the file of tools says {options.embedder!r}"
-        raise InputError(what, expected="one embedder")
+        raise InputError(
+            f"{path} was made with embedder {selector.options.embedder!r}, the file of tools says {options.embedder!r}",
+            expected="one embedder",
+        )
     if gone := selector.tools.keys() - tools.keys():
         raise InputError(f"{path} also chooses {', '.join(sorted(gone))}", expected="a file of tools that has all of them")
     for name, description in tools.items():
