@@ -4,8 +4,6 @@ The options of a command are dataclasses ("groups") in one flat namespace: ``--c
 Our own derive from ``Options``, which checks each value against its annotation; those of libraries check themselves.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -5,8 +5,6 @@ backoff, not before ``Retry-After``; at last they are a ServiceError. 401, 403, 
 from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -3,8 +3,6 @@
 A mistake of the model is recorded data, never an exception; one of the user or a failure of the infrastructure raises one of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A replaced file is never seen half written. NaN and infinity are written as null.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Times of texts and entries: ISO 8601, checked where they enter; other data sets' forms are converted by the loaders."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from functools import lru_cache

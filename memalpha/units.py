@@ -4,8 +4,6 @@ A speaker's label (``Marta: ``) holds until the next label or header, over line 
 its label, so that a cut never loses who says something. A text without labels is only cut.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

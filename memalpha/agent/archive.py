@@ -4,8 +4,6 @@ A line leaves it only when an operation updates or deletes the entry of its fact
 the line that says the same is removed (``line_of``). The policy neither sees nor writes the archive.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from memalpha.memory.memory import Memory

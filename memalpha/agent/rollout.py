@@ -3,8 +3,6 @@
 A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -8,8 +8,6 @@ there the first, and both sides are normalised as well. SQuAD with metric ``f1``
 ``evaluate-v1.1.py`` on the questions that are kept (unanswerable ones are not). HotpotQA's and MuSiQue's own F1 are not offered.
 """
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping

@@ -6,8 +6,6 @@ ignored). Evidence: the chunks with an example of the label. Score: the share of
 ``evaluate_agent_results.py`` counts them; of several boxes the last one counts, there the first, and "07" is 7.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

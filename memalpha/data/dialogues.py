@@ -10,8 +10,6 @@ Scores. LongMemEval: a judge by question type, see ``memalpha.qa.judges.Endpoint
 aside and without blank parts (its authors ask a chat model).
 """
 
-from __future__ import annotations
-
 import ast
 import html
 import re

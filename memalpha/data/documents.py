@@ -10,8 +10,6 @@ first line); summaries by keywords (there by a chat model); labels also in ``\\b
 (there ROUGE). bAbI: exact match; of several parts the share, where its authors count all or none.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ line by line, without lines our loaders add; contexts by passage (split at blank
 of the Jaccard similarity of four-letter pieces of questions, or three-word pieces of passages.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The data sources, and loading of instances by name: a prepared folder, a file of instances, or a generated source."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

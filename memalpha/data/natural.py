@@ -5,8 +5,6 @@ has the questions. Values and names differ between the splits, wordings between 
 belongs to two persons or attributes. It depends on (seed, its index, options) alone.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from calendar import month_name

@@ -4,8 +4,6 @@ No chunk exceeds its limit; texts and turns keep their order, none lost or repea
 2509.25911), but long texts are cut, not kept as over-long chunks.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ Train and test names and values are disjoint. No word is in two pools, inside an
 (rounded up) of each list of sentences is held out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

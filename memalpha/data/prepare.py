@@ -4,8 +4,6 @@ The folder is written under a temporary name and renamed last; instances stream.
 counter give the same bytes. The counts account for every input question.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Read are JSON (a list of rows, or one object), JSON Lines, CSV with a header, an
 means JSON Lines, no suffix JSON. A JSON document is read whole, the others stream. A bad file is one InputError.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -4,8 +4,6 @@ Writing then reading gives equal instances. Optional fields at their default are
 with the same pyarrow. Metric names are not checked here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ An instance is one person's dialogues on different days, no two of one domain. F
 of the chunk, at most one of a slot in a chunk; an offer alone is none, and stays in one chunk with its reply. The schema asks.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

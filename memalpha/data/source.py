@@ -4,8 +4,6 @@ Every input question is in an instance or counted in ``skipped`` with a reason; 
 The same input, options, seed and token counter give the same instances; each has a question, and ids are unique.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections import Counter

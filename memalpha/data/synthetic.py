@@ -5,8 +5,6 @@ split, i, config) alone. A session touches a slot at most once; a single-valued 
 each session's facts in line order, then links (attribute ``shared city``) and their consequences, which have no line.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

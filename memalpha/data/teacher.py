@@ -6,8 +6,6 @@ Operations must be applied in order; each succeeds within the schema's limits. `
 of each sentence, the run with the highest weight (a name or number 2, another word of four or more letters 1).
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator, Sequence

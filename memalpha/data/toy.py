@@ -4,8 +4,6 @@ A chunk is a few words: things and noise. Every thing is asked for, noise never.
 no word comes twice in it. The teacher stores random words of the chunk, so only the reward shows what to keep.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

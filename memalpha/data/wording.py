@@ -1,7 +1,5 @@
 """Text functions for the loaders: lines added to questions (so the leak check can ignore them), and keywords."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -5,8 +5,6 @@ later line of the same key replaces an earlier one. The same command continues t
 other changes that affect results are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

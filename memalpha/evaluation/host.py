@@ -5,8 +5,6 @@ another base and need their own evaluation. Greedy completions and answers are m
 that differ in what they search, a reader that is added later and a continued evaluation make nothing twice.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ memory holds what the teacher wrote about a dialogue's first session; the chunk 
 it. Decoding is greedy; the same policy, seed and count give the same trials. docs/poisoning.md says what is not covered.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import unicodedata

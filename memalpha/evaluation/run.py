@@ -5,8 +5,6 @@ and only missing lines are added. A failed reader or judge gives a failed line, 
 instances in a row, the evaluation stops.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ names subject and value (``Marta left Rome`` holds Rome). A system without entri
 An empty memory has no contradictions or residue, so read these with ``current``. Cascade, absence: MEME (arXiv 2605.12477).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ Departures of both: questions are unknown while writing, no training for the tas
 prompts.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import zlib

@@ -1,7 +1,5 @@
 """Greedy answers of a local model to chats, for readers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ call fails, each caller's items are tried alone. One thread at a time, since the
 gigabytes); it is given back when nothing waits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import threading

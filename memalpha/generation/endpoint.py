@@ -1,7 +1,5 @@
 """A chat model behind an OpenAI-compatible server as the policy: messages go in, text comes out, and the tokenizer stays there."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any

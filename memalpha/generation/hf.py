@@ -5,8 +5,6 @@ of the row alone, up to rounding. A uniform number per row and token is drawn be
 fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not covered: other attention than full, flash attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any

@@ -4,8 +4,6 @@
 attention sees has been written, so masked slots are finite. Not covered: sliding-window, linear-attention and compressed caches.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ PEFT's own merge and unmerge leave rounding errors. Here the original tensors ar
 cost is a second copy of the adapted weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any

@@ -6,8 +6,6 @@ PyTorch's own. A layout is of a weight as it was, and no weight says that it cha
 and ``.data`` leave its version, and a new one may get its address. So layouts have an owner: ``Products``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar

@@ -6,8 +6,6 @@ Token ids go in; sampled ids and their log-probabilities come out, so nothing is
 what differs between the two engines. A server that does not answer is waited for, then given the adapter again.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The tokenizer is byte-level BPE without merges: a known word or punctuation run 
 text round-trips exactly. The same arguments give the same files. Not for claims: it does not learn to copy unseen words.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path

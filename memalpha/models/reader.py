@@ -1,7 +1,5 @@
 """Load a trained reader: a LoRA adapter that answers questions from passages, on a base of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

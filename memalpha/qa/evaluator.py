@@ -4,8 +4,6 @@ Each call sends one batch to the reader and one to the judge; a failed reader or
 answer, and does not affect other requests.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

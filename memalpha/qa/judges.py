@@ -6,8 +6,6 @@ PartialServiceError holds the verdicts on the other requests of a batch. Texts a
 instead of scoring 0.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any

@@ -7,8 +7,6 @@ project's. docs/data.md lists how each differs from its source. A metric never r
 that it cannot score. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
-from __future__ import annotations
-
 import re
 import string
 import unicodedata

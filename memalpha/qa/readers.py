@@ -5,8 +5,6 @@ answer is what the model says beside its thinking; of thinking that never ends t
 Departure from arXiv 2509.25911: there the reader gets the top 20 entries of each section, of any length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from memalpha.endpoints import ChatClient

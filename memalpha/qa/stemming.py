@@ -4,8 +4,6 @@ Those departures: a few irregular words, words of two letters, ``ie`` of short w
 ``fulli``, ``bli`` and ``logi``, and stems of a vowel and a consonant count as short.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

@@ -5,8 +5,6 @@ it by edit distance, letter case aside. Among equally near ones it is the first 
 order of Python's hashes, which differs between its runs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

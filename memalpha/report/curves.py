@@ -5,8 +5,6 @@ band = Student's 95% interval, at steps that every run has. Panels without data 
 equal files. Matplotlib is imported on use, without global state.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

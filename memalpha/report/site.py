@@ -4,8 +4,6 @@
 memory at a time. Jinja escapes every value, and the content security policy allows only the site's two scripts.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

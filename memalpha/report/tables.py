@@ -5,8 +5,6 @@ Runs that differ only in their seed form one column: means with Student's 95% in
 standard error over held-out instances.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Rollouts and tables of runs in the terminal. Text of data and models is no rich markup; control characters are escaped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Recorded rollouts (JSON of ``memalpha.training.results``): numbers, calls and memories as pages and terminal show them."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Finding entries of a memory: BM25, embeddings with FAISS, and both fused; here: the settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -4,8 +4,6 @@ A statement is newer by its date where both have one, else by the chunk that sai
 ranks lower in a search and never disappears. A line leaves the archive only where an operation named the fact that it says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ Scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - 
 first (a replaced text keeps its rank). Not covered: languages without spaces, stemming.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from array import array

@@ -10,8 +10,6 @@ residual by the ratio ``rho_t`` of the policy that learns to the one that acted:
 Where all ratios are 1, both are GAE. The caller truncates the ratios (the paper's rho-bar).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

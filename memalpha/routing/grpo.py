@@ -8,8 +8,6 @@ Departures from the public code: a difference, not a factor, which flips sign or
 advantages are scaled, not centred: where every choice of a small batch failed, centring would leave nothing to learn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated

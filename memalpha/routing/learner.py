@@ -3,8 +3,6 @@
 The random draws of update ``i`` depend on (seed, i) only, so a resumed run repeats them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

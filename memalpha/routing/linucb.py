@@ -1,7 +1,5 @@
 """LinUCB: a linear bandit, the baseline of the learned networks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,8 +8,6 @@ same (the decoupled objective of Hilton et al., arXiv 2110.00641, section 3). Th
 (ratio - 1) - log ratio: an epoch ends before a minibatch above 1.5 times ``target_kl``, the update after an epoch's mean above it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass

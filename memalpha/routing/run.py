@@ -4,8 +4,6 @@ The seed fixes the run (given the same libraries and machine); a resumed run end
 are greedy, without noise, on held-out episodes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -11,8 +11,6 @@ question's accuracy minus ``cost`` times the share of entries searched. Each gen
 ``words`` (``Marta city Oslo``), ``sentence`` (``The city of Marta is Oslo.``) or ``verbatim``, the dialogue's own line.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

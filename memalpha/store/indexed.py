@@ -4,8 +4,6 @@ What always holds: a search sees every acknowledged write of its own namespace, 
 namespace waits for another's index; an index stays when another entry is forgotten, or a write fails.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence

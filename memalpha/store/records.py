@@ -5,8 +5,6 @@ hash and a commitment: SHA-256 over 32 random bytes (the salt) and the body. Aft
 and nobody can confirm a guess of the content. Without a key (HMAC-SHA256) the chain detects accidents, but not an attacker.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Builds the parts of a run from its options: policy, data, agent, reader, judge."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 

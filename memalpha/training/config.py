@@ -1,7 +1,5 @@
 """Options of a training run: ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's ``GRPOConfig``, in one flat namespace."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``dtype: auto``: the type of the frozen base weights with which this machine computes faster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

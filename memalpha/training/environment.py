@@ -4,8 +4,6 @@
 examples/memory_environment.py an environment of ``verifiers``; docs/recipe.md, section 8, says what differs from our trainer.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -6,8 +6,6 @@ and the update all go through here, so that they round alike. PEFT's code still 
 anything but one active, plain float32 adapter; norms off the CPU are transformers'.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@
 p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over vocabulary blocks, as flash attention does.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Instances that begin with a memory: what the teacher kept of their first chunks, so that long memories are trained, too."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import replace

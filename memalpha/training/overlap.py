@@ -1,7 +1,5 @@
 """Rollouts that are drawn and scored while something else goes on: other rollouts, or the update of an earlier batch."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

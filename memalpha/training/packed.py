@@ -5,8 +5,6 @@ Each row attends to its prefix and itself only, and its positions restart after 
 the row alone. Logits are divided by the temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple

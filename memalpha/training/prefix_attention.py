@@ -4,8 +4,6 @@ Group by group, the prefix attends to itself, then its rows as a batch to [prefi
 Calls without ``prefix_layout`` run plain ``sdpa``, so generation, saving and evaluation do not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ A passage with the answer that the search misses takes the place of the last one
 A share of the examples is without the passages that hold the answer: there ``unknown`` is right.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice

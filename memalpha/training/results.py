@@ -1,7 +1,5 @@
 """Results of held-out instances, and rollouts as JSON for run folders, reports and ``memalpha inspect``."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence

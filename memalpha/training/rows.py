@@ -5,8 +5,6 @@ no mean and gets advantage 0. Departure: the published code divides by std + 1e-
 here it is the unbiased standard deviation + 1e-4, as in TRL, without padding rows.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

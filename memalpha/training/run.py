@@ -3,8 +3,6 @@
 Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second stops at once.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

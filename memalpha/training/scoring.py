@@ -7,8 +7,6 @@ operations: where facts are annotated, which may change later, without its archi
 not written cannot be updated); of other text with it, so that an entry is paid where it helps beside the lines it repeats.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Mapping, Sequence

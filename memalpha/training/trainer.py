@@ -6,8 +6,6 @@ reference log-probabilities, the loss and its metrics; rollouts, rewards, advant
 masked row has advantage 0, but counts in the loss's mean and KL. Random numbers depend on (seed, step, rank) only, except vLLM's.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import random

@@ -4,8 +4,6 @@ The teacher's own calls build the memory in each demonstration, through ``AgentS
 is the mean of -log p over completion tokens, over packed rows. The result is a LoRA adapter, or with ``full_finetuning`` a model.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

@@ -4,8 +4,6 @@ A problem is the same JSON in both; in MCP it is the text of an error result. Th
 is a page for people: files that hold no data and call the API with the token that a person gives it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager

@@ -4,8 +4,6 @@ Each method of ``Operations`` marked ``_operation`` is one: its parameters are t
 description. Of server errors (5xx) the client gets only the kind; the log has the message, which may hold files and addresses.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Iterable

@@ -4,8 +4,6 @@ A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no ne
 ``stop_seconds`` and closes the store. Every answered write is on disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import signal

@@ -4,8 +4,6 @@ tools: {search: looks facts up in the memory, ask: asks the person}
 options: {embedder: minilm, update_every: 20}     # of a selector that does not exist yet (``SelectorOptions``)
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading
