@@ -103,7 +103,7 @@ def test_calls_that_a_server_took_out_of_the_text_are_an_error(chat_server, clie
     call = {"type": "function", "function": {"name": "memory_insert", "arguments": "{}"}}
     chat_server.script = [Fault(200, completion(content, tool_calls=[call]))]
     with pytest.raises(ServiceError, match="calls were taken out of its text"):
-        client.complete(chat("x"), GREEDY)
+        complete(client, chat("x"), GREEDY)
     assert len(chat_server.bodies) == 1
 
 

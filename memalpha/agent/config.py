@@ -35,7 +35,7 @@ class AgentConfig(RetrievalConfig):
         show_times: Whether the view shows the entries' and the chunk's times.
         retrieve_k: How many entries are retrieved for a question, and how many lines of the archive.
         reader_tokens: Budget of what the reader sees of them, in tokens.
-        archive: Whether what was read is kept, line by line, and searched beside the entries; outdated lines leave it.
+        archive: Whether what was read is kept, line by line, and searched beside the entries; lines of changed facts leave it.
         searches: How many searches of the memory a step may make before it writes; its turns share ``max_completion_length``.
     """
 

@@ -31,7 +31,7 @@ def opened(store, script=()):
 def agent(tmp_path):
     with MemoryAgent(STEP, ScriptedGenerator(SCRIPT), store=tmp_path / "m.db") as agent:
         agent.added = [
-            agent.add("Marta: I live in Oslo near zebrastreet.\nMarta: I like tea.", "2024-01-01", namespace="marta"),
+            agent.add("Marta: I live in Oslo, zebrastreet.\nMarta: I like tea.", "2024-01-01", namespace="marta"),
             agent.add("Marta: I moved to Rome.", "2024-02-01", namespace="marta"),
             agent.add("Ivan: Lima it is.", namespace="ivan"),
         ]
@@ -64,7 +64,7 @@ def test_with_an_undo_lines_leave_and_return_and_with_its_undo_they_are_as_befor
     before, (update,) = held(agent), agent.added[1].operations
     agent.undo(update, namespace="marta")
     assert held(agent)[0] == ["Marta city Oslo", "Marta drink tea"]
-    assert lines(agent) == ["Marta: I live in Oslo near zebrastreet.", "Marta: I like tea."]
+    assert lines(agent) == ["Marta: I live in Oslo, zebrastreet.", "Marta: I like tea."]
     city, drink = agent.added[0].operations
     agent.undo(city, namespace="marta")
     assert held(agent) == (["Marta drink tea"], ["Marta: I like tea."])
@@ -139,7 +139,7 @@ def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
 def test_the_command_line_takes_lines_back_too(agent, tmp_path, capsys):
     (operation,) = agent.added[1].operations
     assert run(["journal", "undo", str(tmp_path / "m.db"), str(operation), "-n", "marta"]) == 0
-    assert lines(agent) == ["Marta: I live in Oslo near zebrastreet.", "Marta: I like tea."]
+    assert lines(agent) == ["Marta: I live in Oslo, zebrastreet.", "Marta: I like tea."]
     assert run(["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "1", "--yes"]) == 0
     assert "still has words of it: line-4 Marta: I like tea." in capsys.readouterr().out
     command = ["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "2", "--also", "line-4", "--yes"]
