@@ -124,16 +124,22 @@ async function ask() {
 // The operations of the newest step (one piece of text read) that is in effect, newest first. Passages come and go with the undo
 // of what the model wrote; where it wrote nothing they are undone themselves.
 function lastStep(operations) {
+  const isWritten = (each) => each.kind === "apply" && about(each) && !isPassage(about(each));
+  const wrote = new Set(operations.filter(isWritten).map((each) => each.prompt_hash));
+  const stands = (step) => step.some((each) => isWritten(each) || !wrote.has(each.prompt_hash));
   const undone = new Set();
-  const step = [];
+  let step = [];
   for (const each of operations.toReversed()) {
     if (undone.has(each.operation) || !about(each)) continue;
     if (each.kind === "undo") undone.add(each.undoes);
     if (each.kind !== "apply") continue;
-    if (step.length && (!each.prompt_hash || each.prompt_hash !== step[0].prompt_hash)) break;
+    if (step.length && (!each.prompt_hash || each.prompt_hash !== step[0].prompt_hash)) {
+      if (stands(step)) break;
+      step = [];
+    }
     if (each.after || !isPassage(each.before)) step.push(each);
   }
-  return step;
+  return stands(step) ? step : [];
 }
 
 async function undo() {
