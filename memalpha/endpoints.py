@@ -128,16 +128,12 @@ class ChatClient(Options):
         PartialServiceError with the other replies if one failed, is empty without thinking, or never ended it; InputError if key,
         model or URL are refused. After ``max(8, 2 * concurrency)`` failures in a row the server counts as down.
         """
-        return whole(self.try_many(batch, sampling))
-
-    def try_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Any]:
-        """Return one reply or ServiceError per request, in order; else as ``complete_many``."""
         from anyio.from_thread import start_blocking_portal
 
         if not batch:
             return []
         with start_blocking_portal() as portal:  # own thread and loop: works in a notebook
-            return portal.call(self._complete_all, batch, sampling)
+            return whole(portal.call(self._complete_all, batch, sampling))
 
     async def _complete_all(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Any]:
         outcomes: dict[int, Completion | ServiceError] = {}

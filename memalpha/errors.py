@@ -3,7 +3,7 @@
 A mistake of the model is recorded data, never an exception; one of the user or a failure of the infrastructure raises one of these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _LONGEST = 3000  # characters of each part of a message: values from files and servers can have any length
@@ -90,3 +90,11 @@ class TrainingAborted(MemAlphaError):
 
 class TrainingStopped(MemAlphaError):
     """A training run was stopped by request, with a checkpoint to resume from. The command line exits with 130."""
+
+
+def in_place(ask: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
+    """Return what a batch gave, with errors in the places of what failed."""
+    try:
+        return ask(*arguments)
+    except PartialServiceError as error:
+        return list(error.outcomes)

@@ -11,7 +11,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, ServiceError, whole
+from memalpha.errors import InputError, ServiceError, in_place, whole
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.metrics import contains, words
 from memalpha.text import quoted_json
@@ -68,7 +68,7 @@ def _verdicts(client: ChatClient, cases: Sequence[tuple[str, Mapping[str, Any]]]
     waiting = list(range(len(cases)))
     for attempt in range(_ATTEMPTS):
         sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
-        replies = client.try_many([chats[index] for index in waiting], sampling)
+        replies = in_place(client.complete_many, [chats[index] for index in waiting], sampling)
         unclear = []
         for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, ServiceError):

@@ -8,7 +8,7 @@ Departure from arXiv 2509.25911: there the reader gets the top 20 entries of eac
 from collections.abc import Callable, Sequence
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import ServiceError, whole
+from memalpha.errors import ServiceError, in_place, whole
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.text import content_of, one_line, quote
 from memalpha.types import Answer, Completion, Message, Sampling
@@ -111,7 +111,8 @@ class EndpointReader(_BudgetedReader):
 
         PartialServiceError if a request failed, or an answer was cut off or is empty.
         """
-        return whole([self._answer(reply) for reply in self._client.try_many(self.messages(requests), self._sampling)])
+        replies = in_place(self._client.complete_many, self.messages(requests), self._sampling)
+        return whole([self._answer(reply) for reply in replies])
 
     def _answer(self, reply: Completion | ServiceError) -> Answer | ServiceError:
         if isinstance(reply, ServiceError):
