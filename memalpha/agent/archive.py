@@ -15,11 +15,12 @@ from memalpha.units import UNIT_TOKENS, units
 
 def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
     """Add the lines of the chunk with this index, and remove those whose facts ``changes`` (of this chunk) took back."""
+    lines = list(memory.entries(ARCHIVE.name)) if any(before is not None for before, _ in changes) else []
     for before, after in changes:
         for version in _versions(memory, before) if before is not None else ():
-            lines = [line for line in memory.entries(ARCHIVE.name) if line.source_chunk == version.source_chunk]
-            line = line_of(version, lines, after)
+            line = line_of(version, [line for line in lines if line.source_chunk == version.source_chunk], after)
             if line is not None:
+                lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index, time=chunk.time)
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):

@@ -45,11 +45,12 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     almost in its words.
     """
     best, most = None, 0.0
+    every = set(tokenize(fact.content))
+    left = set(tokenize(after.content)) if after else set()
     for line in lines:
         speaker, text = _parted(line.content)
-        every = set(tokenize(fact.content))
         words, said = every - speaker, set(tokenize(text)) - speaker
-        gone = words - set(tokenize(after.content)) if after else words
+        gone = words - left
         share = 2 * len(words & said) / max(1, len(words) + len(said))
         least = FACT if speaker <= every else BY_OTHERS
         if share >= max(least, most) and 2 * len(gone & said) >= len(gone) > 0:
