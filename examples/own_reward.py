@@ -1,4 +1,6 @@
-"""Rewards of one's own, added to the built-in parts. To run them: own_reward.yaml, in this folder."""
+"""Rewards of one's own, added to the built-in parts. To run them: own_reward.yaml, in this
+folder.
+"""
 
 from memalpha.agent.rollout import Rollout
 
@@ -13,7 +15,8 @@ def brevity(rollout: Rollout) -> list[float]:
 async def used(rollout: Rollout) -> float | None:
     """Share of the final entries that some question retrieved; None, not scored, without questions.
 
-    An async function scores all rollouts at once, so it may wait for a server. ``ServiceError`` says that the server failed.
+    An async function scores all rollouts at once, so it may wait for a server. ``ServiceError``
+    says that the server failed.
     """
     if not rollout.questions:
         return None

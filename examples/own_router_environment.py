@@ -1,7 +1,8 @@
 """An environment of one's own: ``python own_router_environment.py`` trains a router in it.
 
-A help desk: the observation says how sure the desk is of two topics. Three workers can be asked; an expert (0, 1) earns 1 on its
-own topic, asking a colleague (2) earns .2 and makes the desk sure. A question takes at most two steps.
+A help desk: the observation says how sure the desk is of two topics. Three workers can be asked; an
+expert (0, 1) earns 1 on its own topic, asking a colleague (2) earns .2 and makes the desk sure. A
+question takes at most two steps.
 """
 
 import sys

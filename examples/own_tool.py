@@ -1,6 +1,8 @@
-"""A tool of one's own, which a policy calls beside insert, update and delete; own_schema.yaml, in this folder, names it.
+"""A tool of one's own, which a policy calls beside insert, update and delete; own_schema.yaml, in
+this folder, names it.
 
-In the notation ``compact`` the call is a line ``link Ann | Bob``; in ``hermes`` it is a call by name, as of any tool.
+In the notation ``compact`` the call is a line ``link Ann | Bob``; in ``hermes`` it is a call by
+name, as of any tool.
 """
 
 from memalpha.memory.memory import Memory
@@ -22,5 +24,7 @@ def knows(memory: Memory, name: str, other: str) -> Operation:
     """Return the update of one entry; ValueError, a failed call of the policy, if there is none."""
     for entry in memory.entries("people"):
         if entry.content.split()[0] == name:
-            return Operation(OperationKind.UPDATE, "people", f"{entry.content}, knows {other}", entry.id)
+            return Operation(
+                OperationKind.UPDATE, "people", f"{entry.content}, knows {other}", entry.id
+            )
     raise ValueError(f"no entry begins with {name!r}")

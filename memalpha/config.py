@@ -1,7 +1,8 @@
 """Options: YAML files, command lines and keyword arguments become checked dataclasses.
 
-The options of a command are dataclasses ("groups") in one flat namespace: ``--config FILE.yaml``, overridden by ``--name value``.
-Our own derive from ``Options``, which checks each value against its annotation; those of libraries check themselves.
+The options of a command are dataclasses ("groups") in one flat namespace: ``--config FILE.yaml``,
+overridden by ``--name value``. Our own derive from ``Options``, which checks each value against its
+annotation; those of libraries check themselves.
 """
 
 import inspect
@@ -18,7 +19,14 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 
 from memalpha.errors import InputError
 from memalpha.files import load_yaml
@@ -30,12 +38,17 @@ ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A number from 0 to 1."""
-Range = Annotated[tuple[int, int], BeforeValidator(lambda value: re.split("[-,]", value) if isinstance(value, str) else value)]
+Range = Annotated[
+    tuple[int, int],
+    BeforeValidator(lambda value: re.split("[-,]", value) if isinstance(value, str) else value),
+]
 """Two integers, fewest and most; ``80-160`` at the command line."""
 
 
 class Options:
-    """Base of our own groups of options: a dataclass that raises InputError for values that do not fit their annotations."""
+    """Base of our own groups of options: a dataclass that raises InputError for values that do not
+    fit their annotations.
+    """
 
     __slots__ = ()
 
@@ -66,7 +79,9 @@ def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
 
 
 def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
-    """Return a value as the type of an option; a text may be read as YAML. InputError if it does not fit."""
+    """Return a value as the type of an option; a text may be read as YAML. InputError if it does
+    not fit.
+    """
     hint, adapter = _adapters(group)[name]
     if isinstance(hint, type) and issubclass(hint, Options) and not isinstance(value, hint):
         return read(hint, _yaml(value) if isinstance(value, str) else value, name)
@@ -75,7 +90,11 @@ def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
     kinds = {hint, *get_args(hint)}
     candidates = [value]
     if isinstance(value, str):
-        candidates = [_yaml(value), value] if value.lstrip()[:1] in ("{", "[") else [value, _yaml(value), [value]]
+        candidates = (
+            [_yaml(value), value]
+            if value.lstrip()[:1] in ("{", "[")
+            else [value, _yaml(value), [value]]
+        )
     problem = "another type"
     for candidate in candidates:
         if isinstance(candidate, bool) and bool not in kinds and Any not in kinds:
@@ -83,12 +102,18 @@ def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
         try:
             return adapter.validate_python(candidate)
         except ValidationError as error:
-            problem = problem if candidate is not value else "; ".join(item["msg"] for item in error.errors()[:2])
+            problem = (
+                problem
+                if candidate is not value
+                else "; ".join(item["msg"] for item in error.errors()[:2])
+            )
     raise InputError(f"{name} is {value!r}{where}", expected=problem)
 
 
 def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
-    """Make a group from options by name; InputError if one is unknown, missing or unfit; None is the default unless accepted."""
+    """Make a group from options by name; InputError if one is unknown, missing or unfit; None is
+    the default unless accepted.
+    """
     if not isinstance(values if values is not None else {}, Mapping):
         raise InputError(f"{what} is {values!r}", expected="a mapping of options")
     given = {}
@@ -97,7 +122,12 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
         if value is not None or NoneType in get_args(_adapters(group)[name][0]):  # type: ignore[arg-type]
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
-        if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
+        if (
+            field.init
+            and field.name not in given
+            and field.default is MISSING
+            and field.default_factory is MISSING
+        ):
             raise InputError(
                 f"{what} has no {field.name}",
                 expected=_described(group).get(field.name, "a value"),
@@ -111,13 +141,21 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
         raise InputError(f"the options of {what} do not fit: {error}") from error
 
 
-def parse(arguments: Sequence[str], groups: Sequence[type], program: str, presets: Path | None = None) -> tuple[Any, ...]:
-    """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several groups goes to each.
+def parse(
+    arguments: Sequence[str], groups: Sequence[type], program: str, presets: Path | None = None
+) -> tuple[Any, ...]:
+    """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several
+    groups goes to each.
 
-    Several words make a list, no word means true. A repeated flag overrides, or extends a list. ``base: FILE`` in a file is
-    another, relative to it, that is read first; ``preset: NAME`` is one of ``presets``. InputError if an option does not fit.
+    Several words make a list, no word means true. A repeated flag overrides, or extends a list.
+    ``base: FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one
+    of ``presets``. InputError if an option does not fit.
     """
-    flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
+    flags = _flags(
+        arguments,
+        program,
+        {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])},
+    )
     values: dict[str, Any] = {}
     if (path := flags.pop("config", None)) is not None:
         values = _with_base(Path(str(path)))
@@ -131,9 +169,16 @@ def parse(arguments: Sequence[str], groups: Sequence[type], program: str, preset
     for name in values:
         check_name(str(name), groups, program, listed)
         if _masked(str(name), values[name]):
-            raise InputError(f"{name} holds a mask: the record of a run has no secrets", fix=f"give --{name} again")
-    given = ({name: value for name, value in values.items() if name in names(group)} for group in groups)
-    return tuple(read(group, options, program, listed) for group, options in zip(groups, given, strict=True))
+            raise InputError(
+                f"{name} holds a mask: the record of a run has no secrets",
+                fix=f"give --{name} again",
+            )
+    given = (
+        {name: value for name, value in values.items() if name in names(group)} for group in groups
+    )
+    return tuple(
+        read(group, options, program, listed) for group, options in zip(groups, given, strict=True)
+    )
 
 
 def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -141,7 +186,9 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if (base := values.pop("base", None)) is None:
         return values
     if path.resolve() in above:
-        raise InputError(f"base of {path} leads back to it", expected="a file that does not begin with this one")
+        raise InputError(
+            f"base of {path} leads back to it", expected="a file that does not begin with this one"
+        )
     return _with_base(path.parent / str(base), (*above, path.resolve())) | values
 
 
@@ -150,22 +197,33 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the config file {str(path)!r}: {error}", expected="a YAML file, see configs/") from error
+        raise InputError(
+            f"cannot read the config file {str(path)!r}: {error}",
+            expected="a YAML file, see configs/",
+        ) from error
     if not isinstance(data, dict):
-        raise InputError(f"{path} holds {type(data).__name__}", expected="a YAML mapping of options, name: value")
+        raise InputError(
+            f"{path} holds {type(data).__name__}", expected="a YAML mapping of options, name: value"
+        )
     return data
 
 
 def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -> None:
-    """Raise InputError if no group has an option of this name, with the nearest three, or without a list elsewhere all of them."""
+    """Raise InputError if no group has an option of this name, with the nearest three, or without a
+    list elsewhere all of them.
+    """
     known = [option for group in groups for option in names(group)]
     if name not in known:
         near = nearest(name, known, 3 if listed else len(known))
-        raise InputError(f"{what} has no option {name!r}", expected=f"perhaps {', '.join(near)}", fix=listed)
+        raise InputError(
+            f"{what} has no option {name!r}", expected=f"perhaps {', '.join(near)}", fix=listed
+        )
 
 
 def nearest(name: str, known: Collection[str], count: int = 3) -> list[str]:
-    """Return the names that a wrong one is most like, or most like a word or the initials of (``lr``), nearest first."""
+    """Return the names that a wrong one is most like, or most like a word or the initials of
+    (``lr``), nearest first.
+    """
 
     def likeness(option: str) -> float:
         words = re.findall("[a-z0-9]+", option.lower())
@@ -185,7 +243,9 @@ def listing(groups: Sequence[type]) -> str:
                 default = field.default if field.default is not MISSING else field.default_factory
                 shown = default() if callable(default) else default
                 said = texts.get(field.name, " ".join(str(field.metadata.get("help", "")).split()))
-                lines.append(f"  --{field.name} {'(required)' if shown is MISSING else repr(shown)}\n      {said}")
+                lines.append(
+                    f"  --{field.name} {'(required)' if shown is MISSING else repr(shown)}\n      {said}"
+                )
     return "\n".join(lines)
 
 
@@ -197,7 +257,9 @@ def _described(group: type) -> dict[str, str]:
 
 
 def load_function(place: str, what: str) -> Any:
-    """Import MODULE:FUNCTION, also from the working directory; InputError, naming ``what``, if that fails."""
+    """Import MODULE:FUNCTION, also from the working directory; InputError, naming ``what``, if that
+    fails.
+    """
     module, _, name = place.rpartition(":")
     if str(Path.cwd()) not in sys.path:  # as with ``python -m``
         sys.path.append(str(Path.cwd()))
@@ -222,13 +284,25 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
         if re.match(r"--[A-Za-z]", word):
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
-            flags[name] = [*(flags.get(name, []) if name in lists else []), *([value] if equals else [])]
+            flags[name] = [
+                *(flags.get(name, []) if name in lists else []),
+                *([value] if equals else []),
+            ]
         elif not name:
-            raise InputError(f"unrecognized argument {word!r}", expected=f"--name value, as {program} --options lists them")
+            raise InputError(
+                f"unrecognized argument {word!r}",
+                expected=f"--name value, as {program} --options lists them",
+            )
         else:
             flags[name].append(word)
-    flags = {name: words[-1:] if words and words[-1].startswith("[") else words for name, words in flags.items()}  # a whole list
-    return {name: True if not words else words[0] if len(words) == 1 else words for name, words in flags.items()}
+    flags = {
+        name: words[-1:] if words and words[-1].startswith("[") else words
+        for name, words in flags.items()
+    }  # a whole list
+    return {
+        name: True if not words else words[0] if len(words) == 1 else words
+        for name, words in flags.items()
+    }
 
 
 def _masked(name: str, value: Any) -> bool:

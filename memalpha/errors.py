@@ -1,21 +1,33 @@
 """The exceptions of this package.
 
-A mistake of the model is recorded data, never an exception; one of the user or a failure of the infrastructure raises one of these.
+A mistake of the model is recorded data, never an exception; one of the user or a failure of the
+infrastructure raises one of these.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_LONGEST = 3000  # characters of each part of a message: values from files and servers can have any length
+_LONGEST = (
+    3000  # characters of each part of a message: values from files and servers can have any length
+)
 
 
 class MemAlphaError(Exception):
-    """Base of all errors of this package: what happened, what was expected, and a fix. The command line prints no traceback."""
+    """Base of all errors of this package: what happened, what was expected, and a fix. The command
+    line prints no traceback.
+    """
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
-        cut = (part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (what, expected, fix))
+        cut = (
+            part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..."
+            for part in (what, expected, fix)
+        )
         self.what, self.expected, self.fix = cut
-        lines = [self.what, self.expected and f"expected: {self.expected}", self.fix and f"to fix: {self.fix}"]
+        lines = [
+            self.what,
+            self.expected and f"expected: {self.expected}",
+            self.fix and f"to fix: {self.fix}",
+        ]
         super().__init__("\n  ".join(line for line in lines if line))
 
     @classmethod
@@ -41,20 +53,29 @@ class MissingExtraError(MemAlphaError, ImportError):
     """The import ``package`` is missing; installing the extra ``extra`` of memalpha provides it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed", fix=f"pip install -e '.[{extra}]' in the checkout of memalpha")
+        super().__init__(
+            f"{package} is not installed",
+            fix=f"pip install -e '.[{extra}]' in the checkout of memalpha",
+        )
 
 
 class ServiceError(MemAlphaError):
-    """A reader, judge or generation endpoint failed after all retries. The sample is masked, not scored."""
+    """A reader, judge or generation endpoint failed after all retries. The sample is masked, not
+    scored.
+    """
 
 
 class PartialServiceError(ServiceError):
-    """Some requests of a batch failed; ``outcomes`` holds the result or ServiceError of each request, in order."""
+    """Some requests of a batch failed; ``outcomes`` holds the result or ServiceError of each
+    request, in order.
+    """
 
     def __init__(self, outcomes: Sequence[Any]) -> None:
         self.outcomes = tuple(outcomes)
         failed = [outcome for outcome in self.outcomes if isinstance(outcome, ServiceError)]
-        super().__init__(f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}")
+        super().__init__(
+            f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}"
+        )
 
 
 def whole(outcomes: Sequence[Any]) -> list[Any]:
@@ -69,11 +90,15 @@ class JournalError(MemAlphaError):
 
 
 class JournalBusyError(JournalError):
-    """Another writer (or, for an erasure, a reader) held the store for longer than the waiting time; try again."""
+    """Another writer (or, for an erasure, a reader) held the store for longer than the waiting
+    time; try again.
+    """
 
 
 class JournalDamagedError(JournalError):
-    """The stored data differs from what was written: edited, missing, reordered or cut off. Nothing is read from it."""
+    """The stored data differs from what was written: edited, missing, reordered or cut off. Nothing
+    is read from it.
+    """
 
 
 class JournalConflictError(JournalError):
@@ -81,15 +106,21 @@ class JournalConflictError(JournalError):
 
 
 class ForgottenError(JournalError):
-    """The requested data was forgotten on purpose; undo, history and import cannot bring it back."""
+    """The requested data was forgotten on purpose; undo, history and import cannot bring it
+    back.
+    """
 
 
 class TrainingAborted(MemAlphaError):
-    """A training run had to stop: too many masked samples, non-finite numbers, or no memory or disk left."""
+    """A training run had to stop: too many masked samples, non-finite numbers, or no memory or disk
+    left.
+    """
 
 
 class TrainingStopped(MemAlphaError):
-    """A training run was stopped by request, with a checkpoint to resume from. The command line exits with 130."""
+    """A training run was stopped by request, with a checkpoint to resume from. The command line
+    exits with 130.
+    """
 
 
 def in_place(ask: Callable[..., list[Any]], *arguments: Any) -> list[Any]:

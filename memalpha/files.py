@@ -19,21 +19,29 @@ import yaml
 from memalpha.errors import InputError, RunFolderError
 
 _DEEPEST = 64  # levels of nesting in a file of names and values
-_UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
+_UTF8: Any = {
+    "encoding": "utf-8",
+    "errors": "backslashreplace",
+}  # a lone surrogate becomes its JSON escape
 
 
 def path_of(name: str, expected: str) -> Path:
-    """Return a path, which need not exist; InputError if the system cannot check it (name too long, no permission)."""
+    """Return a path, which need not exist; InputError if the system cannot check it (name too long,
+    no permission).
+    """
     path = Path(name)
     try:
         path.exists()
     except OSError as error:
-        raise InputError(f"cannot look for {name[:80]!r}: {error.strerror}", expected=expected) from error
+        raise InputError(
+            f"cannot look for {name[:80]!r}: {error.strerror}", expected=expected
+        ) from error
     return path
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return a path in a folder that somebody else may have made; InputError if it or what it links to is elsewhere.
+    """Return a path in a folder that somebody else may have made; InputError if it or what it links
+    to is elsewhere.
 
     A snapshot in the Hub's cache links to the blobs beside it, which belong to it.
     """
@@ -42,7 +50,9 @@ def inside(folder: Path, name: str) -> Path:
     place = (root / name).resolve()
     if not any(map(place.is_relative_to, (root, *blobs))):
         fix = "name it yourself, or copy it into the folder (links: cp -rL)"
-        raise InputError(f"{folder} names {name!r}, which is outside of it", expected="a path inside", fix=fix)
+        raise InputError(
+            f"{folder} names {name!r}, which is outside of it", expected="a path inside", fix=fix
+        )
     return folder / name
 
 
@@ -57,7 +67,9 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path; it replaces ``path`` at the end, so a reader sees the old file or the new one."""
+    """Give a temporary path; it replaces ``path`` at the end, so a reader sees the old file or the
+    new one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -69,7 +81,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Give a new folder that takes the place of ``folder`` at the end, whole or not at all; InputError if it cannot be written."""
+    """Give a new folder that takes the place of ``folder`` at the end, whole or not at all;
+    InputError if it cannot be written.
+    """
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)
@@ -132,14 +146,19 @@ def load_yaml(text: str) -> Any:
     """Read YAML that somebody else may have written; ValueError if it is none, or has aliases."""
     try:
         return yaml.load(text, _YamlLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or number
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: an impossible date or number
         raise ValueError(f"it is not YAML: {error}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON or YAML mapping that somebody else may have written.
 
-    RunFolderError if the file cannot be read, is empty, damaged, not UTF-8, nested too deeply, or not a mapping.
+    RunFolderError if the file cannot be read, is empty, damaged, not UTF-8, nested too deeply, or
+    not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -152,7 +171,11 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         wrong = "it is nested too deeply" if isinstance(error, RecursionError) else error
         fix = "put the file back from a copy, or make its folder anew with --overwrite"
-        raise RunFolderError(f"{path} is damaged: {wrong}", expected="names and values, as they were written", fix=fix) from error
+        raise RunFolderError(
+            f"{path} is damaged: {wrong}",
+            expected="names and values, as they were written",
+            fix=fix,
+        ) from error
 
 
 def _flat(data: Any, levels: int) -> bool:
@@ -162,13 +185,17 @@ def _flat(data: Any, levels: int) -> bool:
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Read one line of a JSON-lines file; InputError with the line number if it is not an object."""
+    """Read one line of a JSON-lines file; InputError with the line number if it is not an
+    object.
+    """
     try:
         row = json.loads(line.decode("utf-8"))
         if not isinstance(row, dict):
             raise ValueError(f"it holds a {type(row).__name__}")
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
+        raise InputError(
+            f"{path}, line {number} is damaged: {error}", expected="one JSON object a line"
+        ) from error
     return row
 
 

@@ -1,8 +1,10 @@
-"""Policy networks: K deciders choose among A options each, plus a state value; and their checkpoint files.
+"""Policy networks: K deciders choose among A options each, plus a state value; and their checkpoint
+files.
 
-``separate`` is one network of the observation with K x A logits; ``team`` an actor per decider on its view, or one for all with the
-decider's one-hot; a learned projection can come first. Weights are orthogonal: gain sqrt(2) before a ReLU, 0.01 for logits, 1 for
-values. Departure from the public code: every parameter is in an optimizer's group, not the last layers alone.
+``separate`` is one network of the observation with K x A logits; ``team`` an actor per decider on
+its view, or one for all with the decider's one-hot; a learned projection can come first. Weights
+are orthogonal: gain sqrt(2) before a ReLU, 0.01 for logits, 1 for values. Departure from the public
+code: every parameter is in an optimizer's group, not the last layers alone.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from memalpha.files import replacing
 
 
 class Shape(NamedTuple):
-    """Observation length, K deciders, A choices of each, and for each decider the (start, stop) part that it sees."""
+    """Observation length, K deciders, A choices of each, and for each decider the (start, stop)
+    part that it sees.
+    """
 
     size: int
     deciders: int
@@ -63,9 +67,15 @@ class Policy(nn.Module):
         else:
             widths = [stop - start for start, stop in shape.views]
             if options.share_actors and len(set(widths)) > 1:
-                raise InputError(f"shared actors with views of lengths {widths}", expected="one length", fix="share_actors: false")
+                raise InputError(
+                    f"shared actors with views of lengths {widths}",
+                    expected="one length",
+                    fix="share_actors: false",
+                )
             inputs = [widths[0] + shape.deciders] if options.share_actors else widths
-            self.actors = nn.ModuleList(_network(width, options, shape.choices, gain=0.01) for width in inputs)
+            self.actors = nn.ModuleList(
+                _network(width, options, shape.choices, gain=0.01) for width in inputs
+            )
         self.critic = _network(shape.size, options, 1, gain=1.0)
 
     def logits(self, observations: Tensor) -> Tensor:
@@ -74,7 +84,9 @@ class Policy(nn.Module):
             return self.actor(observations).view(-1, self.shape.deciders, self.shape.choices)  # type: ignore[no-any-return]
         views = [observations[:, start:stop] for start, stop in self.shape.views]
         if not self.options.share_actors:
-            return torch.stack([actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1)
+            return torch.stack(
+                [actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1
+            )
         one_hot = torch.eye(self.shape.deciders).to(observations).expand(len(observations), -1, -1)
         return self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))  # type: ignore[no-any-return]
 
@@ -89,7 +101,11 @@ class Policy(nn.Module):
     def parameter_groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Return the parameters that the logits use, and all others."""
         critic = list(self.critic.parameters())
-        return [parameter for name, parameter in self.named_parameters() if not name.startswith("critic.")], critic
+        return [
+            parameter
+            for name, parameter in self.named_parameters()
+            if not name.startswith("critic.")
+        ], critic
 
 
 def make_policy(shape: Shape, options: PolicyOptions, seed: int) -> Policy:
@@ -125,7 +141,9 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A trained router (``routes`` has sections and ``embedder``) or tool selector (``tools``); ``state`` is the learner's."""
+    """A trained router (``routes`` has sections and ``embedder``) or tool selector (``tools``);
+    ``state`` is the learner's.
+    """
 
     learner: str
     updates: int
@@ -143,13 +161,18 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
-        """Read a file, or ``checkpoint.pt`` of a run folder; InputError if it is missing, damaged or foreign.
+        """Read a file, or ``checkpoint.pt`` of a run folder; InputError if it is missing, damaged
+        or foreign.
 
         What killed writers left beside it is removed.
         """
         file = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
         if not file.is_file():
-            raise InputError(f"no router at {str(file)!r}", expected="a checkpoint", fix="make one with memalpha router train")
+            raise InputError(
+                f"no router at {str(file)!r}",
+                expected="a checkpoint",
+                fix="make one with memalpha router train",
+            )
         for leftover in file.parent.glob(f".{file.name}.[0-9]*"):
             if not Path("/proc", leftover.suffix[1:]).exists():
                 leftover.unlink(missing_ok=True)
@@ -160,7 +183,11 @@ class Checkpoint:
             return cls(**unpacked(content[32:]))
         except _DAMAGE as error:
             fix = "put the file back from a copy, or remove it and begin anew"
-            raise InputError(f"{file} cannot be read: {error}", expected="a checkpoint of memalpha router", fix=fix) from error
+            raise InputError(
+                f"{file} cannot be read: {error}",
+                expected="a checkpoint of memalpha router",
+                fix=fix,
+            ) from error
 
     def policies(self) -> list[Policy]:
         """Return the trained policies."""
@@ -168,14 +195,27 @@ class Checkpoint:
         for packed in self.state.get("members", []):
             shape = packed["policy"]["shape"]
             views = tuple(map(tuple, shape["views"]))
-            policy = make_policy(Shape(**{**shape, "views": views}), PolicyOptions(**packed["policy"]["options"]), seed=0)
+            policy = make_policy(
+                Shape(**{**shape, "views": views}),
+                PolicyOptions(**packed["policy"]["options"]),
+                seed=0,
+            )
             policy.load_state_dict(packed["weights"])
             found.append(policy)
         return found
 
 
 # Errors of torch.load for a foreign file.
-_DAMAGE = (EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
+_DAMAGE = (
+    EOFError,
+    IndexError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
 
 
 def packed(data: Any) -> bytes:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from memalpha.types import Answer, Chunk, Completion, Entry, OperationResult, Prompt, Question, Sampling
+from memalpha.types import (
+    Answer,
+    Chunk,
+    Completion,
+    Entry,
+    OperationResult,
+    Prompt,
+    Question,
+    Sampling,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +39,9 @@ class Embedder(Protocol):
     dimension: int
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return float32 (len(texts), dimension); each row has Euclidean norm 1, or is all zero for an empty text."""
+        """Return float32 (len(texts), dimension); each row has Euclidean norm 1, or is all zero for
+        an empty text.
+        """
 
 
 class Hit(NamedTuple):
@@ -44,7 +55,9 @@ class Retriever(Protocol):
     """Finds entries of one memory. It sees every change of that memory at once."""
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries of list sections and ``k`` lines of the archive, best first; ``sections`` restricts both."""
+        """Return at most ``k`` entries of list sections and ``k`` lines of the archive, best first;
+        ``sections`` restricts both.
+        """
 
 
 RetrieverFactory = Callable[["Memory"], Retriever]
@@ -58,7 +71,9 @@ class ReadRequest(NamedTuple):
 
 
 class Reader(Protocol):
-    """Answers questions from passages; readers and judges raise ServiceError, or PartialServiceError for some of a batch."""
+    """Answers questions from passages; readers and judges raise ServiceError, or
+    PartialServiceError for some of a batch.
+    """
 
     def passages(self, request: ReadRequest) -> tuple[str, ...]:
         """Return the passages of a request that are read: those that fit the reader's budget."""
@@ -78,7 +93,9 @@ class AnswerJudge(Protocol):
     """Decides whether answers are right where no string metric can."""
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
-        """Return for each request, in order, whether the answer is right; ServiceError if the judge cannot tell."""
+        """Return for each request, in order, whether the answer is right; ServiceError if the judge
+        cannot tell.
+        """
 
 
 class WriteRequest(NamedTuple):
@@ -87,16 +104,22 @@ class WriteRequest(NamedTuple):
     instance_id: str
     chunk_index: int
     chunk: Chunk
-    results: tuple[OperationResult, ...]  # the writes to judge, in order: those applied, or every text (``judge_all``)
+    results: tuple[
+        OperationResult, ...
+    ]  # the writes to judge, in order: those applied, or every text (``judge_all``)
     before: tuple[Entry | None, ...]  # the touched entry before each write; None for an insert
     kept: tuple[Entry, ...]  # all entries after the writes of the chunk
 
 
 class ContentJudge(Protocol):
-    """Judges each applied write of a chunk: is the written (or deleted) content right, given the chunk?"""
+    """Judges each applied write of a chunk: is the written (or deleted) content right, given the
+    chunk?
+    """
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return one verdict per result of each request, in order; ServiceError if the judge cannot tell."""
+        """Return one verdict per result of each request, in order; ServiceError if the judge cannot
+        tell.
+        """
 
 
 @runtime_checkable
@@ -104,4 +127,6 @@ class SilenceJudge(Protocol):
     """Optional for a content judge: was it right that a chunk changed nothing?"""
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
-        """Whether ``request.kept`` already agrees with what the chunk says; None if the judge cannot tell."""
+        """Whether ``request.kept`` already agrees with what the chunk says; None if the judge
+        cannot tell.
+        """

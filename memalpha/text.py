@@ -1,9 +1,10 @@
 """From chat messages to token ids, and quoting of untrusted text (chunks, memory entries).
 
-Text from data never becomes a special token, nor an added token with structure (``<tool_call>``). A template is rendered once with
-slots; its parts and the texts are tokenised separately, so the end of the prefix that rollouts share is exact. ``quote``,
-``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer normalises. Back from
-a model, ``content_of`` separates what it says from what it thinks.
+Text from data never becomes a special token, nor an added token with structure (``<tool_call>``). A
+template is rendered once with slots; its parts and the texts are tokenised separately, so the end
+of the prefix that rollouts share is exact. ``quote``,
+``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the
+tokenizer normalises. Back from a model, ``content_of`` separates what it says from what it thinks.
 """
 
 from __future__ import annotations
@@ -31,20 +32,38 @@ _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
 
 class PromptEncoder:
-    """Tokenises a chat layout, whose contents hold ``slot(name)``, with changing texts; InputError if the template drops one."""
+    """Tokenises a chat layout, whose contents hold ``slot(name)``, with changing texts; InputError
+    if the template drops one.
+    """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        messages: Sequence[Message],
+        tools: list[dict[str, Any]] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        *parts, tail = _SLOT_PATTERN.split(render_chat(tokenizer, messages, tools))  # text, name, text, name, ..., text
-        self._layout = [(name, self._ids(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)]
+        *parts, tail = _SLOT_PATTERN.split(
+            render_chat(tokenizer, messages, tools)
+        )  # text, name, text, name, ..., text
+        self._layout = [
+            (name, self._ids(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)
+        ]
         self._tail = self._ids(tail)
-        added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if str(token).strip()}
+        added = {
+            i: str(token)
+            for i, token in tokenizer.added_tokens_decoder.items()
+            if str(token).strip()
+        }
         self._added = frozenset(added)
-        self._marks = re.compile("|".join(re.escape(mark) for mark in sorted(added.values(), key=len, reverse=True)) or r"(?!)")
+        self._marks = re.compile(
+            "|".join(re.escape(mark) for mark in sorted(added.values(), key=len, reverse=True))
+            or r"(?!)"
+        )
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
-        wanted = {name for message in messages for name in _SLOT_PATTERN.findall(str(message["content"]))}
+        wanted = {
+            name for message in messages for name in _SLOT_PATTERN.findall(str(message["content"]))
+        }
         if missing := wanted - {name for name, _ in self._layout}:
             raise InputError(
                 f"the chat template drops {sorted(missing)} of the prompt",
@@ -53,7 +72,11 @@ class PromptEncoder:
 
     def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
         with _TOKENIZING:
-            return tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids) if text else ()
+            return (
+                tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids)
+                if text
+                else ()
+            )
 
     def _plain(self, text: str) -> tuple[int, ...]:
         return self._ids(text, split_special_tokens=True)
@@ -66,10 +89,14 @@ class PromptEncoder:
         pieces = [self._plain(text[start:end]) for start, end in pairwise(cuts)]
         if self._added.isdisjoint(chain.from_iterable(pieces)):
             return tuple(chain.from_iterable(pieces))
-        return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that appears only after normalisation
+        return tuple(
+            chain.from_iterable(self._plain(char) for char in text)
+        )  # a mark that appears only after normalisation
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
-        """Return the ids, and how many come before the slot after ``shared``, the last that all rollouts have in common."""
+        """Return the ids, and how many come before the slot after ``shared``, the last that all
+        rollouts have in common.
+        """
         ids: list[int] = []
         boundary, passed = 0, False
         for name, before in self._layout:
@@ -81,7 +108,9 @@ class PromptEncoder:
         return (*ids, *self._tail), boundary
 
     def around(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids from the slot before ``name``, the last slot, to it, and those after it."""
+        """Return the ids from the slot before ``name``, the last slot, to it, and those after
+        it.
+        """
         return dict(self._layout)[name], self._tail
 
     def count(self, text: str) -> int:
@@ -94,27 +123,45 @@ def slot(name: str) -> str:
     return _SLOT.format(name)
 
 
-def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
-    """Render messages with the chat template, ready for the assistant's turn; InputError if there is no template."""
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    tools: list[dict[str, Any]] | None = None,
+) -> str:
+    """Render messages with the chat template, ready for the assistant's turn; InputError if there
+    is no template.
+    """
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
             expected="an instruction-tuned model",
             fix="set tokenizer.chat_template and save it",
         )
-    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
-    return str(tokenizer.apply_chat_template([dict(message) for message in messages], tools=tools, **options))
+    options: dict[str, Any] = {
+        "tokenize": False,
+        "add_generation_prompt": True,
+        "enable_thinking": False,
+    }
+    return str(
+        tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tools=tools, **options
+        )
+    )
 
 
 def in_common(sequences: Sequence[tuple[int, ...]]) -> int:
     """Return how many leading ids all sequences (at least one) have in common."""
-    return len(os.path.commonprefix(sequences))  # noqa: RUF071 (id by id is meant)
+    return len(os.path.commonprefix(sequences))  # noqa: RUF071
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the ids of a chat, ready for the assistant; contents count as data. InputError if the template drops a message."""
+    """Return the ids of a chat, ready for the assistant; contents count as data. InputError if the
+    template drops a message.
+    """
     texts = {f"message_{i}": str(message["content"]) for i, message in enumerate(messages)}
-    layout = [{**message, "content": slot(name)} for name, message in zip(texts, messages, strict=True)]
+    layout = [
+        {**message, "content": slot(name)} for name, message in zip(texts, messages, strict=True)
+    ]
     return PromptEncoder(tokenizer, layout).encode(texts, shared="")[0]
 
 
@@ -122,7 +169,11 @@ def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
     probe = {
         "type": "function",
-        "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}},
+        "function": {
+            "name": "probe_tool_7f3a",
+            "description": "",
+            "parameters": {"type": "object", "properties": {}},
+        },
     }
     return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])
 
@@ -136,12 +187,18 @@ _FENCES = ("chunk", "/chunk", "memory", "/memory")
 _OPENING = re.compile("[<\ufe64\uff1c]")  # NFKC maps these to "<"
 _SKIPPED = frozenset({"Cc", "Cf", "Mn", "Me"})  # invisible characters
 _LINE_BREAK = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\uff02\uff3c\ufe68"})  # NFKC: a quotation mark, backslashes
+_JSON_ESCAPES = str.maketrans(
+    {char: f"\\u{ord(char):04x}" for char in "\uff02\uff3c\ufe68"}
+)  # NFKC: a quotation mark, backslashes
 
 
 def quote(text: str) -> str:
-    """Write ``<`` before a fence's name as ``&lt;``, so that a text cannot close or open a fence."""
-    return _OPENING.sub(lambda found: "&lt;" if _names_a_fence(text, found.end()) else found[0], text)
+    """Write ``<`` before a fence's name as ``&lt;``, so that a text cannot close or open a
+    fence.
+    """
+    return _OPENING.sub(
+        lambda found: "&lt;" if _names_a_fence(text, found.end()) else found[0], text
+    )
 
 
 def _names_a_fence(text: str, start: int) -> bool:
@@ -160,7 +217,9 @@ def _names_a_fence(text: str, start: int) -> bool:
 
 
 def unmarked(text: str) -> str:
-    """Return a text as a normalising tokenizer might read it: NFKC, case-folded, without invisible characters."""
+    """Return a text as a normalising tokenizer might read it: NFKC, case-folded, without invisible
+    characters.
+    """
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(char for char in folded if unicodedata.category(char) not in _SKIPPED)
 
@@ -177,29 +236,42 @@ def quoted_json(data: Any) -> str:
 
 THINK = "<think>"  # begins a completion whose prompt has opened the thinking
 _TAG = r"(?:[\w-]{1,20}[:_])?(?:think|thinking|thought|reasoning)(?:[:\s][^<>\n]{0,40})?"
-_MARKS = (  # opening and closing, of Qwen3, DeepSeek-R1 and most others; Magistral; Kimi; Command A; Apertus; OpenThinker; PLaMo
-    (rf"<{_TAG}>", rf"</{_TAG}>"), (r"\[THINK\]", r"\[/THINK\]"), ("◁think▷", "◁/think▷"),
-    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"), (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),
+# opening and closing, of Qwen3, DeepSeek-R1 and most others; Magistral; Kimi; Command A; Apertus;
+# OpenThinker; PLaMo
+_MARKS = (
+    (rf"<{_TAG}>", rf"</{_TAG}>"),
+    (r"\[THINK\]", r"\[/THINK\]"),
+    ("◁think▷", "◁/think▷"),
+    (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),
+    (r"<\|inner_prefix\|>", r"<\|inner_suffix\|>"),
     (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),
     (r"<\|plamo:begin_think:plamo\|>", r"<\|plamo:end_think:plamo\|>"),
     (r"<\|channel>thought", r"<channel\|>"),  # Gemma 4
-    (r"<\|channel\|>analysis[^<\n]{0,40}<\|message\|>", r"<\|channel\|>final[^<\n]{0,40}<\|message\|>"),  # gpt-oss
-)  # fmt: skip
+    (
+        r"<\|channel\|>analysis[^<\n]{0,40}<\|message\|>",
+        r"<\|channel\|>final[^<\n]{0,40}<\|message\|>",
+    ),  # gpt-oss
+)
 _OPEN = "|".join(mark for mark, _ in _MARKS)
 _CLOSE = rf"(?:{'|'.join(mark for _, mark in _MARKS)})(?:\s*<(?:answer|response)>)?"
 _PARTS = (
-    rf"<tool_call>\s*[\[{{`<](?:(?!<tool_call>).)*?[\]}}`>]\s*</tool_call>|`(?:{_OPEN}|{_CLOSE})`"  # marks there are data
+    # marks there are data
+    rf"<tool_call>\s*[\[{{`<](?:(?!<tool_call>).)*?[\]}}`>]\s*</tool_call>|`(?:{_OPEN}|{_CLOSE})`"
     rf"|(?P<thought>(?:{_OPEN}).*?(?P<end>{_CLOSE}|\Z))|(?P<close>{_CLOSE})|(?P<wrap></(?:answer|response)>\s*\Z)"
 )
 _IN_TEXT = re.compile(_PARTS, re.DOTALL | re.IGNORECASE)
-_IN_LINES = re.compile(rf"(?m:^)[ \t]*[+=*>?-]\w*[ \t][^\n]*|{_PARTS}", re.DOTALL | re.IGNORECASE)  # operations are data, too
+_IN_LINES = re.compile(
+    rf"(?m:^)[ \t]*[+=*>?-]\w*[ \t][^\n]*|{_PARTS}", re.DOTALL | re.IGNORECASE
+)  # operations are data, too
 
 
 def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tuple[str, int | None]:
-    """Return a completion without its thinking, and where thinking begins that never ends; without any, the text as it is.
+    """Return a completion without its thinking, and where thinking begins that never ends; without
+    any, the text as it is.
 
-    A closing mark without an opening one ends thinking that the prompt began: all before it is thinking. Thinking without an end
-    reaches to the end. ``in_place`` blanks it, so that offsets stay; ``lines``: the text has a compact operation a line.
+    A closing mark without an opening one ends thinking that the prompt began: all before it is
+    thinking. Thinking without an end reaches to the end. ``in_place`` blanks it, so that offsets
+    stay; ``lines``: the text has a compact operation a line.
     """
     pieces: list[str] = []
     end, open_at = 0, None
@@ -219,8 +291,14 @@ def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tup
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Return the text of a completion without special tokens, those that mark thinking aside."""
-    special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    marks = {i for i, name in special.items() if re.search("think|thought|channel|message|inner_", name, re.IGNORECASE)}
+    special = {
+        i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special
+    }
+    marks = {
+        i
+        for i, name in special.items()
+        if re.search("think|thought|channel|message|inner_", name, re.IGNORECASE)
+    }
     if marks.isdisjoint(ids):
         return str(tokenizer.decode(ids, skip_special_tokens=True))
     shown = [token for token in ids if token in marks or token not in special]
@@ -228,6 +306,8 @@ def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def opens_thinking(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the chat template opens the thinking in the prompt, so that completions begin inside it."""
+    """Whether the chat template opens the thinking in the prompt, so that completions begin inside
+    it.
+    """
     prompt = render_chat(tokenizer, [{"role": "user", "content": slot("asked")}])
     return content_of(prompt.rpartition(slot("asked"))[2])[1] is not None

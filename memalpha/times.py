@@ -1,4 +1,6 @@
-"""Times of texts and entries: ISO 8601, checked where they enter; other data sets' forms are converted by the loaders."""
+"""Times of texts and entries: ISO 8601, checked where they enter; other data sets' forms are
+converted by the loaders.
+"""
 
 import re
 from datetime import UTC, datetime
@@ -9,20 +11,29 @@ from memalpha.errors import InputError
 
 ISO_8601 = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
 _DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
-_ISO = re.compile(rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?")  # at most 35 characters, so that a time stores no facts
+_ISO = re.compile(
+    rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?"
+)  # at most 35 characters, so that a time stores no facts
 _REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
 _DAY_DIGITS = len("2024-03-05")
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
 _FORMS = (  # LongMemEval, LoCoMo, PerLTQA
-    "%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y", "%Y/%m/%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y"
-)  # fmt: skip
+    "%Y/%m/%d %H:%M",
+    "%I:%M %p on %d %B, %Y",
+    "%I:%M %p on %d %B %Y",
+    "%Y/%m/%d",
+    "%B %d, %Y",
+    "%d %B, %Y",
+    "%d %B %Y",
+)
 
 
 @lru_cache(maxsize=4096)
 def moment(text: str) -> datetime | None:
     """Return the begin of an ISO 8601 time (UTC if it names no offset), or None if it is none.
 
-    Read are a date, a week or a day of a week, each with or without a clock time, and a month (``2024-03``) or a year (``2024``).
+    Read are a date, a week or a day of a week, each with or without a clock time, and a month
+    (``2024-03``) or a year (``2024``).
     """
     whole = f"{text}-01-01"[:10] if _REDUCED.fullmatch(text) else text
     try:
@@ -30,18 +41,24 @@ def moment(text: str) -> datetime | None:
     except ValueError:
         return None
     zoned = read if read.tzinfo else read.replace(tzinfo=UTC)
-    return zoned if _ISO.fullmatch(whole) else None  # fromisoformat takes any sign before the clock time
+    return (
+        zoned if _ISO.fullmatch(whole) else None
+    )  # fromisoformat takes any sign before the clock time
 
 
 def check_time(time: Any, what: str = "the time") -> str:
     """Return a time in ISO 8601; InputError, naming ``what``, if ``moment`` does not read it."""
     if not isinstance(time, str) or moment(time) is None:
-        raise InputError(f"{what} is {time!r:.60}", expected=ISO_8601, fix="write it so, or leave it out")
+        raise InputError(
+            f"{what} is {time!r:.60}", expected=ISO_8601, fix="write it so, or leave it out"
+        )
     return time
 
 
 def to_iso(written: str) -> str | None:
-    """Return a time as a data set writes it in ISO 8601, to the minute; None if its form is unknown."""
+    """Return a time as a data set writes it in ISO 8601, to the minute; None if its form is
+    unknown.
+    """
     text = " ".join(_WEEKDAY.sub(" ", written).split())
     if moment(text):
         has_clock = re.search("[Tt ]", text)
@@ -71,5 +88,7 @@ def later(first: str | None, second: str | None) -> bool | None:
 
 
 def _digits(time: str) -> int:
-    """Characters of an ISO 8601 text that a time determines; more than a day's where it names a clock time."""
+    """Characters of an ISO 8601 text that a time determines; more than a day's where it names a
+    clock time.
+    """
     return len(time) if _REDUCED.fullmatch(time) or len(time) > _DAY_DIGITS else _DAY_DIGITS

@@ -1,4 +1,6 @@
-"""Data types that every layer shares: frozen data classes. This module imports nothing from this package."""
+"""Data types that every layer shares: frozen data classes. This module imports nothing from this
+package.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,19 @@ class Question:
     """One question about an instance, asked after its last chunk."""
 
     text: str
-    answers: tuple[str, ...]  # accepted answers; the metrics ``bound_all`` and ``keywords`` need all of them
+    answers: tuple[
+        str, ...
+    ]  # accepted answers; the metrics ``bound_all`` and ``keywords`` need all of them
     metric: str = "substring"  # a name in ``memalpha.qa.metrics.METRICS``
-    kind: str = "single"  # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
-    subject: str | None = None  # who or what the answer must belong to; for ``recall_at_5`` the file of all titles
+    # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
+    kind: str = "single"
+    subject: str | None = (
+        None  # who or what the answer must belong to; for ``recall_at_5`` the file of all titles
+    )
     stale: tuple[str, ...] = ()  # earlier values that are now wrong
-    evidence: tuple[int, ...] | None = None  # indices of the chunks that hold the answer; None if unknown
+    evidence: tuple[int, ...] | None = (
+        None  # indices of the chunks that hold the answer; None if unknown
+    )
     id: str = ""  # unique inside its instance
 
 
@@ -51,8 +60,12 @@ class Fact:
     attribute: str
     value: str  # the value stated, changed to, or retracted
     previous: str | None = None  # the value that a change replaces
-    note: str = ""  # how a good agent would write it down, with subject and value as they are here; "" = the three words
-    sections: tuple[str, ...] = ()  # sections it belongs in, best first: the first that a schema has is taken
+    # how a good agent would write it down, with subject and value as they are here; "" = the three
+    # words
+    note: str = ""
+    sections: tuple[
+        str, ...
+    ] = ()  # sections it belongs in, best first: the first that a schema has is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,9 @@ class Instance:
     questions: tuple[Question, ...]  # may be empty for inference
     facts: tuple[Fact, ...] = ()  # generated data only
     begin: int = 0  # training only, in no file: the chunks before this one were read by a teacher,
-    held: tuple[Entry, ...] = ()  # and these are the entries, archived lines included, that it kept of them
+    held: tuple[
+        Entry, ...
+    ] = ()  # and these are the entries, archived lines included, that it kept of them
 
 
 class OperationKind(StrEnum):
@@ -74,7 +89,9 @@ class OperationKind(StrEnum):
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
-    REPLACE = "replace"  # the whole text of a block section (the core memory of the published system)
+    REPLACE = (
+        "replace"  # the whole text of a block section (the core memory of the published system)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +102,10 @@ class Operation:
     section: str  # name of a section of the schema
     content: str | None = None  # new text; None for delete
     entry_id: str | None = None  # for update and delete; else None
-    timestamp: str | None = None  # when the content was true, ISO 8601; None: the chunk's time if the section keeps times
+    timestamp: str | None = (
+        # when the content was true, ISO 8601; None: the chunk's time if the section keeps times
+        None
+    )
 
 
 class ResultCode(StrEnum):
@@ -114,7 +134,9 @@ class OperationResult:
     code: ResultCode
     message: str  # one sentence for people and for the model
     operation: Operation | None = None  # None if the call could not be read as an operation
-    entry_id: str | None = None  # the entry written or deleted, or the existing entry of a duplicate
+    entry_id: str | None = (
+        None  # the entry written or deleted, or the existing entry of a duplicate
+    )
     part: bool = False  # whether it is of the same call as the result before it
 
     @property
@@ -140,14 +162,20 @@ class Entry:
     id: str  # unique in its memory, stable over updates, never reused
     section: str  # a block section is one entry whose id is the section's name
     content: str
-    timestamp: str | None = None  # when the content was true, ISO 8601; None if the section keeps no times
+    timestamp: str | None = (
+        None  # when the content was true, ISO 8601; None if the section keeps no times
+    )
     source_chunk: int | None = None  # index of the chunk of the last write
-    created: int = 0  # number of the change that created it; numbers only grow, also across a restore
+    created: int = (
+        0  # number of the change that created it; numbers only grow, also across a restore
+    )
     updated: int = 0  # number of the last change
 
 
 class Change(NamedTuple):
-    """One applied operation: the entry before (None for an insert) and after (None for a delete)."""
+    """One applied operation: the entry before (None for an insert) and after (None for a
+    delete).
+    """
 
     before: Entry | None
     after: Entry | None
@@ -159,7 +187,9 @@ class Prompt:
 
     messages: tuple[Message, ...]
     ids: tuple[int, ...]  # special tokens included, but none from chunk or memory text
-    shared: int = 0  # leading ids equal for all rollouts of the chunk: system text, chunk, and the view up to where it differs
+    # leading ids equal for all rollouts of the chunk: system text, chunk, and the view up to where
+    # it differs
+    shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +214,21 @@ class StopReason(StrEnum):
 class Completion:
     """One completion."""
 
-    ids: tuple[int, ...]  # of all turns, with the end token if there is one; empty if the backend returns only text
+    ids: tuple[
+        int, ...
+    ]  # of all turns, with the end token if there is one; empty if the backend returns only text
     text: str  # of the last turn, without special tokens
     stop: StopReason
-    logprobs: tuple[float, ...] | None = None  # of each id under the sampling distribution; None if the backend returns none
-    mask: tuple[bool, ...] | None = None  # False: the id was not sampled, but is of an answer to a search; None: all were sampled
-    searched: tuple[tuple[str, str], ...] = ()  # turns before ``text``: what the model wrote, and the message that answered it
+    logprobs: tuple[float, ...] | None = (
+        None  # of each id under the sampling distribution; None if the backend returns none
+    )
+    mask: tuple[bool, ...] | None = (
+        # False: the id was not sampled, but is of an answer to a search; None: all were sampled
+        None
+    )
+    searched: tuple[
+        tuple[str, str], ...
+    ] = ()  # turns before ``text``: what the model wrote, and the message that answered it
 
     @property
     def cut_off(self) -> bool:
@@ -209,7 +248,9 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call read from a completion, not yet checked; ``start`` and ``end`` are offsets in the completion's text."""
+    """A tool call read from a completion, not yet checked; ``start`` and ``end`` are offsets in the
+    completion's text.
+    """
 
     name: str  # of the tool
     arguments: Mapping[str, Any]  # any JSON type
@@ -219,7 +260,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """A part of a completion that is not a valid call; ``start`` and ``end`` are offsets in the completion's text."""
+    """A part of a completion that is not a valid call; ``start`` and ``end`` are offsets in the
+    completion's text.
+    """
 
     message: str
     start: int
@@ -239,7 +282,9 @@ class Answer:
     """A reader's answer."""
 
     text: str  # for a reader that only retrieves: its passages, one per line
-    passages: tuple[str, ...] | None = None  # set if the answer is the retrieved passages; some metrics check each passage alone
+    passages: tuple[str, ...] | None = (
+        None  # set if the answer is the retrieved passages; some metrics check each passage alone
+    )
 
 
 @dataclass(frozen=True, slots=True)

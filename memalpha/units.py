@@ -1,7 +1,9 @@
-"""Cut texts: to sentences, to slices of a limited length, and to the units that are archived and searched.
+"""Cut texts: to sentences, to slices of a limited length, and to the units that are archived and
+searched.
 
-A speaker's label (``Marta: ``) holds until the next label or header, over line breaks. A piece that begins inside a turn repeats
-its label, so that a cut never loses who says something. A text without labels is only cut.
+A speaker's label (``Marta: ``) holds until the next label or header, over line breaks. A piece that
+begins inside a turn repeats its label, so that a cut never loses who says something. A text without
+labels is only cut.
 """
 
 import re
@@ -15,19 +17,26 @@ from memalpha.protocols import TokenCounter
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
-_LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")  # with the line that labels it
+_LINE = re.compile(
+    r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?"
+)  # with the line that labels it
 _BLOCK = re.compile(r"\S(?:[^\n]|\n(?![^\S\n]*\n))*")  # up to a blank line
 
 _NAME = r"[^\W\d_][\w.'’&-]*(?: (?:[0-9]+|[^\W\d_][\w.'’&-]*)){0,4}"
-_SPEAKER = re.compile(  # with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
+# with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
+_SPEAKER = re.compile(
     r"^(?:\[[^\[\]\n]{1,40}\] |\([^()\n]{1,40}\) |[0-9][0-9/.:,TZ +-]{2,24}(?:[AaPp]\.?[Mm]\.?)?[ ,-]{1,3})?"
     rf"[*_]{{0,2}}(?P<name>{_NAME})(?:,? ?[\[(][^\[\]()\n]{{1,40}}[\])]|,? [0-9]{{1,2}}[:.][0-9]{{2}})?"
     r"[*_]{0,2}(?:：| ?:(?:\*\*|__)?(?=\s))",
     re.MULTILINE,
 )
 # A header such as "[Session 2, 2024-03-05]", or a line that the next one labels.
-_HEADER = re.compile(r"^(?:\[(?=[^\n0-9]*[0-9])[^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE)
-_ROLE = re.compile(r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?")
+_HEADER = re.compile(
+    r"^(?:\[(?=[^\n0-9]*[0-9])[^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE
+)
+_ROLE = re.compile(
+    r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?"
+)
 _HEADINGS = """
 " about abstract action actions address advice age agenda answer answers args article at author background bcc before birthday
 born breakfast breaking by category caution cc chapter chat city class code color comment comments conclusion cons content
@@ -54,40 +63,59 @@ class Span(NamedTuple):
 
 
 def speaker_labels(text: str) -> list[Span]:
-    """Return the labels of a dialogue in order, and an empty span where a header ends a turn; nothing if it is no dialogue.
+    """Return the labels of a dialogue in order, and an empty span where a header ends a turn;
+    nothing if it is no dialogue.
 
-    A label begins a line and ends with a colon and white space. Its name is a role such as ``user`` (where two roles speak, nothing
-    else is a label), or capitalised and no word of headings; any other word counts only if somebody speaks again after another.
-    A text where nobody does is a dialogue of at most three speakers: it begins with a label, or most of its lines do.
+    A label begins a line and ends with a colon and white space. Its name is a role such as ``user``
+    (where two roles speak, nothing else is a label), or capitalised and no word of headings; any
+    other word counts only if somebody speaks again after another.
+    A text where nobody does is a dialogue of at most three speakers: it begins with a label, or
+    most of its lines do.
     """
     headings = frozenset(_HEADINGS.split())
     candidates = list(_SPEAKER.finditer(text))
-    matches = [match for match in candidates if headings.isdisjoint(match["name"].casefold().split())]
+    matches = [
+        match for match in candidates if headings.isdisjoint(match["name"].casefold().split())
+    ]
     if len({match["name"] for match in matches if _ROLE.fullmatch(match["name"])}) > 1:
         matches = [match for match in matches if _ROLE.fullmatch(match["name"])]
     order = [name for name, _ in groupby(match["name"] for match in matches)]
     returns = len(set(order)) < len(order)
-    matches = [match for match in matches if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))]
+    matches = [
+        match
+        for match in matches
+        if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))
+    ]
     headers = {match.start() for match in _HEADER.finditer(text)}
     lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
     spoken = bool(matches) and (matches[0].start() == lines[0] or 2 * len(matches) > len(lines))
     few = len({match["name"] for match in candidates}) <= 3
     if not returns and not (few and spoken):
         return []
-    return sorted([*(Span(start, start) for start in headers), *(Span(*match.span()) for match in matches)])
+    return sorted(
+        [*(Span(start, start) for start in headers), *(Span(*match.span()) for match in matches)]
+    )
 
 
 def _is_name(name: str) -> bool:
     first, last = name[0], name.rpartition(" ")[2]
-    return (first.isupper() and (last[0].isupper() or last.isdecimal())) or bool(_ROLE.fullmatch(name))
+    return (first.isupper() and (last[0].isupper() or last.isdecimal())) or bool(
+        _ROLE.fullmatch(name)
+    )
 
 
 class _Cutting:
-    # A text, its labels and the limit of its pieces. A label of more than half the limit is not repeated.
-    def __init__(self, text: str, limit: int, count: TokenCounter, labels: Sequence[Span] = ()) -> None:
+    # A text, its labels and the limit of its pieces. A label of more than half the limit is not
+    # repeated.
+    def __init__(
+        self, text: str, limit: int, count: TokenCounter, labels: Sequence[Span] = ()
+    ) -> None:
         self.text, self.limit, self.count = text, limit, count
         self._starts = [label.start for label in labels]
-        self._labels = [label if 2 * count(text[slice(*label)]) <= limit else Span(label.start, label.start) for label in labels]
+        self._labels = [
+            label if 2 * count(text[slice(*label)]) <= limit else Span(label.start, label.start)
+            for label in labels
+        ]
 
     def piece(self, span: Span) -> str:  # a slice, after the label of the turn in which it begins
         place = bisect_right(self._starts, span.start) - 1
@@ -102,10 +130,11 @@ class _Cutting:
 
 
 def units(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Return the units of a text, in order, each of at most ``limit`` tokens, in a dialogue with its speaker.
+    """Return the units of a text, in order, each of at most ``limit`` tokens, in a dialogue with
+    its speaker.
 
-    A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line ``Label: ...`` stays with the line
-    that it labels.
+    A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
+    ``Label: ...`` stays with the line that it labels.
     """
     cutting = _Cutting(text, limit, count, speaker_labels(text))
     blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
@@ -120,22 +149,28 @@ def units(text: str, limit: int, count: TokenCounter) -> list[str]:
     return [cutting.piece(span) for span in spans]
 
 
-def cut(text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None) -> list[str]:
-    """Return the slices of a text of at most ``limit`` tokens, in a dialogue with their speakers; ``labels``, if they are known."""
+def cut(
+    text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None
+) -> list[str]:
+    """Return the slices of a text of at most ``limit`` tokens, in a dialogue with their speakers;
+    ``labels``, if they are known.
+    """
     cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
     return [cutting.piece(span) for span in _pieces(cutting, _strip(text, 0, len(text)))]
 
 
 def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
-    """Cut a text to slices of at most ``limit`` tokens (>= 1; one character stays whole): sentences, words, runs of characters."""
+    """Cut a text to slices of at most ``limit`` tokens (>= 1; one character stays whole):
+    sentences, words, runs of characters.
+    """
     return _pieces(_Cutting(text, limit, count), _strip(text, 0, len(text)))
 
 
 def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span]:
     if whole.start == whole.end or cutting.fits(whole):
         return [whole] if whole.start < whole.end else []
-    # Neighbours are joined while they fit. The joined piece is counted only if the sum of its parts exceeds the limit, and at
-    # the end: one that counts more than the sum said is cut again.
+    # Neighbours are joined while they fit. The joined piece is counted only if the sum of its parts
+    # exceeds the limit, and at the end: one that counts more than the sum said is cut again.
     pieces: list[Span] = []
     tokens, count, limit = 0, cutting.count, cutting.limit
     for atom in _atoms(cutting, whole):
@@ -149,11 +184,17 @@ def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span
                 continue
         pieces.append(atom)
         tokens = count(cutting.piece(atom))
-    return pieces if exact else [part for piece in pieces for part in _pieces(cutting, piece, exact=True)]
+    return (
+        pieces
+        if exact
+        else [part for piece in pieces for part in _pieces(cutting, piece, exact=True)]
+    )
 
 
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
-    """Yield the sentences and lines of the text (or of a slice), without surrounding white space."""
+    """Yield the sentences and lines of the text (or of a slice), without surrounding white
+    space.
+    """
     start, last = within or Span(0, len(text))
     for end in [match.end() for match in _SENTENCE_END.finditer(text, start, last)] + [last]:
         sentence = _strip(text, start, end)

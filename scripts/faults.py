@@ -2,9 +2,10 @@
 
     python scripts/faults.py [--only NAME ...] [--jobs N] [--out FILE.json]
 
-``scripts/faults.yaml`` lists the faults: ``{name, file, old, new, tests}``; the checkout is never edited. A fault is ``caught`` (a
-test fails or hangs), ``survived``, ``stale`` (``old`` does not stand exactly once in ``file``) or ``broken`` (its tests fail
-without it). The exit code is 0 only if every fault is caught.
+``scripts/faults.yaml`` lists the faults: ``{name, file, old, new, tests}``; the checkout is never
+edited. A fault is ``caught`` (a test fails or hangs), ``survived``, ``stale`` (``old`` does not
+stand exactly once in ``file``) or ``broken`` (its tests fail without it). The exit code is 0 only
+if every fault is caught.
 """
 
 import argparse
@@ -46,7 +47,8 @@ class Result(NamedTuple):
 
 
 class Copy:
-    """A copy of the repository's files as ``folder/tree``, in which a fault can be planted; the data beside it is linked."""
+    """A copy of the repository's files as ``folder/tree``, in which a fault can be planted; the
+    data beside it is linked."""
 
     def __init__(self, folder: Path) -> None:
         self.tree = folder / "tree"
@@ -64,7 +66,9 @@ class Copy:
         path = self.tree / fault.file
         before, text = path.stat(), path.read_text(encoding="utf-8")
         path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
-        self._mtime += 2  # Python takes a compiled file for current by its source's size and seconds
+        self._mtime += (
+            2  # Python takes a compiled file for current by its source's size and seconds
+        )
         os.utime(path, (self._mtime, self._mtime))
         try:
             yield
@@ -75,21 +79,35 @@ class Copy:
     def test(self, tests: tuple[str, ...], timeout: float) -> tuple[int, str]:
         options = "-m pytest -x -q --no-header -p no:cacheprovider --hypothesis-seed=0"
         command = [sys.executable, *options.split(), *tests]
-        environment = {**os.environ, "PYTHONPATH": str(self.tree), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        process = subprocess.Popen(command, cwd=self.tree, env=environment, start_new_session=True, **pipes)  # to end all it starts
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.tree),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        pipes: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "text": True,
+        }
+        process = subprocess.Popen(
+            command, cwd=self.tree, env=environment, start_new_session=True, **pipes
+        )  # to end all it starts
         try:
             said, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return FAILED, f"hangs for more than {timeout:.0f} s"
-        lines = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))] or said.splitlines()[-1:]
+        lines = [
+            line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))
+        ] or said.splitlines()[-1:]
         return process.returncode, " ".join(lines)[:200]
 
 
 def judge(fault: Fault, copy: Copy, clean: dict[tuple[str, ...], str], timeout: float) -> Result:
-    """Plant a fault and run its tests; ``clean`` has for each set of tests what is wrong with it without a fault."""
+    """Plant a fault and run its tests; ``clean`` has for each set of tests what is wrong with it
+    without a fault."""
     path = copy.tree / fault.file
     count = path.read_text(encoding="utf-8").count(fault.old) if path.is_file() else 0
     if count != 1 or fault.old == fault.new:
@@ -104,19 +122,33 @@ def judge(fault: Fault, copy: Copy, clean: dict[tuple[str, ...], str], timeout: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Plant known faults, one at a time, and see whether the tests notice.")
+    parser = argparse.ArgumentParser(
+        description="Plant known faults, one at a time, and see whether the tests notice."
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these faults alone")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default: 1)")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which tests count as hanging (default: 300)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=300.0,
+        help="seconds after which tests count as hanging (default: 300)",
+    )
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
     options = parser.parse_args()
     rows = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
     names = Counter(row["name"] for row in rows)
-    if wrong := [name for name, count in names.items() if count > 1] + [name for name in options.only if name not in names]:
+    if wrong := [name for name, count in names.items() if count > 1] + [
+        name for name in options.only if name not in names
+    ]:
         raise SystemExit(f"expected every name once, found otherwise: {', '.join(wrong)}")
     wanted = options.only or names
-    faults = [Fault(**{**row, "tests": tuple(row["tests"])}) for row in rows if row["name"] in wanted]
-    with tempfile.TemporaryDirectory(prefix="memalpha-faults-") as folder, ThreadPoolExecutor(options.jobs) as pool:
+    faults = [
+        Fault(**{**row, "tests": tuple(row["tests"])}) for row in rows if row["name"] in wanted
+    ]
+    with (
+        tempfile.TemporaryDirectory(prefix="memalpha-faults-") as folder,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(options.jobs):
             copies.put(Copy(Path(folder, str(number))))
@@ -135,14 +167,24 @@ def main() -> int:
         sets = list(dict.fromkeys(fault.tests for fault in faults))
         clean = dict(zip(sets, pool.map(check, sets), strict=True))
         results = []
-        for result in pool.map(lambda fault: with_copy(lambda copy: judge(fault, copy, clean, options.timeout)), faults):
+        for result in pool.map(
+            lambda fault: with_copy(lambda copy: judge(fault, copy, clean, options.timeout)), faults
+        ):
             results.append(result)
-            print(f"{result.verdict:9}{result.seconds:7.1f} s  {result.name}  {result.said}", flush=True)
+            print(
+                f"{result.verdict:9}{result.seconds:7.1f} s  {result.name}  {result.said}",
+                flush=True,
+            )
     if options.out:
-        rows = [json.dumps({"name": r.name, "caught": r.verdict == "caught", "seconds": r.seconds}) for r in results]
+        rows = [
+            json.dumps({"name": r.name, "caught": r.verdict == "caught", "seconds": r.seconds})
+            for r in results
+        ]
         options.out.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
     counts = Counter(result.verdict for result in results)
-    print(f"{len(results)} faults: {', '.join(f'{count} {verdict}' for verdict, count in counts.most_common())}")
+    print(
+        f"{len(results)} faults: {', '.join(f'{count} {verdict}' for verdict, count in counts.most_common())}"
+    )
     return int(counts["caught"] < len(results))
 
 

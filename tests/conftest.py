@@ -1,4 +1,5 @@
-"""Fixtures that tests of several packages share. Property tests have no deadline: a loaded machine is no fault."""
+"""Fixtures that tests of several packages share. Property tests have no deadline: a loaded machine
+is no fault."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ settings.load_profile("memalpha")
 
 @pytest.fixture
 def chat_server(monkeypatch):
-    """A chat server on this machine that answers with the last message, upper-cased, unless told to fail."""
+    """A chat server on this machine that answers with the last message, upper-cased, unless told to
+    fail."""
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("MEMALPHA_API_KEY", raising=False)
     server = StubServer()
@@ -25,7 +27,8 @@ def chat_server(monkeypatch):
 
 @pytest.fixture
 def make_disk(tmp_path):
-    """Makes one small file system of its own, of a size such as ``14m``; skips where none can be mounted."""
+    """Makes one small file system of its own, of a size such as ``14m``; skips where none can be
+    mounted."""
     disk = tmp_path / "disk"
 
     def make(size):
@@ -40,11 +43,23 @@ def make_disk(tmp_path):
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-@pytest.fixture(scope="module")  # not the session: while playwright runs, no other test of the process can use asyncio.run
+@pytest.fixture(
+    scope="module"
+)  # not the session: while playwright runs, no other test of the process can use asyncio.run
 def browser():
-    """A Chromium on this machine, driven by playwright; skips with the reason where one of them is missing."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
-    program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    """A Chromium on this machine, driven by playwright; skips with the reason where one of them is
+    missing."""
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
+    )
+    program = next(
+        (
+            path
+            for name in ("chromium", "chromium-browser", "google-chrome")
+            if (path := shutil.which(name))
+        ),
+        None,
+    )
     if program is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     with api.sync_playwright() as playwright:

@@ -12,7 +12,8 @@ from memalpha.types import Instance
 
 
 class Sample(NamedTuple):
-    """A source's input: what to give it, the file that may be damaged, and how many questions stand there."""
+    """A source's input: what to give it, the file that may be damaged, and how many questions stand
+    there."""
 
     path: Path
     file: Path
@@ -21,7 +22,11 @@ class Sample(NamedTuple):
 
 
 def write(path: Path, data: Any) -> Path:
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data) if path.suffix == ".jsonl" else json.dumps(data)
+    lines = (
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data)
+        if path.suffix == ".jsonl"
+        else json.dumps(data)
+    )
     path.write_text(lines, encoding="utf-8")
     return path
 
@@ -35,18 +40,25 @@ def one(path: Path, asked: int, **options: Any) -> Sample:
     return Sample(path, path, options, asked)
 
 
-# ------------------------------------------------------------------------------------------------ questions with articles
+# ------------------------------------------------------------------------------------------------
+# questions with articles
 def hotpot_row(number: int = 0, **changed: Any) -> dict[str, Any]:
     row = {
-        "_id": f"h{number}", "type": "bridge", "level": "easy", "answer": f"River {number}",
+        "_id": f"h{number}",
+        "type": "bridge",
+        "level": "easy",
+        "answer": f"River {number}",
         "question": f"Which river runs by the birthplace of painter {number}?",
         "supporting_facts": [[f"Painter {number}", 0], [f"Town {number}", 1]],
         "context": [
             [f"Noise {number}", ["Nothing of use here.", " Nor here."]],
-            [f"Painter {number}", [f"Painter {number} was born in Town {number}.", " He painted cows."]],
+            [
+                f"Painter {number}",
+                [f"Painter {number} was born in Town {number}.", " He painted cows."],
+            ],
             [f"Town {number}", ["It is old.", f" River {number} runs by it."]],
         ],
-    }  # fmt: skip
+    }
     return {**row, **changed}
 
 
@@ -54,37 +66,70 @@ def musique_row(number: int = 0, **changed: Any) -> dict[str, Any]:
     row = {
         "id": f"3hop1__{number}_{number}",
         "paragraphs": [
-            {"idx": 0, "title": "Noise", "paragraph_text": "Nothing of use here.", "is_supporting": False},
-            {"idx": 1, "title": f"Lake {number}", "paragraph_text": f"Lake {number} lies in Land {number}.", "is_supporting": True},
+            {
+                "idx": 0,
+                "title": "Noise",
+                "paragraph_text": "Nothing of use here.",
+                "is_supporting": False,
+            },
+            {
+                "idx": 1,
+                "title": f"Lake {number}",
+                "paragraph_text": f"Lake {number} lies in Land {number}.",
+                "is_supporting": True,
+            },
         ],
-        "question": f"In which land does lake {number} lie?", "answer": f"Land {number}",
-        "answer_aliases": [f"the Land {number}"], "answerable": True,
-    }  # fmt: skip
+        "question": f"In which land does lake {number} lie?",
+        "answer": f"Land {number}",
+        "answer_aliases": [f"the Land {number}"],
+        "answerable": True,
+    }
     return {**row, **changed}
 
 
 def squad(folder: Path) -> Sample:
     paragraphs = [
-        {"context": f"City {n} has {n} gates.", "qas": [{"id": f"s{n}", "question": f"How many gates has city {n}?", "answers": [
-            {"text": str(n), "answer_start": 11}]}]}
+        {
+            "context": f"City {n} has {n} gates.",
+            "qas": [
+                {
+                    "id": f"s{n}",
+                    "question": f"How many gates has city {n}?",
+                    "answers": [{"text": str(n), "answer_start": 11}],
+                }
+            ],
+        }
         for n in range(3)
-    ]  # fmt: skip
-    return one(write(folder / "squad.json", {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}), 3)
+    ]
+    return one(
+        write(
+            folder / "squad.json",
+            {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]},
+        ),
+        3,
+    )
 
 
-# ------------------------------------------------------------------------------------------------ dialogues
+# ------------------------------------------------------------------------------------------------
+# dialogues
 def longmemeval_item(name: str = "q1", **changed: Any) -> dict[str, Any]:
     item = {
-        "question_id": name, "question_type": "single-session-user", "question": "What instrument did I buy?", "answer": "a cello",
+        "question_id": name,
+        "question_type": "single-session-user",
+        "question": "What instrument did I buy?",
+        "answer": "a cello",
         "question_date": "2023/06/01 (Thu) 00:58",
         "haystack_dates": ["2023/05/25 (Thu) 20:21", "2023/05/20 (Sat) 10:20"],
         "haystack_session_ids": ["late", "early"],
         "haystack_sessions": [
-            [{"role": "user", "content": "I bought a cello.", "has_answer": True}, {"role": "assistant", "content": "Well done."}],
+            [
+                {"role": "user", "content": "I bought a cello.", "has_answer": True},
+                {"role": "assistant", "content": "Well done."},
+            ],
             [{"role": "user", "content": "It rains."}, {"role": "assistant", "content": "Indeed."}],
         ],
         "answer_session_ids": ["late"],
-    }  # fmt: skip
+    }
     return {**item, **changed}
 
 
@@ -97,16 +142,36 @@ def locomo_sample(**changed: Any) -> dict[str, Any]:
             "session_1_date_time": "1:56 pm on 8 May, 2023",
             "session_1": [
                 {"speaker": "Ada", "dia_id": "D1:1", "text": "I adopted a goat."},
-                {"speaker": "Ben", "dia_id": "D1:2", "text": "Look!", "blip_caption": "a photo of a boat"},
+                {
+                    "speaker": "Ben",
+                    "dia_id": "D1:2",
+                    "text": "Look!",
+                    "blip_caption": "a photo of a boat",
+                },
             ],
             "session_2_date_time": "9:05 am on 2 June, 2023",
             "session_2": [{"speaker": "Ben", "dia_id": "D2:1", "text": "I sold the boat."}],
             "session_3_date_time": "9:05 am on 3 June, 2023",
         },
         "qa": [
-            {"question": "What did Ada adopt?", "answer": "a goat", "evidence": ["D1:1"], "category": 4},
-            {"question": "When was that?", "answer": 2023, "evidence": ["D1:1; D2:1"], "category": 2},
-            {"question": "What goat did Ben adopt?", "adversarial_answer": "a goat", "evidence": ["D1:1"], "category": 5},
+            {
+                "question": "What did Ada adopt?",
+                "answer": "a goat",
+                "evidence": ["D1:1"],
+                "category": 4,
+            },
+            {
+                "question": "When was that?",
+                "answer": 2023,
+                "evidence": ["D1:1; D2:1"],
+                "category": 2,
+            },
+            {
+                "question": "What goat did Ben adopt?",
+                "adversarial_answer": "a goat",
+                "evidence": ["D1:1"],
+                "category": 5,
+            },
         ],
     }
     return {**sample, **changed}
@@ -115,8 +180,13 @@ def locomo_sample(**changed: Any) -> dict[str, Any]:
 def msc_row(**changed: Any) -> dict[str, Any]:
     row = {
         "personas": [["I keep bees.", "I am tall."], ["I swim."]],
-        "dialog": [{"text": "Hello again.", "id": "Speaker 1"}, {"text": "Hi! I swam today.", "id": "Speaker 2"}],
-        "previous_dialogs": [{"dialog": [{"text": "I keep bees."}, {"text": "How nice."}], "time_back": "3 days ago"}],
+        "dialog": [
+            {"text": "Hello again.", "id": "Speaker 1"},
+            {"text": "Hi! I swam today.", "id": "Speaker 2"},
+        ],
+        "previous_dialogs": [
+            {"dialog": [{"text": "I keep bees."}, {"text": "How nice."}], "time_back": "3 days ago"}
+        ],
         "metadata": {"initial_data_id": "valid_7"},
     }
     return {**row, **changed}
@@ -128,13 +198,30 @@ def perltqa_memories() -> dict[str, Any]:
             "profile": {"Protagonist": "Ann Lee", "Age": 28, "Hobbies": "chess"},
             "profile_description": "Ann Lee plays chess.",
             "social_relationship": {
-                "4_0": {"Supporting Characters": "Bo Lee", "Relationship": "brother", "Description": "Lives in Ely."}
+                "4_0": {
+                    "Supporting Characters": "Bo Lee",
+                    "Relationship": "brother",
+                    "Description": "Lives in Ely.",
+                }
             },
             "events": {
-                "4_0_0": {"content": "They sailed to Ely.", "summary": "A trip", "Creation Time": "May 12, 2022"},
-                "4_0_1": {"content": "They baked bread.", "summary": "Bread", "Creation Time": "in spring"},
+                "4_0_0": {
+                    "content": "They sailed to Ely.",
+                    "summary": "A trip",
+                    "Creation Time": "May 12, 2022",
+                },
+                "4_0_1": {
+                    "content": "They baked bread.",
+                    "summary": "Bread",
+                    "Creation Time": "in spring",
+                },
             },
-            "dialogues": {"4_0_0#0": {"events": "4_0_0", "contents": {"2022-05-13 10:00:00": ["Ann Lee: What a trip!"]}}},
+            "dialogues": {
+                "4_0_0#0": {
+                    "events": "4_0_0",
+                    "contents": {"2022-05-13 10:00:00": ["Ann Lee: What a trip!"]},
+                }
+            },
         }
     }
 
@@ -142,12 +229,23 @@ def perltqa_memories() -> dict[str, Any]:
 def perltqa_questions() -> list[dict[str, Any]]:
     def qa(question: str, answer: Any, reference: str, *anchors: str) -> dict[str, Any]:
         found = [{anchor: [-1, -1]} for anchor in anchors]
-        return {"Question": question, "Answer": answer, "Reference Memory": reference, "Memory Anchors": found}
+        return {
+            "Question": question,
+            "Answer": answer,
+            "Reference Memory": reference,
+            "Memory Anchors": found,
+        }
 
     ann = {
         "profile": [qa("How old is Ann?", "She is 28.", "Age", "28")],
         "social_relationship": [{"4_0": [qa("Who is Bo?", "Her brother.", "['4_0']", "brother")]}],
-        "events": [{"4_0_0": [qa("Where did they go?", "To Ely.", "['4_0_0']", "sailed", "Bo&#39;s Ely; town")]}],
+        "events": [
+            {
+                "4_0_0": [
+                    qa("Where did they go?", "To Ely.", "['4_0_0']", "sailed", "Bo&#39;s Ely; town")
+                ]
+            }
+        ],
         "dialogues": [{"4_0_0#0": [qa("How was it?", None, "['4_0_0#0']", "trip")]}],
     }
     return [{"Ann Lee": ann}]
@@ -160,43 +258,95 @@ def perltqa(folder: Path) -> Sample:
 
 def sgd_schema(service: str, **slots: str) -> dict[str, Any]:
     possible = {"has_cake": ["True", "False"]}
-    named = [{"name": name, "description": said, "possible_values": possible.get(name, [])} for name, said in slots.items()]
+    named = [
+        {"name": name, "description": said, "possible_values": possible.get(name, [])}
+        for name, said in slots.items()
+    ]
     return {"service_name": service, "slots": named}
 
 
 def sgd_dialogue(service: str, *turns: tuple[str, dict[str, list[str]]] | str) -> dict[str, Any]:
     def turn(said: tuple[str, dict[str, list[str]]] | str) -> dict[str, Any]:
         if isinstance(said, str):
-            frame = {"service": service, "actions": [{"act": "OFFER", "values": ["Ica"]}], "service_results": [{"city": "Ica"}]}
+            frame = {
+                "service": service,
+                "actions": [{"act": "OFFER", "values": ["Ica"]}],
+                "service_results": [{"city": "Ica"}],
+            }
             return {"speaker": "SYSTEM", "utterance": said, "frames": [frame]}
-        return {"speaker": "USER", "utterance": said[0], "frames": [{"service": service, "state": {"slot_values": said[1]}}]}
+        return {
+            "speaker": "USER",
+            "utterance": said[0],
+            "frames": [{"service": service, "state": {"slot_values": said[1]}}],
+        }
 
-    return {"dialogue_id": "1_00000", "services": [service], "turns": [turn(said) for said in turns]}
+    return {
+        "dialogue_id": "1_00000",
+        "services": [service],
+        "turns": [turn(said) for said in turns],
+    }
 
 
 def sgd(folder: Path) -> Sample:
-    first, agreed = {"city": ["Lima"], "time": ["6 pm"]}, {"city": ["Cusco"], "time": ["6 pm"], "party_size": ["2"]}
-    later, visit = agreed | {"time": ["19:00", "7 pm"]}, {"baker_name": ["Ann"], "visit_date": ["tomorrow"], "has_cake": ["True"]}
-    turns = (("A table in Lima at 6 pm.", first), "Lima is full; Cusco or Ica?", ("Cusco, and for two.", agreed))
+    first, agreed = (
+        {"city": ["Lima"], "time": ["6 pm"]},
+        {"city": ["Cusco"], "time": ["6 pm"], "party_size": ["2"]},
+    )
+    later, visit = (
+        agreed | {"time": ["19:00", "7 pm"]},
+        {"baker_name": ["Ann"], "visit_date": ["tomorrow"], "has_cake": ["True"]},
+    )
+    turns = (
+        ("A table in Lima at 6 pm.", first),
+        "Lima is full; Cusco or Ica?",
+        ("Cusco, and for two.", agreed),
+    )
     rows = [
-        sgd_dialogue("Restaurants_9", *turns, "For two in Cusco at 6 pm?", ("Better 7 pm.", later), "Done."),
+        sgd_dialogue(
+            "Restaurants_9", *turns, "For two in Cusco at 6 pm?", ("Better 7 pm.", later), "Done."
+        ),
         sgd_dialogue("Services_9", ("True, tomorrow I see Ann.", visit)),
-        sgd_dialogue("RentalCars_9", ("A small one.", {"car_type": ["small"]}), ("Any.", {"car_type": ["dontcare"]})),
+        sgd_dialogue(
+            "RentalCars_9",
+            ("A small one.", {"car_type": ["small"]}),
+            ("Any.", {"car_type": ["dontcare"]}),
+        ),
     ]
-    dinner = {"city": "City in which the restaurant is", "time": "Time of the booking", "party_size": "Size of the party"}
-    bakery = {"baker_name": "Name of the baker", "visit_date": "Date of the visit", "has_cake": "Whether there is cake"}
-    services = {"Restaurants_9": dinner, "Services_9": bakery, "RentalCars_9": {"car_type": "Type of the car"}}
+    dinner = {
+        "city": "City in which the restaurant is",
+        "time": "Time of the booking",
+        "party_size": "Size of the party",
+    }
+    bakery = {
+        "baker_name": "Name of the baker",
+        "visit_date": "Date of the visit",
+        "has_cake": "Whether there is cake",
+    }
+    services = {
+        "Restaurants_9": dinner,
+        "Services_9": bakery,
+        "RentalCars_9": {"car_type": "Type of the car"},
+    }
     write(folder / "schema.json", [sgd_schema(name, **slots) for name, slots in services.items()])
-    return Sample(folder, write(folder / "dialogues_001.json", rows), {"dialogues": "3,3", "chunk_tokens": 17}, 8)
+    return Sample(
+        folder,
+        write(folder / "dialogues_001.json", rows),
+        {"dialogues": "3,3", "chunk_tokens": 17},
+        8,
+    )
 
 
-# ------------------------------------------------------------------------------------------------ labels
+# ------------------------------------------------------------------------------------------------
+# labels
 def _sentences(count: int) -> list[tuple[str, str]]:
     return [(f"sentence {n} speaks of topic {n % 3}", "abc"[n % 3]) for n in range(count)]
 
 
 def trec_coarse(folder: Path) -> Sample:
-    lines = [f"{label.upper()}:fine{n % 2} {text} \xe9 ?\n" for n, (text, label) in enumerate(_sentences(18))]
+    lines = [
+        f"{label.upper()}:fine{n % 2} {text} \xe9 ?\n"
+        for n, (text, label) in enumerate(_sentences(18))
+    ]
     (folder / "train.txt").write_bytes("".join(lines).encode("latin-1"))
     return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
 
@@ -208,17 +358,26 @@ def hwu64(folder: Path) -> Sample:
 
 
 def banking77(folder: Path) -> Sample:
-    (folder / "train.csv").write_text("text,category\n" + "".join(f'"{text}, then",{label}\n' for text, label in _sentences(18)))
+    (folder / "train.csv").write_text(
+        "text,category\n" + "".join(f'"{text}, then",{label}\n' for text, label in _sentences(18))
+    )
     return one(folder / "train.csv", 18, questions=4, chunk_tokens=20)
 
 
 def clinc150(folder: Path) -> Sample:
-    data = {"val": [["other split", "a"]], "train": [list(pair) for pair in _sentences(18)], "oos_train": [["what is this", "oos"]]}
+    data = {
+        "val": [["other split", "a"]],
+        "train": [list(pair) for pair in _sentences(18)],
+        "oos_train": [["what is this", "oos"]],
+    }
     return one(write(folder / "data_full.json", data), 20, questions=4, chunk_tokens=20)
 
 
 def pubmed_rct(folder: Path) -> Sample:
-    lines = [(f"###{n}\n" if n % 6 == 0 else "") + f"{label.upper()}\t{text} .\n" for n, (text, label) in enumerate(_sentences(18))]
+    lines = [
+        (f"###{n}\n" if n % 6 == 0 else "") + f"{label.upper()}\t{text} .\n"
+        for n, (text, label) in enumerate(_sentences(18))
+    ]
     (folder / "train.txt").write_text("".join(lines))
     return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
 
@@ -226,13 +385,18 @@ def pubmed_rct(folder: Path) -> Sample:
 def csabstruct(folder: Path) -> Sample:
     pairs = _sentences(18)
     rows = [
-        {"abstract_id": n, "sentences": [t for t, _ in pairs[n : n + 6]], "labels": [v for _, v in pairs[n : n + 6]]}
+        {
+            "abstract_id": n,
+            "sentences": [t for t, _ in pairs[n : n + 6]],
+            "labels": [v for _, v in pairs[n : n + 6]],
+        }
         for n in range(0, 18, 6)
     ]
     return one(write(folder / "train.jsonl", rows), 18, questions=4, chunk_tokens=20)
 
 
-# ------------------------------------------------------------------------------------------------ others
+# ------------------------------------------------------------------------------------------------
+# others
 def booksum_row(**changed: Any) -> dict[str, Any]:
     row = {
         "bid": 7,
@@ -253,7 +417,11 @@ def qmsum_row(**changed: Any) -> dict[str, Any]:
         ],
         "general_query_list": [{"query": "What was the meeting about?", "answer": "The budget."}],
         "specific_query_list": [
-            {"query": "What did Kim say?", "answer": "The budget is short.", "relevant_text_span": [["1", "1"]]},
+            {
+                "query": "What did Kim say?",
+                "answer": "The budget is short.",
+                "relevant_text_span": [["1", "1"]],
+            },
             {"query": "What was cut?", "answer": "travel", "relevant_text_span": [["1", "2"]]},
         ],
     }
@@ -280,17 +448,28 @@ def mab_row(**changed: Any) -> dict[str, Any]:
         "context": "Document 1: The tower stands in Ulm. Document 2: The bridge stands in Bonn.",
         "questions": ["Where does the tower stand?", "Where does the bridge stand?"],
         "answers": [["Ulm"], ["Bonn", "the city of Bonn"]],
-        "metadata": {"source": "ruler_qa1_197K", "qa_pair_ids": ["r_no0", "r_no1"], "question_types": ["single", "multi"]},
+        "metadata": {
+            "source": "ruler_qa1_197K",
+            "qa_pair_ids": ["r_no0", "r_no1"],
+            "question_types": ["single", "multi"],
+        },
     }
     return {**row, **changed}
 
 
 def memalpha_row(**changed: Any) -> dict[str, Any]:
-    asked = [{"question": "Who sleeps?", "answer": "the owl"}, {"question": "Who runs?", "answer": "the fox"}]
+    asked = [
+        {"question": "Who sleeps?", "answer": "the owl"},
+        {"question": "Who runs?", "answer": "the fox"},
+    ]
     row = {
-        "instance_id": "m1", "data_source": "squad", "chunks": json.dumps(["The owl sleeps.", "The fox runs."]),
-        "questions_and_answers": json.dumps(asked), "num_chunks": 2, "num_questions": 2,
-    }  # fmt: skip
+        "instance_id": "m1",
+        "data_source": "squad",
+        "chunks": json.dumps(["The owl sleeps.", "The fox runs."]),
+        "questions_and_answers": json.dumps(asked),
+        "num_chunks": 2,
+        "num_questions": 2,
+    }
     return {**row, **changed}
 
 
@@ -299,23 +478,38 @@ def of_rows(name: str, rows: list[dict[str, Any]], asked: int) -> Callable[[Path
 
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a file
-    "babi": babi, "banking77": banking77, "clinc150": clinc150, "csabstruct": csabstruct, "hwu64": hwu64, "perltqa": perltqa,
-    "pubmed_rct": pubmed_rct, "squad": squad, "trec_coarse": trec_coarse, "trec_fine": trec_coarse, "sgd": sgd,
+    "babi": babi,
+    "banking77": banking77,
+    "clinc150": clinc150,
+    "csabstruct": csabstruct,
+    "hwu64": hwu64,
+    "perltqa": perltqa,
+    "pubmed_rct": pubmed_rct,
+    "squad": squad,
+    "trec_coarse": trec_coarse,
+    "trec_fine": trec_coarse,
+    "sgd": sgd,
     "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
     "hotpotqa": of_rows("hotpot.json", [hotpot_row(n) for n in range(3)], 3),
     "locomo": of_rows("locomo.json", [locomo_sample()], 3),
     "longmemeval": of_rows("lme.json", [longmemeval_item("a"), longmemeval_item("b_abs")], 2),
     "memalpha": of_rows("memalpha.jsonl", [memalpha_row()], 2),
     "memoryagentbench": of_rows("mab.jsonl", [mab_row()], 2),
-    "msc": of_rows("test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})], 3),
+    "msc": of_rows(
+        "test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})], 3
+    ),
     "musique": of_rows("musique.jsonl", [musique_row(n) for n in range(3)], 3),
     "qmsum": of_rows("qmsum.jsonl", [qmsum_row()], 3),
-}  # fmt: skip
+}
 
 
-def load(name: str, path: object, seed: int = 0, **options: Any) -> tuple[list[Instance], LoadResult]:
+def load(
+    name: str, path: object, seed: int = 0, **options: Any
+) -> tuple[list[Instance], LoadResult]:
     """A source's instances and its ledger, whose counts must add up."""
     result = get_source(name).load(str(path), options, seed)
     instances = list(result.instances)
-    assert result.asked == sum(len(instance.questions) for instance in instances) + sum(result.skipped.values())
+    assert result.asked == sum(len(instance.questions) for instance in instances) + sum(
+        result.skipped.values()
+    )
     return instances, result

@@ -5,10 +5,11 @@ from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 
 class ScriptedGenerator:
-    """``script``: a function of the prompt, or the answers in the order of the prompts, over all calls.
+    """``script``: a function of the prompt, or the answers in the order of the prompts, over all
+    calls.
 
-    ``prompts`` lists all prompts asked so far. The tokenizer makes ids and an end token, and cuts to ``max_new_tokens``; without it
-    ids are empty and nothing is cut.
+    ``prompts`` lists all prompts asked so far. The tokenizer makes ids and an end token, and cuts
+    to ``max_new_tokens``; without it ids are empty and nothing is cut.
     """
 
     def __init__(self, script, tokenizer=None):
@@ -25,7 +26,14 @@ class ScriptedGenerator:
         self.prompts.append(prompt)
         if self._tokenizer is None:
             return Completion((), text, StopReason.END)
-        ids = [*self._tokenizer.encode(text, add_special_tokens=False), self._tokenizer.eos_token_id]
+        ids = [
+            *self._tokenizer.encode(text, add_special_tokens=False),
+            self._tokenizer.eos_token_id,
+        ]
         if len(ids) <= limit:
             return Completion(tuple(ids), text, StopReason.END)
-        return Completion(tuple(ids[:limit]), self._tokenizer.decode(ids[:limit], skip_special_tokens=True), StopReason.LENGTH)
+        return Completion(
+            tuple(ids[:limit]),
+            self._tokenizer.decode(ids[:limit], skip_special_tokens=True),
+            StopReason.LENGTH,
+        )

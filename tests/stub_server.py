@@ -13,7 +13,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """One scripted reply: a status, headers and a body as they are; or silence until the server closes (``hang``)."""
+    """One scripted reply: a status, headers and a body as they are; or silence until the server
+    closes (``hang``)."""
 
     status: int = 200
     body: bytes = b""
@@ -29,7 +30,11 @@ def error(status, message="scripted", **headers):
 
 
 def completion(text, finish="stop", **more):
-    choice = {"index": 0, "message": {"role": "assistant", "content": text, **more}, "finish_reason": finish}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, **more},
+        "finish_reason": finish,
+    }
     head = {"id": "stub", "object": "chat.completion", "created": 0, "model": "stub"}
     return json.dumps({**head, "choices": [choice]}).encode()
 
@@ -42,14 +47,17 @@ class _Server(ThreadingHTTPServer):
 class StubServer:
     """Serves ``script`` fault by fault, then answers with ``reply(body)``; keeps every request.
 
-    ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival. ``port`` 0 takes a free one.
+    ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival.
+    ``port`` 0 takes a free one.
     ``page`` makes the reply to a GET.
     """
 
     def __init__(self, port=0):
         self.script: list[Fault] = []
         self.fault_for: Callable[[dict[str, Any]], Fault | None] = lambda body: None
-        self.reply: Callable[[dict[str, Any]], str] = lambda body: str(body["messages"][-1]["content"]).upper()
+        self.reply: Callable[[dict[str, Any]], str] = lambda body: str(
+            body["messages"][-1]["content"]
+        ).upper()
         self.page: Callable[[], Fault] = lambda: error(404)
         self.finish = "stop"
         self.bodies: list[dict[str, Any]] = []
@@ -60,7 +68,9 @@ class StubServer:
         self.released = threading.Event()
         self.lock = threading.Lock()
         self._http = _Server(("127.0.0.1", port), _handler(self))
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
@@ -83,7 +93,9 @@ def _handler(stub):
                 stub.most_active = max(stub.most_active, stub.active)
                 fault = stub.fault_for(body) or (stub.script.pop(0) if stub.script else None)
             stub.released.wait(stub.delay)
-            with stub.lock:  # before the answer: the client may send its next request as soon as it has one
+            with (
+                stub.lock
+            ):  # before the answer: the client may send its next request as soon as it has one
                 stub.active -= 1
             self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
 

@@ -1,4 +1,5 @@
-"""Options: YAML and command line reach every group, and what does not fit is one message that names it."""
+"""Options: YAML and command line reach every group, and what does not fit is one message that names
+it."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -48,16 +49,25 @@ def write(tmp_path, text):
     return ["--config", str(path)]
 
 
-# ------------------------------------------------------------------------------------------------ the parser
+# ------------------------------------------------------------------------------------------------
+# the parser
 def test_a_file_begins_with_the_options_of_its_base_and_a_flag_comes_last(tmp_path):
     (tmp_path / "far").mkdir()
-    (tmp_path / "far" / "first.yaml").write_text("size: 1\nname: first\nspan: [5, 6]\nrows: [a, b]\n")
-    (tmp_path / "second.yaml").write_text("base: far/first.yaml\nname: second\nspan: null\nrows: [c]\n")
+    (tmp_path / "far" / "first.yaml").write_text(
+        "size: 1\nname: first\nspan: [5, 6]\nrows: [a, b]\n"
+    )
+    (tmp_path / "second.yaml").write_text(
+        "base: far/first.yaml\nname: second\nspan: null\nrows: [c]\n"
+    )
     given = [*write(tmp_path, "base: second.yaml\nrate: 2.0\n"), "--rate", "3"]
-    assert parse(given, [Group], "it")[0] == Group(size=1, name="second", rate=3.0, rows=("c",))  # null: the default again
+    assert parse(given, [Group], "it")[0] == Group(
+        size=1, name="second", rate=3.0, rows=("c",)
+    )  # null: the default again
 
 
-@pytest.mark.parametrize("text", ["base: nowhere.yaml", "base: options.yaml", "base: [options.yaml]"])
+@pytest.mark.parametrize(
+    "text", ["base: nowhere.yaml", "base: options.yaml", "base: [options.yaml]"]
+)
 def test_a_base_that_is_no_file_or_leads_back_is_refused(tmp_path, text):
     with pytest.raises(InputError):
         parse(write(tmp_path, text), [Group], "it")
@@ -66,15 +76,19 @@ def test_a_base_that_is_no_file_or_leads_back_is_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--size", "7"], {"size": 7}), (["--span", "80-160"], {"span": (80, 160)}),
-        (["--span", "[80, 160]"], {"span": (80, 160)}), (["--name", "7"], {"name": "7"}),
-        (["--rate", "1e-4"], {"rate": 1e-4}), (["--more", "{a: 1}"], {"more": {"a": 1}}),
+        (["--size", "7"], {"size": 7}),
+        (["--span", "80-160"], {"span": (80, 160)}),
+        (["--span", "[80, 160]"], {"span": (80, 160)}),
+        (["--name", "7"], {"name": "7"}),
+        (["--rate", "1e-4"], {"rate": 1e-4}),
+        (["--more", "{a: 1}"], {"more": {"a": 1}}),
         (["--rows", "a", "b"], {"rows": ("a", "b")}),
         (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("a", "b"), "size": 4}),
-        (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}), (["--on"], {"on": True}),
-        (["--on", "false"], {"on": False})
-    ]
-)  # fmt: skip
+        (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}),
+        (["--on"], {"on": True}),
+        (["--on", "false"], {"on": False}),
+    ],
+)
 def test_words_of_the_command_line_become_values(arguments, expected):
     assert parse(arguments, [Group], "it")[0] == Group(**expected)
 
@@ -82,18 +96,23 @@ def test_words_of_the_command_line_become_values(arguments, expected):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--size", "many"], "size is 'many'"), (["--size", "true"], "size is 'true'"),
-        (["--rate", "nan"], "rate is 'nan'"), (["--siz", "1"], "no option 'siz'"),
-        (["size", "1"], "unrecognized argument 'size'"), (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--size", "many"], "size is 'many'"),
+        (["--size", "true"], "size is 'true'"),
+        (["--rate", "nan"], "rate is 'nan'"),
+        (["--siz", "1"], "no option 'siz'"),
+        (["size", "1"], "unrecognized argument 'size'"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_named(arguments, named):
     with pytest.raises(InputError) as caught:
         parse(arguments, [Group], "it")
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1", "", "size: {a: 1}", "size: true", "name: [a]", "siz: 1"])
+@pytest.mark.parametrize(
+    "text", ["- a\n- b\n", "a: [1", "", "size: {a: 1}", "size: true", "name: [a]", "siz: 1"]
+)
 def test_a_file_that_does_not_fit_is_refused(tmp_path, text):
     with pytest.raises(InputError):
         parse(write(tmp_path, text), [Group], "it")
@@ -115,11 +134,17 @@ def test_values_are_checked_however_a_group_is_made():
 
 
 def test_every_option_is_listed_with_its_default_and_meaning():
-    assert listing([Group]).splitlines()[:4] == ["  --size 3", "      How many.", "  --span (1, 2)", "      Fewest and most."]
+    assert listing([Group]).splitlines()[:4] == [
+        "  --size 3",
+        "      How many.",
+        "  --span (1, 2)",
+        "      Fewest and most.",
+    ]
     assert "--learning_rate 1e-06" in listing(TRAIN_GROUPS)
 
 
-# ------------------------------------------------------------------------------------------------ hostile YAML
+# ------------------------------------------------------------------------------------------------
+# hostile YAML
 BOMB = (
     "a0: &a0 ["
     + ", ".join(["x" * 9] * 9)
@@ -129,7 +154,13 @@ BOMB = (
 
 
 @pytest.mark.parametrize(
-    "read_it", [MemorySchema.load, lambda path: parse(["--config", str(path)], [Group], "it"), read_object, Callers.load]
+    "read_it",
+    [
+        MemorySchema.load,
+        lambda path: parse(["--config", str(path)], [Group], "it"),
+        read_object,
+        Callers.load,
+    ],
 )
 def test_yaml_that_grows_is_refused_with_a_short_message(tmp_path, read_it):
     path = tmp_path / "bomb.yaml"
@@ -152,30 +183,98 @@ def test_a_value_of_the_command_line_that_grows_is_refused_with_a_short_message(
     assert len(str(caught.value)) < 10_000
 
 
-# ------------------------------------------------------------------------------------------------ training
+# ------------------------------------------------------------------------------------------------
+# training
 def test_the_file_sets_options_of_every_group(tmp_path):
-    text = (
-        "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\nuse_cpu: true\nmax_completion_length: 12\n"
+    text = "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\nuse_cpu: true\nmax_completion_length: 12\n"
+    run, agent, reward, grpo = parse_train_arguments(
+        [*write(tmp_path, text), "--max_steps", "4", "--codec", "compact", *CPU]
     )
-    run, agent, reward, grpo = parse_train_arguments([*write(tmp_path, text), "--max_steps", "4", "--codec", "compact", *CPU])
-    assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == ("some/model", 77, "compact", 0.25)
+    assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == (
+        "some/model",
+        77,
+        "compact",
+        0.25,
+    )
     assert (grpo.learning_rate, grpo.max_steps) == (3e-4, 4)
-    assert agent.max_completion_length == grpo.max_completion_length == 12  # an option of two groups goes to both
+    assert (
+        agent.max_completion_length == grpo.max_completion_length == 12
+    )  # an option of two groups goes to both
 
 
 MORE = {
-    "validation": ["--eval_strategy", "steps", "--eval_steps", "5", "--save_steps", "5", "--load_best_model_at_end", "true"],
-    "accumulation": ["--gradient_accumulation_steps", "2", "--steps_per_generation", "2", "--num_iterations", "2"],
-    "schedule": ["--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", "{min_lr_rate: 0.1}"],
-    "sharding": ["--fsdp", "full_shard", "--fsdp_config", "{transformer_layer_cls_to_wrap: [X], xla: false}"],
-    "server": ["--full_finetuning", "--use_vllm", "--vllm_mode", "server", "--beta", "0.1", "--optim", "adamw_torch"],
-    "memory": ["--gradient_checkpointing", "--gradient_checkpointing_kwargs", "{use_reentrant: false}", "--scale_rewards", "none"],
-    "cispo": ["--loss_type", "cispo", "--epsilon_high", "5", "--max_steps", "-1", "--num_train_epochs", "2.5"],
-    "values": ["--endpoint_extra", "{top_k: 5, echo: true}", "--rewards", "{builtins:len: 0.3}", "--lora_targets", "q_proj"],
-    "command": ["--resume", "--overwrite"], "preset": ["--preset", "published"],
-}  # fmt: skip
+    "validation": [
+        "--eval_strategy",
+        "steps",
+        "--eval_steps",
+        "5",
+        "--save_steps",
+        "5",
+        "--load_best_model_at_end",
+        "true",
+    ],
+    "accumulation": [
+        "--gradient_accumulation_steps",
+        "2",
+        "--steps_per_generation",
+        "2",
+        "--num_iterations",
+        "2",
+    ],
+    "schedule": [
+        "--lr_scheduler_type",
+        "cosine_with_min_lr",
+        "--lr_scheduler_kwargs",
+        "{min_lr_rate: 0.1}",
+    ],
+    "sharding": [
+        "--fsdp",
+        "full_shard",
+        "--fsdp_config",
+        "{transformer_layer_cls_to_wrap: [X], xla: false}",
+    ],
+    "server": [
+        "--full_finetuning",
+        "--use_vllm",
+        "--vllm_mode",
+        "server",
+        "--beta",
+        "0.1",
+        "--optim",
+        "adamw_torch",
+    ],
+    "memory": [
+        "--gradient_checkpointing",
+        "--gradient_checkpointing_kwargs",
+        "{use_reentrant: false}",
+        "--scale_rewards",
+        "none",
+    ],
+    "cispo": [
+        "--loss_type",
+        "cispo",
+        "--epsilon_high",
+        "5",
+        "--max_steps",
+        "-1",
+        "--num_train_epochs",
+        "2.5",
+    ],
+    "values": [
+        "--endpoint_extra",
+        "{top_k: 5, echo: true}",
+        "--rewards",
+        "{builtins:len: 0.3}",
+        "--lora_targets",
+        "q_proj",
+    ],
+    "command": ["--resume", "--overwrite"],
+    "preset": ["--preset", "published"],
+}
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "train").glob("*.yaml"))]
-NAMES = [name for name in NAMES if not name.startswith("warmup") and name not in ("ablations", "reader")]
+NAMES = [
+    name for name in NAMES if not name.startswith("warmup") and name not in ("ablations", "reader")
+]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *MORE])
@@ -193,12 +292,17 @@ def test_the_record_of_a_run_is_a_configuration_of_the_same_run(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("hub_token", "S3CRET"), ("endpoint_extra", "{api_key: S3CRET, top_k: 5}"), ("endpoint_extra", "{stop: [S3CRET]}"),
-        ("model", "http://ann:S3CRET@host/m"), ("train_options", "{n: 4, deep: [{password: S3CRET}]}"),
+        ("hub_token", "S3CRET"),
+        ("endpoint_extra", "{api_key: S3CRET, top_k: 5}"),
+        ("endpoint_extra", "{stop: [S3CRET]}"),
+        ("model", "http://ann:S3CRET@host/m"),
+        ("train_options", "{n: 4, deep: [{password: S3CRET}]}"),
     ],
-)  # fmt: skip
+)
 def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
-    folder = RunFolder.create(tmp_path / "run", all_options(parse_train_arguments([*CPU, f"--{name}", value])))
+    folder = RunFolder.create(
+        tmp_path / "run", all_options(parse_train_arguments([*CPU, f"--{name}", value]))
+    )
     given = ["--config", str(folder.path / "config.yaml")]
     with pytest.raises(InputError, match=f"{name} holds a mask.*\n.*give --{name} again"):
         parse_train_arguments(given)
@@ -206,10 +310,26 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
 
 
 def test_every_option_of_trl_is_there():
-    assert {field.name for field in fields(GRPOConfig)} == {field.name for field in fields(MemoryGRPOConfig)}
-    command = ["--epsilon_high", "0.28", "--importance_sampling_level", "sequence", "--warmup_steps", "3", "--weight_decay", "0.5"]
+    assert {field.name for field in fields(GRPOConfig)} == {
+        field.name for field in fields(MemoryGRPOConfig)
+    }
+    command = [
+        "--epsilon_high",
+        "0.28",
+        "--importance_sampling_level",
+        "sequence",
+        "--warmup_steps",
+        "3",
+        "--weight_decay",
+        "0.5",
+    ]
     grpo = parse_train_arguments([*CPU, *command, "--lr_scheduler_kwargs", "{num_cycles: 2}"]).grpo
-    assert (grpo.epsilon_high, grpo.importance_sampling_level, grpo.warmup_steps, grpo.weight_decay) == (0.28, "sequence", 3, 0.5)
+    assert (
+        grpo.epsilon_high,
+        grpo.importance_sampling_level,
+        grpo.warmup_steps,
+        grpo.weight_decay,
+    ) == (0.28, "sequence", 3, 0.5)
     assert grpo.lr_scheduler_kwargs == {"num_cycles": 2}
 
 
@@ -217,10 +337,17 @@ def test_every_option_of_trl_is_there():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_steps", "-5"), ("max_steps", "0"), ("learning_rate", "-1"), ("learning_rate", "nan"), ("seed", "-1"),
-        ("seed", "4294967296"), ("eval_strategy", "epoch"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0")
-    ]
-)  # fmt: skip
+        ("max_steps", "-5"),
+        ("max_steps", "0"),
+        ("learning_rate", "-1"),
+        ("learning_rate", "nan"),
+        ("seed", "-1"),
+        ("seed", "4294967296"),
+        ("eval_strategy", "epoch"),
+        ("per_device_train_batch_size", "0"),
+        ("lora_alpha", "0"),
+    ],
+)
 def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, name, value):
     with pytest.raises(InputError, match=name):
         verb([*CPU, f"--{name}", value])
@@ -228,9 +355,25 @@ def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, na
         verb([*CPU, "--max_steps", "-1", "--num_train_epochs", "0"])
 
 
-# ------------------------------------------------------------------------------------------------ the agent's own file
+# ------------------------------------------------------------------------------------------------
+# the agent's own file
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    config = AgentConfig(RetrievalMode.HYBRID, "hashing", 2, "", "facts", "compact", 100, 30, 0, 0, False, False, 4, 99)
+    config = AgentConfig(
+        RetrievalMode.HYBRID,
+        "hashing",
+        2,
+        "",
+        "facts",
+        "compact",
+        100,
+        30,
+        0,
+        0,
+        False,
+        False,
+        4,
+        99,
+    )
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config != AgentConfig()
 
@@ -245,12 +388,22 @@ def test_a_schema_of_the_users_own_goes_with_the_agent(tmp_path):
     loaded = AgentConfig.load(saved)
     assert [section.name for section in MemorySchema.load(loaded.schema).sections] == ["people"]
     loaded.save(again)
-    assert (again / "memalpha_schema.yaml").read_text() == (saved / "memalpha_schema.yaml").read_text()
+    assert (again / "memalpha_schema.yaml").read_text() == (
+        saved / "memalpha_schema.yaml"
+    ).read_text()
     assert str(tmp_path) not in (again / AGENT_FILE).read_text()  # a folder can be moved
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"colour": 1}', '{"max_chunk_tokens": "many"}', '{"max_chunk_tokens": 0}', '{"retrieval": "guess"}']
+    "text",
+    [
+        "{",
+        "[]",
+        '{"colour": 1}',
+        '{"max_chunk_tokens": "many"}',
+        '{"max_chunk_tokens": 0}',
+        '{"retrieval": "guess"}',
+    ],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path, text):
     (tmp_path / AGENT_FILE).write_text(text)

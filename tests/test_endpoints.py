@@ -1,4 +1,5 @@
-"""The chat client against a real server on this machine: faults, hostile bytes, keys, batches; options that name servers."""
+"""The chat client against a real server on this machine: faults, hostile bytes, keys, batches;
+options that name servers."""
 
 from __future__ import annotations
 
@@ -51,31 +52,49 @@ def client(chat_server):
 
 
 def test_a_reply_and_what_was_asked(chat_server, client):
-    assert complete(client, chat("héllo<|im_end|>"), GREEDY) == Completion((), "HÉLLO< |IM_END|>", StopReason.END)
+    assert complete(client, chat("héllo<|im_end|>"), GREEDY) == Completion(
+        (), "HÉLLO< |IM_END|>", StopReason.END
+    )
     assert chat_server.paths == ["/v1/chat/completions"]
     assert chat_server.bodies == [
-        {"model": "m", "messages": chat("héllo< |im_end|>"), "max_tokens": 5, "temperature": 0.0, "top_p": 1.0}
+        {
+            "model": "m",
+            "messages": chat("héllo< |im_end|>"),
+            "max_tokens": 5,
+            "temperature": 0.0,
+            "top_p": 1.0,
+        }
     ]
     chat_server.finish = "length"
     assert complete(client, chat("x"), GREEDY).stop is StopReason.LENGTH
 
 
-# ------------------------------------------------------------------------------------------------ faults that pass, and that last
+# ------------------------------------------------------------------------------------------------
+# faults that pass, and that last
 @pytest.mark.parametrize(
     "fault",
     [
-        error(500), error(429), error(408), Fault(200, b"not json"), Fault(200, b"[" * 100_000),
-        Fault(200, completion(None)), Fault(200, completion("x", "content_filter")), Fault(200, completion("\ud800")),
-        Fault(200, completion(" \n", "length")), Fault(200, completion("x"), cut=True), Fault(200, completion("x" * 2**24))
-    ]
-)  # fmt: skip
+        error(500),
+        error(429),
+        error(408),
+        Fault(200, b"not json"),
+        Fault(200, b"[" * 100_000),
+        Fault(200, completion(None)),
+        Fault(200, completion("x", "content_filter")),
+        Fault(200, completion("\ud800")),
+        Fault(200, completion(" \n", "length")),
+        Fault(200, completion("x"), cut=True),
+        Fault(200, completion("x" * 2**24)),
+    ],
+)
 def test_a_passing_fault_is_retried(chat_server, client, fault):
     chat_server.script = [fault, fault]
     assert complete(client, chat("x"), GREEDY).text == "X"
     assert len(chat_server.bodies) == 3
 
 
-# ------------------------------------------------------------------------------------------------ replies of all shapes
+# ------------------------------------------------------------------------------------------------
+# replies of all shapes
 PARTS = [
     {"type": "thinking", "thinking": [{"type": "text", "text": "Rome?"}]},
     {"type": "reasoning", "text": "Rome?"},
@@ -86,12 +105,16 @@ PARTS = [
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
-        (completion("<think>Rome?</think>\n\nOslo"), "\n\nOslo"), (completion("Rome?\n</think>Oslo"), "Oslo"),
-        (completion("Oslo", reasoning_content="Rome?"), "Oslo"), (completion("Oslo", reasoning="<think>Rome?"), "Oslo"),
-        (completion(PARTS), "Oslo"), (completion("<think>Nothing to keep.</think>"), ""),
-        (completion(None, reasoning_content="Nothing to keep."), ""), (completion("", reasoning="Nothing to keep."), ""),
+        (completion("<think>Rome?</think>\n\nOslo"), "\n\nOslo"),
+        (completion("Rome?\n</think>Oslo"), "Oslo"),
+        (completion("Oslo", reasoning_content="Rome?"), "Oslo"),
+        (completion("Oslo", reasoning="<think>Rome?"), "Oslo"),
+        (completion(PARTS), "Oslo"),
+        (completion("<think>Nothing to keep.</think>"), ""),
+        (completion(None, reasoning_content="Nothing to keep."), ""),
+        (completion("", reasoning="Nothing to keep."), ""),
     ],
-)  # fmt: skip
+)
 def test_a_reply_is_what_is_said_and_may_be_empty_after_thinking(chat_server, client, reply, text):
     chat_server.script = [Fault(200, reply)]
     assert complete(client, chat("x"), GREEDY) == Completion((), text, StopReason.END)
@@ -108,10 +131,17 @@ def test_calls_that_a_server_took_out_of_the_text_are_an_error(chat_server, clie
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-@pytest.mark.parametrize("reply", [{"text": "<think>Rome"}, {"text": "[THINK]Rome"}, {"text": "Well. <think>Rome"}])
-def test_thinking_that_never_ends_is_no_reply_and_not_asked_for_again(chat_server, client, reply, finish):
+@pytest.mark.parametrize(
+    "reply", [{"text": "<think>Rome"}, {"text": "[THINK]Rome"}, {"text": "Well. <think>Rome"}]
+)
+def test_thinking_that_never_ends_is_no_reply_and_not_asked_for_again(
+    chat_server, client, reply, finish
+):
     chat_server.script = [Fault(200, completion(**reply, finish=finish))]
-    with pytest.raises(ServiceError, match=r"did not end its thinking in 5 tokens\n.*switch its thinking off, or raise max_tokens"):
+    with pytest.raises(
+        ServiceError,
+        match=r"did not end its thinking in 5 tokens\n.*switch its thinking off, or raise max_tokens",
+    ):
         complete(client, chat("x"), GREEDY)
     assert len(chat_server.bodies) == 1
 
@@ -124,14 +154,31 @@ def test_a_reply_cut_off_before_it_said_anything_is_none(chat_server, client, co
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.floats() | st.sampled_from(["", "stop", "length", "content"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "content", "text", "0", "x"]), inner),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**40), 10**40)
+    | st.floats()
+    | st.sampled_from(["", "stop", "length", "content"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["id", "content", "text", "0", "x"]), inner)
+    ),
     max_leaves=5,
 )
 VALID = [
-    json.loads(completion("Oslo", reasoning_content="")), {"data": [{"id": "base"}]},
-    {"choices": [{"token_ids": [3, 4], "logprobs": {"token_logprobs": [-0.5, 0]}, "finish_reason": "stop", "text": "ab"}]},
-]  # fmt: skip
+    json.loads(completion("Oslo", reasoning_content="")),
+    {"data": [{"id": "base"}]},
+    {
+        "choices": [
+            {
+                "token_ids": [3, 4],
+                "logprobs": {"token_logprobs": [-0.5, 0]},
+                "finish_reason": "stop",
+                "text": "ab",
+            }
+        ]
+    },
+]
 
 
 @st.composite
@@ -141,7 +188,13 @@ def odd_replies(draw):
     place, key = reply, None
     for _ in range(draw(st.integers(0, 5))):
         inner = place if key is None else place[key]
-        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner))) if isinstance(inner, list) else []
+        keys = (
+            list(inner)
+            if isinstance(inner, dict)
+            else list(range(len(inner)))
+            if isinstance(inner, list)
+            else []
+        )
         if not keys:
             break
         place, key = inner, draw(st.sampled_from(keys))
@@ -159,7 +212,9 @@ def odd_replies(draw):
 def test_odd_json_is_a_reply_or_one_clear_error(chat_server, replies):
     servers = VLLMServers([chat_server.url], make_tokenizer(("apple",), 512), 8, timeout=5, wait=0)
     faults = [Fault(200, json.dumps(reply).encode()) for reply in replies]
-    chat_server.fault_for = lambda body: faults[int(body["prompt"][0] if "prompt" in body else body["messages"][0]["content"])]
+    chat_server.fault_for = lambda body: faults[
+        int(body["prompt"][0] if "prompt" in body else body["messages"][0]["content"])
+    ]
     chat_server.page = lambda: faults[0]
     numbers = range(len(replies))
     for client, batch in (
@@ -173,9 +228,13 @@ def test_odd_json_is_a_reply_or_one_clear_error(chat_server, replies):
         except PartialServiceError as error:
             outcomes = error.outcomes
         for made in outcomes:
-            assert isinstance(made, ServiceError) or (isinstance(made.text, str) and made.stop in StopReason)
+            assert isinstance(made, ServiceError) or (
+                isinstance(made.text, str) and made.stop in StopReason
+            )
             if isinstance(made, Completion) and client is servers._clients[0]:
-                assert 0 < len(made.ids) == len(made.logprobs) <= 2 and all(type(i) is int and 0 <= i < 8 for i in made.ids)
+                assert 0 < len(made.ids) == len(made.logprobs) <= 2 and all(
+                    type(i) is int and 0 <= i < 8 for i in made.ids
+                )
                 assert all(-math.inf < value <= 1e-3 for value in made.logprobs)
     assert all(type(name) is str for name in servers._held(servers._clients[0]))
 
@@ -192,7 +251,9 @@ def test_a_flood_or_a_packed_reply_is_an_error(chat_server, body):
             client.call("models")
 
 
-@pytest.mark.parametrize("fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")])
+@pytest.mark.parametrize(
+    "fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")]
+)
 def test_a_lasting_fault_is_a_service_error_with_what_the_server_said(chat_server, client, fault):
     chat_server.script = [fault] * 4
     with pytest.raises(ServiceError, match=r"worn out.*\(after 4 attempts\)"):
@@ -206,28 +267,45 @@ def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
     began = time.monotonic()
     complete(client, chat("a"), GREEDY)
     assert 0.05 + 2 * 0.075 <= time.monotonic() - began < 2
-    assert len([text for text in caplog.messages if "HTTP 503: starting; attempt 2 follows in" in text]) == 1
+    assert (
+        len(
+            [text for text in caplog.messages if "HTTP 503: starting; attempt 2 follows in" in text]
+        )
+        == 1
+    )
 
 
-# ------------------------------------------------------------------------------------------------ hostile bytes, one attempt's time
+# ------------------------------------------------------------------------------------------------
+# hostile bytes, one attempt's time
 OK = b"HTTP/1.1 200 OK\r\n"
 HOSTILE = {
-    "silence": (b"", b"", 0), "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
+    "silence": (b"", b"", 0),
+    "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
     "dripped headers": (OK, b"X-A: b\r\n" * 10_000, 0.05),
     "a dripped body": (OK + b"Content-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
-    "a dripped body of a 500": (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
+    "a dripped body of a 500": (
+        b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n",
+        b"x" * 100_000,
+        0.05,
+    ),
     "a body without an end": (OK + b"\r\n", b" " * 100_000, 0.05),
     "a dripped chunk size": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * 100_000, 0.05),
     "dripped chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 10_000, 0.05),
-    "dripped trailers": (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-A: b\r\n" * 10_000, 0.05),
+    "dripped trailers": (
+        OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X-A: b\r\n" * 10_000,
+        0.05,
+    ),
     "100 Continue for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, 0.02),
-    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0), "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
-}  # fmt: skip
+    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0),
+    "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
+}
 
 
 @pytest.fixture
 def hostile():
-    """Starts servers that answer each connection with some bytes at once, then others one after the other; returns their URL."""
+    """Starts servers that answer each connection with some bytes at once, then others one after the
+    other; returns their URL."""
     stop, servers = threading.Event(), []
 
     def start(name):
@@ -245,7 +323,9 @@ def hostile():
                     stop.wait()
 
         servers.append(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         return f"http://127.0.0.1:{servers[-1].server_address[1]}/v1"
 
     yield start
@@ -265,7 +345,8 @@ def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
         assert time.monotonic() - began < 6
 
 
-# ------------------------------------------------------------------------------------------------ Retry-After, refusals
+# ------------------------------------------------------------------------------------------------
+# Retry-After, refusals
 def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, client):
     chat_server.script = [error(429, Retry_After="0.4")]
     began = time.monotonic()
@@ -278,10 +359,14 @@ def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, clien
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 def test_a_wrong_setup_or_a_redirect_is_an_input_error_at_once(chat_server, client, status):
-    chat_server.script = [error(status, "no such thing", Location=chat_server.url + "/elsewhere")] * 9
+    chat_server.script = [
+        error(status, "no such thing", Location=chat_server.url + "/elsewhere")
+    ] * 9
     with pytest.raises(InputError, match="no such thing"):
         client.complete_many([chat("x")] * 9, GREEDY)
-    assert len(chat_server.bodies) <= client.concurrency and set(chat_server.paths) == {"/v1/chat/completions"}
+    assert len(chat_server.bodies) <= client.concurrency and set(chat_server.paths) == {
+        "/v1/chat/completions"
+    }
 
 
 def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat_server, client):
@@ -292,21 +377,28 @@ def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat
     assert len(chat_server.bodies) == 1
 
 
-# ------------------------------------------------------------------------------------------------ the key
+# ------------------------------------------------------------------------------------------------
+# the key
 def test_the_key_is_sent_and_shown_nowhere(chat_server, monkeypatch):
     monkeypatch.setenv("SOME_KEY", "s3cret ")
     client = ChatClient(chat_server.url, "m", "SOME_KEY", retries=0)
     complete(client, chat("x"), GREEDY)
     assert chat_server.headers[0]["Authorization"] == "Bearer s3cret"
     assert "s3cret" not in repr(client)
-    for fault in (error(401, "bad key: s3cret."), error(500, "x" * 285 + " s3cret"), Fault(200, b'{"detail": "bad key: s3cret."}')):
+    for fault in (
+        error(401, "bad key: s3cret."),
+        error(500, "x" * 285 + " s3cret"),
+        Fault(200, b'{"detail": "bad key: s3cret."}'),
+    ):
         chat_server.script = [fault]
         with pytest.raises(MemAlphaError) as caught:
             complete(client, chat("x"), GREEDY)
         assert "s3c" not in str(caught.value) and "***" in str(caught.value)
 
 
-def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_error(chat_server, client, monkeypatch):
+def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_error(
+    chat_server, client, monkeypatch
+):
     complete(client, chat("x"), GREEDY)
     assert "Authorization" not in chat_server.headers[0]
     monkeypatch.setenv("SOME_KEY", "a\nb")
@@ -318,7 +410,17 @@ def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_erro
 @pytest.mark.parametrize(
     ("url", "options"),
     [
-        *((url, {}) for url in ("", "ftp://x/v1", "http://x:99999999", "http://u:p@x", "http://x/v1?version=2", "http://x\t/v1")),
+        *(
+            (url, {})
+            for url in (
+                "",
+                "ftp://x/v1",
+                "http://x:99999999",
+                "http://u:p@x",
+                "http://x/v1?version=2",
+                "http://x\t/v1",
+            )
+        ),
         *(("http://x/v1", {name: -1}) for name in ("timeout", "retries", "concurrency")),
         *(("http://x/v1", {"extra": extra}) for extra in ({"stream": True}, {"a": {1}})),
     ],
@@ -328,7 +430,8 @@ def test_options_that_cannot_be_are_input_errors(url, options):
         ChatClient(url, "m", **options)
 
 
-# ------------------------------------------------------------------------------------------------ batches
+# ------------------------------------------------------------------------------------------------
+# batches
 def test_a_batch_runs_at_once_and_keeps_its_order(chat_server):
     chat_server.delay = 0.05
     client = ChatClient(chat_server.url, "m", concurrency=4)
@@ -339,10 +442,15 @@ def test_a_batch_runs_at_once_and_keeps_its_order(chat_server):
 
 
 def test_a_failed_request_keeps_the_others(chat_server, client):
-    chat_server.fault_for = lambda body: error(400, "too long") if body["messages"][0]["content"] in ("q1", "q4") else None
+    chat_server.fault_for = lambda body: (
+        error(400, "too long") if body["messages"][0]["content"] in ("q1", "q4") else None
+    )
     with pytest.raises(PartialServiceError, match=r"2 of 6 requests failed.*too long") as caught:
         client.complete_many([chat(f"q{i}") for i in range(6)], GREEDY)
-    texts = [outcome.text if isinstance(outcome, Completion) else type(outcome) for outcome in caught.value.outcomes]
+    texts = [
+        outcome.text if isinstance(outcome, Completion) else type(outcome)
+        for outcome in caught.value.outcomes
+    ]
     assert texts == ["Q0", ServiceError, "Q2", "Q3", ServiceError, "Q5"]
 
 
@@ -355,35 +463,91 @@ def test_an_outage_ends_a_batch_early_and_refusals_or_a_few_failures_are_none(ch
     unsent = [outcome for outcome in caught.value.outcomes if "was not sent" in str(outcome)]
     assert len(caught.value.outcomes) == 100 and len(unsent) == 100 - len(chat_server.bodies)
 
-    chat_server.fault_for = lambda body: None if body["messages"][0]["content"] == "q99" else error(400, "too long")
+    chat_server.fault_for = lambda body: (
+        None if body["messages"][0]["content"] == "q99" else error(400, "too long")
+    )
     with pytest.raises(PartialServiceError) as caught:
         client.complete_many([chat(f"q{i}") for i in range(100)], GREEDY)
     assert caught.value.outcomes[-1] == Completion((), "Q99", StopReason.END)
 
-    chat_server.fault_for = lambda body: error(500, "this one") if body["messages"][0]["content"] < "q25" else None
+    chat_server.fault_for = lambda body: (
+        error(500, "this one") if body["messages"][0]["content"] < "q25" else None
+    )
     with pytest.raises(PartialServiceError) as caught:
         client.complete_many([chat(f"q{i:02}") for i in range(100)], GREEDY)
-    assert [isinstance(outcome, Completion) for outcome in caught.value.outcomes] == [False] * 25 + [True] * 75
+    assert [isinstance(outcome, Completion) for outcome in caught.value.outcomes] == [
+        False
+    ] * 25 + [True] * 75
 
 
-# ------------------------------------------------------------------------------------------------ marks of chat templates
+# ------------------------------------------------------------------------------------------------
+# marks of chat templates
 MARKS = [
-    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<|channel|>",
-    "<|reserved_special_token_0|>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>",
-    "<start_of_turn>", "<end_of_turn>", "<unused12>", "<extra_id_0>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[TOOL_CALLS]",
-    "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[gMASK]", "<sop>", "[|assistant|]", "[BOS]"
-]  # fmt: skip
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|start_header_id|>",
+    "<|channel|>",
+    "<|reserved_special_token_0|>",
+    "<｜begin▁of▁sentence｜>",
+    "<｜User｜>",
+    "<s>",
+    "</s>",
+    "<bos>",
+    "<eos>",
+    "<pad>",
+    "<unk>",
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<unused12>",
+    "<extra_id_0>",
+    "[INST]",
+    "[/INST]",
+    "<<SYS>>",
+    "<</SYS>>",
+    "[TOOL_CALLS]",
+    "[/AVAILABLE_TOOLS]",
+    "[SYSTEM_PROMPT]",
+    "[gMASK]",
+    "<sop>",
+    "[|assistant|]",
+    "[BOS]",
+]
 ORDINARY = [
-    "", "a < b and c > d", "x <- y", "if (a<b || c>d)", "a <|> b", "f <| g x |> h", "[1] see [INSTALL]", "<b>bold</b> <span>",
-    "<chunk>\nMarta: I moved.\n</chunk>", '<tool_call>{"name": "x"}</tool_call>', "| a | b |", "<3", "p(x|y)", "[ ] to do",
-    "héllo \u200b 世界 🎈", "<S>", "INST", "[inst]", "5<s", "s>", "<| im_start |>", "<https://x.org>",
-    "<|" * 100_000, "[" * 200_000
-]  # fmt: skip
+    "",
+    "a < b and c > d",
+    "x <- y",
+    "if (a<b || c>d)",
+    "a <|> b",
+    "f <| g x |> h",
+    "[1] see [INSTALL]",
+    "<b>bold</b> <span>",
+    "<chunk>\nMarta: I moved.\n</chunk>",
+    '<tool_call>{"name": "x"}</tool_call>',
+    "| a | b |",
+    "<3",
+    "p(x|y)",
+    "[ ] to do",
+    "héllo \u200b 世界 🎈",
+    "<S>",
+    "INST",
+    "[inst]",
+    "5<s",
+    "s>",
+    "<| im_start |>",
+    "<https://x.org>",
+    "<|" * 100_000,
+    "[" * 200_000,
+]
 
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_mark_is_broken_and_reads_the_same(mark):
-    assert break_marks(f"a{mark}b {mark}{mark}") == f"a{mark[0]} {mark[1:]}b {mark[0]} {mark[1:]}{mark[0]} {mark[1:]}"
+    assert (
+        break_marks(f"a{mark}b {mark}{mark}")
+        == f"a{mark[0]} {mark[1:]}b {mark[0]} {mark[1:]}{mark[0]} {mark[1:]}"
+    )
 
 
 def test_ordinary_text_and_our_own_instructions_are_left_alone():
@@ -400,14 +564,21 @@ def test_a_server_that_tokenises_a_rendered_chat_sees_its_own_turns_alone():
     special = set(tokenizer.all_special_ids)
 
     def turns(text):
-        return [i for i in tokenizer(render_chat(tokenizer, chat(text)), add_special_tokens=False).input_ids if i in special]
+        return [
+            i
+            for i in tokenizer(
+                render_chat(tokenizer, chat(text)), add_special_tokens=False
+            ).input_ids
+            if i in special
+        ]
 
     evil = "".join(f"apple{token}" for token in tokenizer.all_special_tokens)
     assert len(turns(evil)) > len(turns("apple"))  # without the defence they do get through
     assert turns(break_marks(evil)) == turns("apple")
 
 
-# ------------------------------------------------------------------------------------------------ options
+# ------------------------------------------------------------------------------------------------
+# options
 def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_server, monkeypatch):
     monkeypatch.setenv("MEMALPHA_API_KEY", "for-the-reader")
     monkeypatch.setenv("MEMALPHA_JUDGE_API_KEY", "for-the-judge")
@@ -416,8 +587,15 @@ def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_serve
     request = AnswerRequest(ReadRequest(Question("was it seen?", ("x",)), ()).question, Answer("x"))
 
     def asked(server, **more):
-        options = {"endpoint_url": chat_server.url, "endpoint_model": "m", "endpoint_extra": {"a": 1}, **more}
-        assert make_answer_judge(RunOptions(reader="endpoint", **options)).judge([request]) == [True]
+        options = {
+            "endpoint_url": chat_server.url,
+            "endpoint_model": "m",
+            "endpoint_extra": {"a": 1},
+            **more,
+        }
+        assert make_answer_judge(RunOptions(reader="endpoint", **options)).judge([request]) == [
+            True
+        ]
         body, headers = server.bodies.pop(), server.headers.pop()
         return body["model"], headers["Authorization"], body.get("a"), body.get("b")
 
@@ -426,7 +604,12 @@ def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_serve
     assert asked(chat_server, judge_model="strict") == ("strict", "Bearer for-the-reader", 1, None)
     assert asked(other, judge_url=other.url) == ("m", "Bearer for-the-judge", 1, None)
     assert asked(other, **own) == ("strict", "Bearer for-the-judge", None, 2)
-    assert asked(other, **{**own, "judge_extra": {}}) == ("strict", "Bearer for-the-judge", None, None)
+    assert asked(other, **{**own, "judge_extra": {}}) == (
+        "strict",
+        "Bearer for-the-judge",
+        None,
+        None,
+    )
     assert make_answer_judge(RunOptions()) is None
     other.close()
 
@@ -437,11 +620,13 @@ URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"reader": "endpoint"}, "endpoint_url"), ({"content_judge": "endpoint"}, "judge_url"),
-        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"), ({"endpoint_timeout": 0}, "timeout is 0"),
+        ({"reader": "endpoint"}, "endpoint_url"),
+        ({"content_judge": "endpoint"}, "judge_url"),
+        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"),
+        ({"endpoint_timeout": 0}, "timeout is 0"),
         ({**URL, "judge_extra": {"stream": True}}, "'stream'"),
     ],
-)  # fmt: skip
+)
 def test_options_that_do_not_fit_are_named_before_anything_is_loaded(given, said):
     with pytest.raises(InputError) as caught:
         RunOptions(**given)

@@ -1,4 +1,5 @@
-"""Who may import whom, read from the source: layers run downwards, faiss and trl have their doors, the package imports lightly."""
+"""Who may import whom, read from the source: layers run downwards, faiss and trl have their doors,
+the package imports lightly."""
 
 from __future__ import annotations
 
@@ -14,23 +15,48 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "memalpha"
 
-# Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on lower floors: rooms form no cycle.
+# Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on
+# lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors",), ("types", "files", "times"), ("protocols", "config", "text"), ("endpoints", "policies", "runs", "memory", "units"),
-    ("retrieval",), ("agent",), ("generation", "qa"), ("rewards", "data"), ("models",), ("training", "store", "routing"),
-    ("evaluation", "use"), ("report",), ("cli",), ("__main__", "memalpha")
-)  # fmt: skip
+    ("errors",),
+    ("types", "files", "times"),
+    ("protocols", "config", "text"),
+    ("endpoints", "policies", "runs", "memory", "units"),
+    ("retrieval",),
+    ("agent",),
+    ("generation", "qa"),
+    ("rewards", "data"),
+    ("models",),
+    ("training", "store", "routing"),
+    ("evaluation", "use"),
+    ("report",),
+    ("cli",),
+    ("__main__", "memalpha"),
+)
 
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.dense"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
-    "psycopg": frozenset({"memalpha.store.database"}), "sqlalchemy": frozenset({"memalpha.store.database"}),
+    "psycopg": frozenset({"memalpha.store.database"}),
+    "sqlalchemy": frozenset({"memalpha.store.database"}),
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
-    "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}), "uvicorn": frozenset({"memalpha.use.server"}),
-}  # fmt: skip
+    "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
+    "uvicorn": frozenset({"memalpha.use.server"}),
+}
 
-HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss", "sentence_transformers", "matplotlib", "numpy")
+HEAVY = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "accelerate",
+    "datasets",
+    "faiss",
+    "sentence_transformers",
+    "matplotlib",
+    "numpy",
+)
 
 
 def module_name(path, package):
@@ -39,7 +65,8 @@ def module_name(path, package):
 
 
 def _runs(node):
-    """Every node below one that exists at run time: the bodies of ``if TYPE_CHECKING`` are left out, functions' bodies are not."""
+    """Every node below one that exists at run time: the bodies of ``if TYPE_CHECKING`` are left
+    out, functions' bodies are not."""
     if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
         children: list[ast.AST] = list(node.orelse)
     else:
@@ -50,7 +77,8 @@ def _runs(node):
 
 
 def imports(path):
-    """Full names of what a file imports: modules, and ``module.name`` for ``from module import name``."""
+    """Full names of what a file imports: modules, and ``module.name`` for ``from module import
+    name``."""
     found = []
     for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -119,9 +147,14 @@ print(time.process_time() - began, *sorted({heavy} & sys.modules.keys()))
 """
 
 
-@pytest.mark.parametrize("module", ["memalpha", "memalpha.types, memalpha.errors, memalpha.memory.memory, memalpha.models"])
+@pytest.mark.parametrize(
+    "module",
+    ["memalpha", "memalpha.types, memalpha.errors, memalpha.memory.memory, memalpha.models"],
+)
 def test_importing_the_package_is_quick_and_brings_nothing_heavy(module):
     code = SNIPPET.format(module=module, heavy=set(HEAVY))
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
     assert said[1:] == []
     assert float(said[0]) < 1.0

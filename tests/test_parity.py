@@ -1,4 +1,5 @@
-"""Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on the same input."""
+"""Training rollouts, evaluation and the agent in use: the same prompts, completions and memories on
+the same input."""
 
 import json
 from dataclasses import replace
@@ -28,10 +29,21 @@ from memalpha.use.agent import LOCAL, MemoryAgent
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [
-    "--config", "configs/train/nano.yaml", "--warm_start_steps", "60", "--max_steps", "2", "--train_options",
+    "--config",
+    "configs/train/nano.yaml",
+    "--warm_start_steps",
+    "60",
+    "--max_steps",
+    "2",
+    "--train_options",
     "{n: 4, split: train}",
-]  # fmt: skip
-OPTIONS += ["--eval_options", json.dumps(DATA), "--view_tokens", "24"]  # a view that not everything fits into
+]
+OPTIONS += [
+    "--eval_options",
+    json.dumps(DATA),
+    "--view_tokens",
+    "24",
+]  # a view that not everything fits into
 
 
 class Seen(NamedTuple):
@@ -46,7 +58,13 @@ class Seen(NamedTuple):
 def seen(row):
     row = json.loads(json.dumps(row))
     steps = row["steps"]
-    return Seen(*[[step[name] for step in steps] for name in ("prompt", "completion", "stop", "results", "changes")], row["memory"])
+    return Seen(
+        *[
+            [step[name] for step in steps]
+            for name in ("prompt", "completion", "stop", "results", "changes")
+        ],
+        row["memory"],
+    )
 
 
 class Replay:
@@ -54,22 +72,36 @@ class Replay:
         self.rest = list(zip(was.completions, was.stops, strict=True))
 
     def generate(self, prompts, sampling):
-        return [Completion((), text, StopReason(stop)) for text, stop in (self.rest.pop(0) for _ in prompts)]
+        return [
+            Completion((), text, StopReason(stop))
+            for text, stop in (self.rest.pop(0) for _ in prompts)
+        ]
 
 
 def used(agent, instance):
     steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
-    chunks = {step.chunk_index: place for place, step in enumerate(steps)}  # of those with one number only the last wrote anything
+    chunks = {
+        step.chunk_index: place for place, step in enumerate(steps)
+    }  # of those with one number only the last wrote anything
     steps = [replace(step, chunk_index=place) for place, step in enumerate(steps)]
     with agent._store.reading(LOCAL) as (memory, retriever):
         rollout = Rollout(instance, memory, retriever, steps=steps)
-    row = rollout_to_json(rollout, [step_reward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig())
+    row = rollout_to_json(
+        rollout, [step_reward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig()
+    )
     return from_zero(seen(row), chunks)
 
 
 def from_zero(found, chunks):
-    """A journal counts operations from 1, a memory counts changes from 0; a chunk's number in use is that of an operation."""
-    entries = [entry for changes in found.changes for change in changes for entry in change.values() if entry] + found.memory
+    """A journal counts operations from 1, a memory counts changes from 0; a chunk's number in use
+    is that of an operation."""
+    entries = [
+        entry
+        for changes in found.changes
+        for change in changes
+        for entry in change.values()
+        if entry
+    ] + found.memory
     for entry in {id(entry): entry for entry in entries}.values():
         entry["created"], entry["updated"] = entry["created"] - 1, entry["updated"] - 1
         entry["source_chunk"] = chunks[entry["source_chunk"]]
@@ -86,7 +118,14 @@ def whole_model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def adapter(whole_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapter") / "run"
-    start = ["--model", str(whole_model / "adapter"), "--full_finetuning", "false", "--warm_start_steps", "0"]
+    start = [
+        "--model",
+        str(whole_model / "adapter"),
+        "--full_finetuning",
+        "false",
+        "--warm_start_steps",
+        "0",
+    ]
     assert run(["train", *OPTIONS, *start, "--eval_data", "", "--output_dir", str(folder)]) == 0
     return folder
 
@@ -99,19 +138,35 @@ def trained(request):
 def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     base = whole_model / "adapter"
     policy = ["--model", str(base)]
-    policy += [] if trained == whole_model else ["--adapter", str(trained / "adapter"), "--full_finetuning", "false"]
+    policy += (
+        []
+        if trained == whole_model
+        else ["--adapter", str(trained / "adapter"), "--full_finetuning", "false"]
+    )
     instances = load_data("toy", DATA, 1)
 
     # training: the trainer's own rollouts, all in lockstep
-    arguments = parse_train_arguments([*OPTIONS, *policy, "--warm_start_steps", "0", "--output_dir", str(tmp_path / "unused")])
+    arguments = parse_train_arguments(
+        [*OPTIONS, *policy, "--warm_start_steps", "0", "--output_dir", str(tmp_path / "unused")]
+    )
     parts = build_parts(arguments)
     trainer = build_trainer(arguments, parts)
     rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
     rewards = parts.scorer.score(rollouts)
-    training = [seen(rollout_to_json(r, reward, RewardConfig())) for r, reward in zip(rollouts, rewards, strict=True)]
+    training = [
+        seen(rollout_to_json(r, reward, RewardConfig()))
+        for r, reward in zip(rollouts, rewards, strict=True)
+    ]
 
     # evaluation: the command
-    options = [*OPTIONS, *policy, "--eval_temperature", "0", "--output_dir", str(tmp_path / "evaluated")]
+    options = [
+        *OPTIONS,
+        *policy,
+        "--eval_temperature",
+        "0",
+        "--output_dir",
+        str(tmp_path / "evaluated"),
+    ]
     assert run(["rollout", *options]) == 0
     lines = (tmp_path / "evaluated" / "held_out" / "rollouts.jsonl").read_text().splitlines()
     evaluation = [seen(json.loads(line)["rollout"]) for line in lines]
@@ -127,7 +182,9 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
 def test_what_was_sampled_in_training_replays_the_same_in_use(trained, whole_model):
     """The trajectories of a real run, completion by completion."""
     lines = (trained / "trajectories" / "step-000002-rank-0.jsonl").read_text().splitlines()
-    instances = {instance.id: instance for instance in load_data("toy", {"n": 4, "split": "train"}, 1)}
+    instances = {
+        instance.id: instance for instance in load_data("toy", {"n": 4, "split": "train"}, 1)
+    }
     agent = MemoryAgent.load(trained / "adapter", whole_model / "adapter")
     for row in map(json.loads, lines):
         wanted = seen(row)
@@ -140,7 +197,9 @@ def test_what_was_sampled_in_training_replays_the_same_in_use(trained, whole_mod
 def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
     texts = ["marta city oslo", "ivan city rome", "marta job nurse in oslo", "marta pet cat"]
     step = AgentStep(
-        AgentConfig(schema="facts", codec="compact", retrieve_k=2, reader_tokens=5, show_times=False),
+        AgentConfig(
+            schema="facts", codec="compact", retrieve_k=2, reader_tokens=5, show_times=False
+        ),
         make_tokenizer([*texts, "What is the city of marta?"], 2048),
     )
     question = Question("What is the city of marta?", ("oslo",))
@@ -154,12 +213,18 @@ def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
     evaluator = QAEvaluator(make_reader(RunOptions(), step, None, None), step.config.retrieve_k)
     ((record,),) = evaluator.evaluate_many([(memory, retriever, [question])])
     # evaluation: what an agent's finder gives to a reader of the same budget
-    (passages,) = searched(memory, retriever, step.config.retrieve_k)([question], step.config.reader_tokens)
+    (passages,) = searched(memory, retriever, step.config.retrieve_k)(
+        [question], step.config.reader_tokens
+    )
     (evaluated,) = QAEvaluator(RecallReader(step.config.reader_tokens, step.encoder.count), 1).ask(
         [ReadRequest(question, passages)]
     )
 
     said = agent.ask(question.text)
-    assert said.text == record.answer.text == evaluated.answer.text == "marta city oslo"  # the second passage is over the budget
-    assert [hit.entry.content for hit in said.entries] == [memory.get(key).content for key in record.entry_ids]
+    assert (
+        said.text == record.answer.text == evaluated.answer.text == "marta city oslo"
+    )  # the second passage is over the budget
+    assert [hit.entry.content for hit in said.entries] == [
+        memory.get(key).content for key in record.entry_ids
+    ]
     assert len(said.entries) == len(passages) == 2 and said.read == (said.entries[0].entry,)

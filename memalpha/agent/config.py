@@ -29,14 +29,19 @@ class AgentConfig(RetrievalConfig):
         codec: Tool-call format: ``compact``, ``compact_text`` or ``hermes``.
         max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error.
         max_completion_length: Longest completion of one chunk, in tokens.
-        view_tokens: Budget of the entries shown while writing, in tokens (blocks and section names are extra).
+        view_tokens: Budget of the entries shown while writing, in tokens (blocks and section names
+            are extra).
         view_recent: How many of the newest entries the view prefers when not all fit.
-        view_related: Whether the view also shows entries related to the chunk; if not, only the ``view_recent`` newest (published).
+        view_related: Whether the view also shows entries related to the chunk; if not, only the
+            ``view_recent`` newest (published).
         show_times: Whether the view shows the entries' and the chunk's times.
-        retrieve_k: How many entries are retrieved for a question, and how many lines of the archive.
+        retrieve_k: How many entries are retrieved for a question, and how many lines of the
+            archive.
         reader_tokens: Budget of what the reader sees of them, in tokens.
-        archive: Whether what was read is kept, line by line, and searched beside the entries; lines of changed facts leave it.
-        searches: How many searches of the memory a step may make before it writes; its turns share ``max_completion_length``.
+        archive: Whether what was read is kept, line by line, and searched beside the entries; lines
+            of changed facts leave it.
+        searches: How many searches of the memory a step may make before it writes; its turns share
+            ``max_completion_length``.
     """
 
     schema: str = "mem_alpha"
@@ -56,7 +61,9 @@ class AgentConfig(RetrievalConfig):
         """Write the configuration into a folder, with the schema file and the router it names."""
         saved, folder = self, Path(folder)
         if self.schema not in presets():
-            (folder / SCHEMA_FILE).write_text(Path(self.schema).read_text(encoding="utf-8"), encoding="utf-8")
+            (folder / SCHEMA_FILE).write_text(
+                Path(self.schema).read_text(encoding="utf-8"), encoding="utf-8"
+            )
             saved = replace(saved, schema=SCHEMA_FILE)
         if self.router:
             source = Path(self.router)
@@ -64,27 +71,42 @@ class AgentConfig(RetrievalConfig):
             if source.resolve() != (folder / ROUTER_FILE).resolve():
                 shutil.copyfile(source, folder / ROUTER_FILE)
             saved = replace(saved, router=ROUTER_FILE)
-        (folder / AGENT_FILE).write_text(json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8")
+        (folder / AGENT_FILE).write_text(
+            json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8"
+        )
 
     @classmethod
     def load(cls, folder: str | Path, trust_tools: bool = False) -> AgentConfig:
-        """Read what ``save`` wrote; InputError if there is none, it is not valid, or it names something outside of the folder.
+        """Read what ``save`` wrote; InputError if there is none, it is not valid, or it names
+        something outside of the folder.
 
         The tools that its schema names are code: InputError unless ``trust_tools``.
         """
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
-            raise InputError(f"no {AGENT_FILE} in {str(folder)!r}", expected="the folder of an adapter that memalpha trained")
+            raise InputError(
+                f"no {AGENT_FILE} in {str(folder)!r}",
+                expected="the folder of an adapter that memalpha trained",
+            )
         check_folder(Path(folder))
         config = read(cls, read_object(path), str(path))
-        for name, own in ((config.schema, (SCHEMA_FILE, *presets())), (config.router, (ROUTER_FILE, ""))):
+        for name, own in (
+            (config.schema, (SCHEMA_FILE, *presets())),
+            (config.router, (ROUTER_FILE, "")),
+        ):
             if name not in own:
-                raise InputError(f"{path} names {name!r}", expected=f"one of {', '.join(filter(None, own))}")
+                raise InputError(
+                    f"{path} names {name!r}", expected=f"one of {', '.join(filter(None, own))}"
+                )
         if config.schema == SCHEMA_FILE:
             schema = Path(folder) / SCHEMA_FILE
             tools = read_object(schema).get("tools")
             if tools and not trust_tools:
                 fix = "if it is yours, or you have read it: trust_tools=True, --trust-tools"
-                raise InputError(f"the schema of {folder} names code, {tools}", expected="your word before it is run", fix=fix)
+                raise InputError(
+                    f"the schema of {folder} names code, {tools}",
+                    expected="your word before it is run",
+                    fix=fix,
+                )
             config = replace(config, schema=str(schema))
         return replace(config, router=str(Path(folder) / ROUTER_FILE)) if config.router else config

@@ -1,6 +1,7 @@
 """The command line: one verb per module; heavy imports are inside the verbs.
 
-Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted. Tracebacks need ``--debug``.
+Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted. Tracebacks need
+``--debug``.
 """
 
 import argparse
@@ -20,7 +21,9 @@ from memalpha.errors import MemAlphaError, TrainingStopped
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
     parser = argparse.ArgumentParser(
-        prog="memalpha", description="Train a language model to build and keep a memory, and use it.", allow_abbrev=False
+        prog="memalpha",
+        description="Train a language model to build and keep a memory, and use it.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
@@ -28,7 +31,9 @@ def build_parser() -> argparse.ArgumentParser:
     for module in (data, training, runs, evaluate, router, journal, chat, serve):
         module.add_verbs(verbs)
     for verb in verbs.choices.values():
-        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+        verb.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
+        )
     return parser
 
 
@@ -49,7 +54,11 @@ def run(arguments: list[str]) -> int:
     if rest and not known.takes_more:
         flags = [flag for action in known.parser._actions for flag in action.option_strings]
         near = f"perhaps {', '.join(nearest(rest[0], flags))}; " if rest[0].startswith("-") else ""
-        known.parser.error(printable_lines(f"unknown arguments: {' '.join(rest)}; {near}see {known.parser.prog} --help"))
+        known.parser.error(
+            printable_lines(
+                f"unknown arguments: {' '.join(rest)}; {near}see {known.parser.prog} --help"
+            )
+        )
     try:
         return int(known.run(known, rest) or 0)
     except TrainingStopped as stop:
@@ -63,7 +72,9 @@ def run(arguments: list[str]) -> int:
         complain(f"{rank}error: {with_notes(error)}")
         return 1
     except KeyboardInterrupt:
-        complain("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself")
+        complain(
+            "interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself"
+        )
         return 130
     except Exception as error:  # the launcher names the failed rank and the error
         tell_launcher(error)

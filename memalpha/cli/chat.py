@@ -1,7 +1,8 @@
 """``memalpha chat``: talk to an agent, and see what it remembers and uses.
 
-Who answers: the endpoint's model; or the server at ``reader_url``, else ``reader``, else the reader that the agent names, else the
-adapter's base with the adapter off; a whole model shows the entries found.
+Who answers: the endpoint's model; or the server at ``reader_url``, else ``reader``, else the reader
+that the agent names, else the adapter's base with the adapter off; a whole model shows the entries
+found.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import console, out, printable, quiet_libraries, show_table, with_notes
-from memalpha.cli.inputs import AGENT, AgentOptions, WhoseOptions, add_verb, is_operation, read_options
+from memalpha.cli.inputs import (
+    AGENT,
+    AgentOptions,
+    WhoseOptions,
+    add_verb,
+    is_operation,
+    read_options,
+)
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.memory.memory import render_entry
 
@@ -51,9 +59,15 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> None:
     namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     with options.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
-        if options.reader is None and isinstance(agent.reader, RecallReader) and hasattr(model, "disable_adapter"):
+        if (
+            options.reader is None
+            and isinstance(agent.reader, RecallReader)
+            and hasattr(model, "disable_adapter")
+        ):
             base = frozen_base(model, agent.step.encoder.tokenizer, 128)
-            agent.reader = ModelReader(base, min(512, options.reader_tokens), agent.step.encoder.count)
+            agent.reader = ModelReader(
+                base, min(512, options.reader_tokens), agent.step.encoder.count
+            )
         Conversation(agent, namespace).talk()
 
 
@@ -61,14 +75,19 @@ class Conversation:
     """One user's conversation with an agent that keeps the memory."""
 
     def __init__(
-        self, agent: MemoryAgent, namespace: Namespace, clock: Callable[[], datetime] = lambda: datetime.now().astimezone()
+        self,
+        agent: MemoryAgent,
+        namespace: Namespace,
+        clock: Callable[[], datetime] = lambda: datetime.now().astimezone(),
     ) -> None:
         self.agent, self.namespace, self._clock = agent, namespace, clock
         self._last: Reply | None = None
         self._read: list[list[int]] = []  # the operations of each message that are not taken back
 
     def talk(self) -> None:
-        """Answer lines of the terminal or pipe until /quit or the end of input; errors are printed."""
+        """Answer lines of the terminal or pipe until /quit or the end of input; errors are
+        printed.
+        """
         if console.is_terminal:
             out(f"Talking as {self.namespace.user}. {COMMANDS}")
         for line in _lines():
@@ -94,12 +113,17 @@ class Conversation:
         for piece in self.agent.pieces(f"User: {message}", today):
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self._read[-1] += added.operations
-            for number, change in zip(added.operations, (c for step in added.steps for c in step.outcome.changes), strict=True):
+            for number, change in zip(
+                added.operations,
+                (c for step in added.steps for c in step.outcome.changes),
+                strict=True,
+            ):
                 out(f"  remembered ({number}): {_shown(change)}")
                 corrects = corrects or change.before is not None
             for message in (result.message for result in added.results if not result.ok):
                 out(f"  not done: {message}")
-        # of a statement, a small reader may repeat a word as its answer, or say what the statement has just corrected
+        # of a statement, a small reader may repeat a word as its answer, or say what the statement
+        # has just corrected
         if not (asked or corrects) and (reply.source is not None or not self._read[-1]):
             self._tell(reply)
 
@@ -112,9 +136,18 @@ class Conversation:
             out("  from no passage in these words: /why shows what was read")
 
     def _rows(self, entries: Iterable[Entry]) -> list[tuple[str, str, str, str, int]]:
-        """Return a row for each entry; its time is the day of its last write where its section keeps no times."""
-        written = {e.after.id: str(e.time.date()) for e in self.agent.history(namespace=self.namespace) if e.after is not None}
-        return [(e.id, e.section, e.timestamp or written.get(e.id, ""), e.content, e.updated) for e in entries]
+        """Return a row for each entry; its time is the day of its last write where its section
+        keeps no times.
+        """
+        written = {
+            e.after.id: str(e.time.date())
+            for e in self.agent.history(namespace=self.namespace)
+            if e.after is not None
+        }
+        return [
+            (e.id, e.section, e.timestamp or written.get(e.id, ""), e.content, e.updated)
+            for e in entries
+        ]
 
     def _command(self, name: str, *more: str) -> None:
         match name:
@@ -129,10 +162,15 @@ class Conversation:
             case "/forget":
                 *entries, last = more or ("ENTRY",)
                 if last != "yes" or not entries:
-                    raise InputError("forgetting cannot be undone", expected=f"/forget {' '.join(more) or last} yes")
+                    raise InputError(
+                        "forgetting cannot be undone",
+                        expected=f"/forget {' '.join(more) or last} yes",
+                    )
                 receipt = self.agent.forget(entries[0], entries[1:], namespace=self.namespace)
                 self._last = None
-                out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
+                out(
+                    f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased"
+                )
                 for entry in receipt.said_by:
                     out(printable(f"  still has words of it: {entry.id} {entry.content}"))
             case _:
@@ -140,25 +178,35 @@ class Conversation:
 
     def _undo(self, *words: str) -> None:
         if words and not (len(words) == 1 and is_operation(words[0])):
-            raise InputError(f"/undo {' '.join(words)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
+            raise InputError(
+                f"/undo {' '.join(words)[:40]}",
+                expected="/undo or /undo NUMBER, an operation as /memory shows it",
+            )
         numbers = list(map(int, words))
         while not numbers and self._read:  # a message that changed nothing is passed over
             numbers = self._read.pop()
         if not numbers:
-            raise InputError("nothing was remembered in this conversation that is not taken back", expected="/undo NUMBER")
+            raise InputError(
+                "nothing was remembered in this conversation that is not taken back",
+                expected="/undo NUMBER",
+            )
         for number in reversed(numbers):
             try:
-                out(f"  taken back: {_shown(self.agent.undo(number, namespace=self.namespace, by=self.namespace.user))}")
+                out(
+                    f"  taken back: {_shown(self.agent.undo(number, namespace=self.namespace, by=self.namespace.user))}"
+                )
             except MemAlphaError as error:
                 out(f"  not taken back: {error}")
 
 
 def _lines() -> Iterator[str]:
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="backslashreplace")  # a line in another encoding stays one line
+        sys.stdin.reconfigure(
+            errors="backslashreplace"
+        )  # a line in another encoding stays one line
     interactive = sys.stdin.isatty() and console.is_terminal
     if interactive:
-        import readline  # noqa: F401 - gives input() its line editing
+        import readline  # noqa: F401
     while True:
         try:
             line = input("> " if interactive else "").strip()
@@ -172,4 +220,7 @@ def _shown(change: Change) -> str:
     before, after = change
     if after is None:
         return printable(f"- {before.id} {before.content}") if before else "nothing"
-    return printable(f"{'=' if before else '+'} {after.id} {after.content}" + (f" (was: {before.content})" if before else ""))
+    return printable(
+        f"{'=' if before else '+'} {after.id} {after.content}"
+        + (f" (was: {before.content})" if before else "")
+    )

@@ -1,4 +1,6 @@
-"""Terminal output: text from others has its control characters escaped; the events of a run become lines."""
+"""Terminal output: text from others has its control characters escaped; the events of a run become
+lines.
+"""
 
 import logging
 import os
@@ -21,10 +23,14 @@ from memalpha.report.view import printable_lines as printable_lines
 class SafeConsole(Console):
     """A rich console that escapes control characters in texts; rich's own codes stay."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """Render with every text escaped."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+            yield (
+                segment if segment.control else segment._replace(text=printable_lines(segment.text))
+            )
 
 
 class SafeFormatter(logging.Formatter):
@@ -63,7 +69,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         console.print(table)
         return
     try:
-        console.file.writelines("\t".join(line) + "\n" for line in (columns, *cells))  # rich would replace tabs by spaces
+        console.file.writelines(
+            "\t".join(line) + "\n" for line in (columns, *cells)
+        )  # rich would replace tabs by spaces
         console.file.flush()
     except BrokenPipeError:
         console.on_broken_pipe()
@@ -87,24 +95,47 @@ def quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    for text in (".*gradient_checkpointing", "Unable to fetch remote file", "Could not find a config file in"):
+    for text in (
+        ".*gradient_checkpointing",
+        "Unable to fetch remote file",
+        "Could not find a config file in",
+    ):
         warnings.filterwarnings("ignore", message=text)
 
 
-# ------------------------------------------------------------------------------------------------ the events of a run
-PARTS: Mapping[str, tuple[str, int]] = {  # what is shown of a step: its key, and the number of decimals
-    "reward": ("reward", 3), "accuracy": ("rewards/accuracy/mean", 3), "tool": ("rewards/tool/mean", 3),
-    "compression": ("rewards/compression/mean", 3), "content": ("rewards/content/mean", 3),
-    "immediate": ("rewards/immediate/mean", 3), "calls/chunk": ("memory/calls_per_chunk", 2),
-    "updates": ("memory/update_share", 3), "deletes": ("memory/delete_share", 3), "cut off": ("memory/cut_off", 3),
-    "masked": ("memory/masked", 3), "loss": ("loss", 4), "tokens/s": ("tokens_per_second", 0), "s/step": ("seconds", 1),
-}  # fmt: skip
+# ------------------------------------------------------------------------------------------------
+# the events of a run
+PARTS: Mapping[
+    str, tuple[str, int]
+] = {  # what is shown of a step: its key, and the number of decimals
+    "reward": ("reward", 3),
+    "accuracy": ("rewards/accuracy/mean", 3),
+    "tool": ("rewards/tool/mean", 3),
+    "compression": ("rewards/compression/mean", 3),
+    "content": ("rewards/content/mean", 3),
+    "immediate": ("rewards/immediate/mean", 3),
+    "calls/chunk": ("memory/calls_per_chunk", 2),
+    "updates": ("memory/update_share", 3),
+    "deletes": ("memory/delete_share", 3),
+    "cut off": ("memory/cut_off", 3),
+    "masked": ("memory/masked", 3),
+    "loss": ("loss", 4),
+    "tokens/s": ("tokens_per_second", 0),
+    "s/step": ("seconds", 1),
+}
 
 
 class Reporter:
-    """Writes a line for each event of a run; silent unless ``enabled``. Tokens count prompts and completions of all processes."""
+    """Writes a line for each event of a run; silent unless ``enabled``. Tokens count prompts and
+    completions of all processes.
+    """
 
-    def __init__(self, enabled: bool = True, target: Console = console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        enabled: bool = True,
+        target: Console = console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.enabled, self._target, self._clock = enabled, target, clock
         self._started = self._last = clock()
         self._first: tuple[int, float] | None = None
@@ -123,21 +154,39 @@ class Reporter:
         step, seconds = data["step"], now - self._last
         tokens, before = known(data.get("num_tokens")), 0.0 if step == 1 else self._tokens
         self._tokens = tokens
-        rate = (tokens - before) / seconds if tokens is not None and before is not None and seconds > 0 else None
+        rate = (
+            (tokens - before) / seconds
+            if tokens is not None and before is not None and seconds > 0
+            else None
+        )
         values = {**data, "seconds": seconds, "tokens_per_second": rate}
-        mine = [key for key in data if key.startswith("rewards/") and key.endswith("/mean") and (key, 3) not in PARTS.values()]
+        mine = [
+            key
+            for key in data
+            if key.startswith("rewards/")
+            and key.endswith("/mean")
+            and (key, 3) not in PARTS.values()
+        ]
         shown = [*PARTS.items(), *((key.split("/")[1], (key, 3)) for key in mine)]
-        parts = [f"{name} {number(values.get(key), n)}" for name, (key, n) in shown if known(values.get(key)) is not None]
+        parts = [
+            f"{name} {number(values.get(key), n)}"
+            for name, (key, n) in shown
+            if known(values.get(key)) is not None
+        ]
         first, began = self._first = self._first or (step, now)
         if step > first:
-            parts.append(f"{duration((now - began) / (step - first) * (data['max_steps'] - step))} left")
+            parts.append(
+                f"{duration((now - began) / (step - first) * (data['max_steps'] - step))} left"
+            )
         return f"step {step}/{data['max_steps']}  {'  '.join(parts)}"
 
 
 def _told(event: str, data: dict[str, Any]) -> str:
     match event:
         case "resume":
-            left_out = "".join(f"{name} is left out ({reason}); " for name, reason in data["damaged"].items())
+            left_out = "".join(
+                f"{name} is left out ({reason}); " for name, reason in data["damaged"].items()
+            )
             return f"{left_out}going on from {data['checkpoint'] or 'the beginning: there is no whole checkpoint'}"
         case "load":
             return f"loading {data['what']}"
@@ -153,12 +202,24 @@ def _told(event: str, data: dict[str, Any]) -> str:
         case "writing":
             return f"{data['system']} on {data['set']}, seed {data['seed']}: chunk {data['done']} of {data['chunks']}"
         case "read":
-            score = f"accuracy {number(data['accuracy'], 3)}, the mean of {data['scored']} instances"
-            return f"{data['system']} on {data['set']}, seed {data['seed']}, {data['reader']}: {score}"
+            score = (
+                f"accuracy {number(data['accuracy'], 3)}, the mean of {data['scored']} instances"
+            )
+            return (
+                f"{data['system']} on {data['set']}, seed {data['seed']}, {data['reader']}: {score}"
+            )
         case "joined":
-            left = f"; {data['left']} left there: failed, here already, or not asked for" if data["left"] else ""
+            left = (
+                f"; {data['left']} left there: failed, here already, or not asked for"
+                if data["left"]
+                else ""
+            )
             return f"{data['taken']} results of {data['folder']} taken over{left}"
         case "compared":
-            failed = f"; {data['failed']} failed: the same command again tries them once more" if data["failed"] else ""
+            failed = (
+                f"; {data['failed']} failed: the same command again tries them once more"
+                if data["failed"]
+                else ""
+            )
             return f"{data['results']} results in {data['folder']}{failed}"
     return ""

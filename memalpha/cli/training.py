@@ -35,7 +35,9 @@ def add_verbs(verbs: Any) -> None:
         "Let an agent read instances, and write down everything it did. Needs: a training configuration. Makes: output_dir.",
         options=usage,
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, last"
+    )
 
 
 def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> None:
@@ -82,5 +84,6 @@ def _begin(arguments: argparse.Namespace, rest: list[str], groups: tuple[type, .
     list_options(arguments, groups)
     if not rest:
         raise InputError(
-            f"memalpha {arguments.verb} without options", expected="--config FILE (see configs/train), or --name value"
+            f"memalpha {arguments.verb} without options",
+            expected="--config FILE (see configs/train), or --name value",
         )

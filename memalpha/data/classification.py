@@ -1,9 +1,12 @@
-"""Classification sets as instances: learn the label numbers from examples, then label new sentences.
+"""Classification sets as instances: learn the label numbers from examples, then label new
+sentences.
 
-As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option ``examples`` takes them from a file, as
-in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once, and never asked where it is an example (letter case
-ignored). Evidence: the chunks with an example of the label. Score: the share of right numbers, as Mem-alpha's
-``evaluate_agent_results.py`` counts them; of several boxes the last one counts, there the first, and "07" is 7.
+As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option
+``examples`` takes them from a file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is
+used at most once, and never asked where it is an example (letter case ignored). Evidence: the
+chunks with an example of the label. Score: the share of right numbers, as Mem-alpha's
+``evaluate_agent_results.py`` counts them; of several boxes the last one counts, there the first,
+and "07" is 7.
 """
 
 import random
@@ -18,7 +21,17 @@ from typing import NamedTuple
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunked
-from memalpha.data.rows import EMPTY_ANSWER, Cleaned, Row, Scalar, checked, data_path, iter_rows, json_document, text_lines
+from memalpha.data.rows import (
+    EMPTY_ANSWER,
+    Cleaned,
+    Row,
+    Scalar,
+    checked,
+    data_path,
+    iter_rows,
+    json_document,
+    text_lines,
+)
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, read_each
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
@@ -40,7 +53,12 @@ class _Pair(BaseModel):
 def read_table(source: str, split: str) -> Iterator[Row]:
     """Read rows with the columns ``text`` and ``category``."""
     for where, data in iter_rows(source, split):
-        yield Row(where, {"text": data.get("text"), "label": data.get("category")} if isinstance(data, Mapping) else data)
+        yield Row(
+            where,
+            {"text": data.get("text"), "label": data.get("category")}
+            if isinstance(data, Mapping)
+            else data,
+        )
 
 
 def lines_of(pattern: str) -> Reader:
@@ -50,19 +68,31 @@ def lines_of(pattern: str) -> Reader:
         for where, line in text_lines(source):
             if line.strip() and not line.startswith("###"):
                 match = re.fullmatch(pattern, line.strip())
-                yield Row(where, match.groupdict() if match else SchemaError(f"{where} is {line!r:.60}", expected=f"/{pattern}/"))
+                yield Row(
+                    where,
+                    match.groupdict()
+                    if match
+                    else SchemaError(f"{where} is {line!r:.60}", expected=f"/{pattern}/"),
+                )
 
     return read
 
 
 def read_parallel(source: str, split: str) -> Iterator[Row]:
-    """Read HWU64: a folder of ``seq.in`` and ``label``, or a folder of such folders, one a split."""
+    """Read HWU64: a folder of ``seq.in`` and ``label``, or a folder of such folders, one a
+    split.
+    """
     folder = data_path(source)
     folder = folder / split if (folder / split).is_dir() else folder
-    for said, label in zip_longest(*(text_lines(str(folder / name)) for name in ("seq.in", "label"))):
+    for said, label in zip_longest(
+        *(text_lines(str(folder / name)) for name in ("seq.in", "label"))
+    ):
         if said is None or label is None:
             where = f"{(said or label).where} of {folder}"
-            raise SchemaError(f"{where} has no line beside it in the other file", expected="seq.in and label with as many lines")
+            raise SchemaError(
+                f"{where} has no line beside it in the other file",
+                expected="seq.in and label with as many lines",
+            )
         if said.data.strip() or label.data.strip():
             yield Row(said.where, {"text": said.data, "label": label.data})
 
@@ -71,19 +101,33 @@ def read_clinc(source: str, split: str) -> Iterator[Row]:
     """Read CLINC150: an object of lists by split."""
     data, name_of_file = json_document(source), Path(source).name
     if not isinstance(data, Mapping) or not all(isinstance(pairs, list) for pairs in data.values()):
-        raise SchemaError(f"{source} holds no object of lists", expected="{split: [[text, intent]]}")
+        raise SchemaError(
+            f"{source} holds no object of lists", expected="{split: [[text, intent]]}"
+        )
     for name, pairs in data.items():
         for number, pair in enumerate(pairs):
             fits = isinstance(pair, list) and len(pair) == 2
-            yield Row(f"{name_of_file} {name}[{number}]", {"text": pair[0], "label": pair[1], "split": name} if fits else pair)
+            yield Row(
+                f"{name_of_file} {name}[{number}]",
+                {"text": pair[0], "label": pair[1], "split": name} if fits else pair,
+            )
 
 
 def read_abstracts(source: str, split: str) -> Iterator[Row]:
     """Read CSAbstruct: rows of sentences and their roles."""
     for where, data in iter_rows(source, split):
-        texts, labels = (data.get(name) if isinstance(data, Mapping) else None for name in ("sentences", "labels"))
+        texts, labels = (
+            data.get(name) if isinstance(data, Mapping) else None
+            for name in ("sentences", "labels")
+        )
         if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
-            yield Row(where, SchemaError(f"{where} is no abstract", expected="lists 'sentences' and 'labels' of one length"))
+            yield Row(
+                where,
+                SchemaError(
+                    f"{where} is no abstract",
+                    expected="lists 'sentences' and 'labels' of one length",
+                ),
+            )
             continue
         for index, (text, label) in enumerate(zip(texts, labels, strict=True)):
             yield Row(f"{where} sentence {index}", {"text": text, "label": label})
@@ -93,12 +137,16 @@ def read_abstracts(source: str, split: str) -> Iterator[Row]:
 class ClassificationOptions(CommonOptions):
     """How labelled sentences become instances."""
 
-    chunk_tokens: NonNegativeInt = 0  # approximate tokens of a chunk (0 = the published length of the set)
+    chunk_tokens: NonNegativeInt = (
+        0  # approximate tokens of a chunk (0 = the published length of the set)
+    )
     chunks: PositiveInt = 10  # chunks of an instance; fewer if the examples run out
     questions: PositiveInt = 100  # maximum questions of an instance (published: 100)
     examples: str = ""  # file or Hub name with the examples ("" = part of the input)
-    held_out: str = ""  # file or Hub name of sentences to leave out of the input, such as the test set ("" = none)
-    metric: Metric = "boxed"  # metric of every question; boxed takes the number in \boxed{}, label the first label given
+    # file or Hub name of sentences to leave out of the input, such as the test set ("" = none)
+    held_out: str = ""
+    # metric of every question; boxed takes the number in \boxed{}, label the first label given
+    metric: Metric = "boxed"
 
 
 class _Sentence(NamedTuple):
@@ -109,13 +157,22 @@ class _Sentence(NamedTuple):
 
 
 Fits = Callable[[str], bool]
-Pool = Mapping[str, _Sentence]  # the distinct sentences of a split in order, by their text without letter case
+Pool = Mapping[
+    str, _Sentence
+]  # the distinct sentences of a split in order, by their text without letter case
 
 
 def read_pool(
-    rows: Iterable[Row], source: str, split: str, result: LoadResult, fits: Fits | None = None, held_out: Pool | None = None
+    rows: Iterable[Row],
+    source: str,
+    split: str,
+    result: LoadResult,
+    fits: Fits | None = None,
+    held_out: Pool | None = None,
 ) -> Pool:
-    """Return the sentences of a split that can be used; InputError if there is no such split or no sentence."""
+    """Return the sentences of a split that can be used; InputError if there is no such split or no
+    sentence.
+    """
     pool, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
 
     def sentence(row: Row) -> _Sentence | str:
@@ -131,15 +188,25 @@ def read_pool(
             "held out": held_out is not None and key in held_out,
             "too long": fits is not None and not fits(text),
         }
-        return next((reason for reason, holds in reasons.items() if holds), _Sentence(key, text, pair.label, row.where))
+        return next(
+            (reason for reason, holds in reasons.items() if holds),
+            _Sentence(key, text, pair.label, row.where),
+        )
 
     for each in read_each(rows, result, sentence):
         pool[each.key] = each
     if not pool:
         if splits and split not in splits:
-            raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")
-        found = result.problems[before : before + 1] or [f"{number} {reason}" for reason, number in result.skipped.items()]
-        raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
+            raise InputError(
+                f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}"
+            )
+        found = result.problems[before : before + 1] or [
+            f"{number} {reason}" for reason, number in result.skipped.items()
+        ]
+        raise SchemaError(
+            f"{source} has no labelled sentence: {', '.join(found)}",
+            expected="sentences with labels",
+        )
     return pool
 
 
@@ -154,7 +221,9 @@ def _queues(pool: Pool, rng: random.Random) -> tuple[list[_Sentence], dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a sentence, ``kind`` by label."""
+    """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a
+    sentence, ``kind`` by label.
+    """
 
     name: str
     form: str
@@ -164,9 +233,16 @@ class LabelledSet:
     kind: Callable[[str], str] = str
 
     def __call__(
-        self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter, result: LoadResult
+        self,
+        source: str,
+        options: ClassificationOptions,
+        seed: int,
+        count_tokens: TokenCounter,
+        result: LoadResult,
     ) -> Iterator[Instance]:
-        """Load the set; it is read before the first instance is made. InputError if it cannot be read."""
+        """Load the set; it is read before the first instance is made. InputError if it cannot be
+        read.
+        """
         limit = options.chunk_tokens or self.chunk_tokens
 
         def fits(text: str) -> bool:
@@ -183,7 +259,9 @@ class LabelledSet:
 
         held_out = other("held_out", options.held_out, "test")
         rows = self.read(source, options.split)
-        asked = read_pool(rows, source, options.split, result, None if options.examples else fits, held_out)
+        asked = read_pool(
+            rows, source, options.split, result, None if options.examples else fits, held_out
+        )
         shown = other("examples", options.examples, "train", fits)
         return _Builder(self, asked, shown, options, limit, seed, count_tokens, result).build()
 
@@ -205,7 +283,9 @@ class _Builder:
 
     def build(self) -> Iterator[Instance]:
         names = {row.label for row in (*self.asked.values(), *(self.shown or {}).values())}
-        self.labels = sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
+        self.labels = sorted(
+            names, key=lambda name: (len(name), name) if name.isdigit() else (0, name)
+        )
         self.widest = max(range(len(self.labels)), key=lambda number: self.count(str(number)))
         self.untaken = Counter(row.label for row in self.asked.values())
         left, own = _queues(self.asked, random.Random(f"{self.labelled.name}:{self.seed}"))
@@ -228,7 +308,9 @@ class _Builder:
                 self.result.skipped["shown as an example"] += len(used)
                 free -= len(used)
             else:
-                examples = self._examples(_queues(self.shown, rng)[1], rng, {row.key for row in asked})
+                examples = self._examples(
+                    _queues(self.shown, rng)[1], rng, {row.key for row in asked}
+                )
             yield self._instance(number, asked, examples, rng)
             free -= len(asked)
             number += 1
@@ -243,7 +325,9 @@ class _Builder:
                 chosen.append(row)
         return chosen
 
-    def _examples(self, queues: dict[str, list[_Sentence]], rng: random.Random, barred: set[str]) -> list[list[_Sentence]]:
+    def _examples(
+        self, queues: dict[str, list[_Sentence]], rng: random.Random, barred: set[str]
+    ) -> list[list[_Sentence]]:
         chunks, tokens = list[list[_Sentence]]([[]]), 0
         while waiting := [queue for queue in queues.values() if queue]:
             for queue in rng.sample(waiting, len(waiting)):
@@ -261,20 +345,39 @@ class _Builder:
                 tokens += added
         return [chunk for chunk in chunks if chunk]
 
-    def _instance(self, number: int, asked: list[_Sentence], examples: list[list[_Sentence]], rng: random.Random) -> Instance:
+    def _instance(
+        self,
+        number: int,
+        asked: list[_Sentence],
+        examples: list[list[_Sentence]],
+        rng: random.Random,
+    ) -> Instance:
         name, drawn = self.labelled.name, rng.sample(range(len(self.labels)), len(self.labels))
         numbers = dict(zip(self.labels, drawn, strict=True))
-        texts = ("\n".join(self.labelled.example(row.text, numbers[row.label]) for row in chunk) for chunk in examples)
-        made = chunked((Chunk(text), (row.label for row in chunk)) for text, chunk in zip(texts, examples, strict=True))
+        texts = (
+            "\n".join(self.labelled.example(row.text, numbers[row.label]) for row in chunk)
+            for chunk in examples
+        )
+        made = chunked(
+            (Chunk(text), (row.label for row in chunk))
+            for text, chunk in zip(texts, examples, strict=True)
+        )
         questions = []
         for row in asked:
             if (evidence := made.evidence([row.label])) is None:
                 self.result.skipped[_NOT_SHOWN] += 1
                 continue
-            ask, kind = f"{self.labelled.word}: {row.text}\n{ASK_LABEL}", self.labelled.kind(row.label)
+            ask, kind = (
+                f"{self.labelled.word}: {row.text}\n{ASK_LABEL}",
+                self.labelled.kind(row.label),
+            )
             answers = (str(numbers[row.label]),)
-            questions.append(Question(ask, answers, self.options.metric, kind, evidence=evidence, id=row.where))
-        return Instance(f"{name}-{number}", name, made.chunks or (Chunk("(no examples)"),), tuple(questions))
+            questions.append(
+                Question(ask, answers, self.options.metric, kind, evidence=evidence, id=row.where)
+            )
+        return Instance(
+            f"{name}-{number}", name, made.chunks or (Chunk("(no examples)"),), tuple(questions)
+        )
 
 
 _SETS = (
@@ -291,9 +394,27 @@ _SETS = (
         390,
         kind=lambda label: label.partition(":")[0],
     ),
-    LabelledSet("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
-    LabelledSet("clinc150", "CLINC150: data_full.json", read_clinc, 611, kind=lambda name: name if name == "oos" else "intent"),
-    LabelledSet("hwu64", "HWU64: a folder of seq.in and label", read_parallel, 611, kind=lambda name: name.partition("_")[0]),
+    LabelledSet(
+        "banking77",
+        "BANKING77 intents: CSV text,category",
+        read_table,
+        611,
+        kind=lambda label: "intent",
+    ),
+    LabelledSet(
+        "clinc150",
+        "CLINC150: data_full.json",
+        read_clinc,
+        611,
+        kind=lambda name: name if name == "oos" else "intent",
+    ),
+    LabelledSet(
+        "hwu64",
+        "HWU64: a folder of seq.in and label",
+        read_parallel,
+        611,
+        kind=lambda name: name.partition("_")[0],
+    ),
     LabelledSet(
         "pubmed_rct",
         "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence",
@@ -301,6 +422,10 @@ _SETS = (
         1676,
         "Sample",
     ),
-    LabelledSet("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
+    LabelledSet(
+        "csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"
+    ),
 )
-SOURCES = tuple(Source(labelled.name, labelled.form, labelled, ClassificationOptions) for labelled in _SETS)
+SOURCES = tuple(
+    Source(labelled.name, labelled.form, labelled, ClassificationOptions) for labelled in _SETS
+)

@@ -1,13 +1,18 @@
 """Long dialogues in sessions; docs/data.md has forms and departures.
 
-**LongMemEval** (arXiv 2410.10813): sessions by date, joined to chunks. Evidence: turns marked, else sessions. **LoCoMo** (arXiv
-2402.17753): a session a chunk, pictures as captions. **MSC** (arXiv 2107.07567; ``self_instruct``: 2310.08560): a session a chunk.
-**PerLTQA** (arXiv 2402.16288): a fictional person; profile, relations, then each event with its dialogues, as in arXiv 2509.25911.
+**LongMemEval** (arXiv 2410.10813): sessions by date, joined to chunks. Evidence: turns marked, else
+sessions. **LoCoMo** (arXiv
+2402.17753): a session a chunk, pictures as captions. **MSC** (arXiv 2107.07567; ``self_instruct``:
+2310.08560): a session a chunk.
+**PerLTQA** (arXiv 2402.16288): a fictional person; profile, relations, then each event with its
+dialogues, as in arXiv 2509.25911.
 
-Scores. LongMemEval: a judge by question type, see ``memalpha.qa.judges.EndpointAnswerJudge``. LoCoMo: by category, as its
-``task_eval/evaluation.py``; category 5 is asked openly, not as a choice of two, and ``unknown`` counts too. MSC: F1 for personas
-(there perplexity), the judge for self-instruct (there ROUGE-L too). PerLTQA: Mem-alpha's ``evaluate_agent_results.py``, letter case
-aside and without blank parts (its authors ask a chat model).
+Scores. LongMemEval: a judge by question type, see ``memalpha.qa.judges.EndpointAnswerJudge``.
+LoCoMo: by category, as its
+``task_eval/evaluation.py``; category 5 is asked openly, not as a choice of two, and ``unknown``
+counts too. MSC: F1 for personas (there perplexity), the judge for self-instruct (there ROUGE-L
+too). PerLTQA: Mem-alpha's ``evaluate_agent_results.py``, letter case aside and without blank parts
+(its authors ask a chat model).
 """
 
 import ast
@@ -21,8 +26,27 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data import rows as inputs
 from memalpha.data.packing import Session, Turn, chunked, dialogue_chunks
-from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Text, checked
-from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
+from memalpha.data.rows import (
+    EMPTY_ANSWER,
+    Answers,
+    Cleaned,
+    OrEmpty,
+    Row,
+    Rows,
+    Scalar,
+    Text,
+    checked,
+)
+from memalpha.data.source import (
+    CommonOptions,
+    LoadResult,
+    Metric,
+    Source,
+    TextOptions,
+    by_row,
+    read_questions,
+    read_rows,
+)
 from memalpha.data.wording import PERSONA, asked_on
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -31,8 +55,10 @@ from memalpha.times import to_iso
 from memalpha.types import Chunk, Instance, Question
 from memalpha.units import cut
 
-# ------------------------------------------------------------------------------------------------ LongMemEval
-UNDATED = "sessions without a date that can be read"  # note: an instance with such sessions keeps their order
+# ------------------------------------------------------------------------------------------------
+# LongMemEval
+# note: an instance with such sessions keeps their order
+UNDATED = "sessions without a date that can be read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +67,9 @@ class LongMemEvalOptions(CommonOptions):
 
     chunk_tokens: PositiveInt = 2048  # maximum tokens of a chunk
     join: bool = True  # put consecutive sessions of one day into one chunk while they fit
-    metric: Metric = "judge"  # metric of every question; judge as published, another one if there is no judge
+    metric: Metric = (
+        "judge"  # metric of every question; judge as published, another one if there is no judge
+    )
 
 
 class _Said(BaseModel):
@@ -62,14 +90,29 @@ class _Item(BaseModel):
     answer_session_ids: list[Any] = []
 
 
-def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    if len(set(map(len, (item.haystack_session_ids, item.haystack_sessions, item.haystack_dates)))) > 1:
-        raise SchemaError(f"{place} has sessions, dates and session ids of different numbers", expected="as many of each")
+def _longmemeval(
+    item: _Item, place: str, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult
+) -> Instance:
+    if (
+        len(set(map(len, (item.haystack_session_ids, item.haystack_sessions, item.haystack_dates))))
+        > 1
+    ):
+        raise SchemaError(
+            f"{place} has sessions, dates and session ids of different numbers",
+            expected="as many of each",
+        )
     sessions = []
     told = zip(item.haystack_sessions, item.haystack_dates, item.haystack_session_ids, strict=True)
     for number, (said, date, name) in enumerate(told):
-        keys = (f"turn {number}.{index}" if turn.has_answer is True else "" for index, turn in enumerate(said))
-        turns = [Turn(turn.role, turn.content, key) for turn, key in zip(said, keys, strict=True) if turn.content]
+        keys = (
+            f"turn {number}.{index}" if turn.has_answer is True else ""
+            for index, turn in enumerate(said)
+        )
+        turns = [
+            Turn(turn.role, turn.content, key)
+            for turn, key in zip(said, keys, strict=True)
+            if turn.content
+        ]
         sessions.append(Session(turns, "Session", date, f"session {name}"))
     if undated := sum(to_iso(date) is None for date in item.haystack_dates):
         result.notes[UNDATED] += undated
@@ -81,14 +124,28 @@ def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: To
     name = item.question_id or f"item-{place}"
     kind = "abstention" if name.endswith("_abs") else item.question_type
     text = asked_on(item.question_date, item.question)
-    asked = Question(text, item.answer, options.metric, kind, evidence=evidence, id=name) if item.answer else EMPTY_ANSWER
+    asked = (
+        Question(text, item.answer, options.metric, kind, evidence=evidence, id=name)
+        if item.answer
+        else EMPTY_ANSWER
+    )
     return Instance(name, "longmemeval", dialogue.chunks, read_questions([asked], place, result))
 
 
-# ------------------------------------------------------------------------------------------------ LoCoMo
-KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+# ------------------------------------------------------------------------------------------------
+# LoCoMo
+KINDS: Mapping[int, str] = {
+    1: "multi-hop",
+    2: "temporal",
+    3: "open-domain",
+    4: "single-hop",
+    5: "adversarial",
+}
 """Kind of each LoCoMo category."""
-_LOCOMO_METRICS: Mapping[int, str] = {1: "stemmed_list_f1", 5: "unmentioned"}  # stemmed_f1 for the others
+_LOCOMO_METRICS: Mapping[int, str] = {
+    1: "stemmed_list_f1",
+    5: "unmentioned",
+}  # stemmed_f1 for the others
 
 _SESSION = re.compile(r"session_0*([0-9]+)")
 _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
@@ -98,7 +155,9 @@ _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
 class LocomoOptions(TextOptions):
     """How LoCoMo becomes instances."""
 
-    adversarial: bool = False  # ask the questions of category 5 without an answer: what was never said
+    adversarial: bool = (
+        False  # ask the questions of category 5 without an answer: what was never said
+    )
 
 
 class _LocomoTurn(BaseModel):
@@ -108,7 +167,9 @@ class _LocomoTurn(BaseModel):
     dia_id: Scalar = ""
 
     def shown(self) -> str:
-        return f"{self.text} [shows {self.blip_caption}]".strip() if self.blip_caption else self.text
+        return (
+            f"{self.text} [shows {self.blip_caption}]".strip() if self.blip_caption else self.text
+        )
 
 
 class _Turns(BaseModel):
@@ -129,13 +190,22 @@ class _LocomoQuestion(BaseModel):
     evidence: Any = None
 
 
-def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
+def _locomo(
+    data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCounter, result: LoadResult
+) -> Instance:
     talk, sessions = data.conversation, []
     numbers = {key: match[1] for key in talk if (match := _SESSION.fullmatch(key))}
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
-        held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{place} {key}")
-        turns = (Turn(turn.speaker, turn.shown(), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
-        sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", held.time))
+        held = checked(
+            _Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{place} {key}"
+        )
+        turns = (
+            Turn(turn.speaker, turn.shown(), next(_turn_names(turn.dia_id), turn.dia_id))
+            for turn in held.turns
+        )
+        sessions.append(
+            Session([turn for turn in turns if turn.text], f"Session {number}", held.time)
+        )
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
 
     def question(item: Any, where: str) -> Question | str:
@@ -160,7 +230,8 @@ def _turn_names(written: str) -> Iterator[str]:
     return (f"D{session}:{turn}" for session, turn in _TURN.findall(written))
 
 
-# ------------------------------------------------------------------------------------------------ MSC
+# ------------------------------------------------------------------------------------------------
+# MSC
 _SPEAKERS = ("Speaker 1", "Speaker 2")
 
 
@@ -174,7 +245,11 @@ class _MscSession(BaseModel):
     time_back: Scalar = ""
 
     def turns(self) -> list[Turn]:
-        return [Turn(turn.id or _SPEAKERS[i % 2], turn.text) for i, turn in enumerate(self.dialog) if turn.text]
+        return [
+            Turn(turn.id or _SPEAKERS[i % 2], turn.text)
+            for i, turn in enumerate(self.dialog)
+            if turn.text
+        ]
 
 
 class _SelfInstruct(BaseModel):
@@ -189,31 +264,54 @@ class _MscRow(_MscSession):
     name: Annotated[Scalar, Field(validation_alias=AliasPath("metadata", "initial_data_id"))] = ""
 
 
-def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
+def _msc(
+    data: _MscRow, place: str, options: TextOptions, count: TokenCounter, result: LoadResult
+) -> Instance:
     sessions = []
     for number, session in enumerate(data.previous_dialogs, start=1):
-        ago = f", {session.time_back.removesuffix(' ago')} before the last" if session.time_back else ""
+        ago = (
+            f", {session.time_back.removesuffix(' ago')} before the last"
+            if session.time_back
+            else ""
+        )
         sessions.append(Session(session.turns(), f"Session {number}{ago}"))
-    dialogue = dialogue_chunks([*sessions, Session(data.turns(), "Last session")], options.chunk_tokens, count)
+    dialogue = dialogue_chunks(
+        [*sessions, Session(data.turns(), "Last session")], options.chunk_tokens, count
+    )
     if own := data.self_instruct:
         asked = [Question(own.B, own.A, options.metric or "judge", "recall")]
     else:
-        told = ((speaker, " ".join(filter(None, said))) for speaker, said in zip(_SPEAKERS, data.personas, strict=False))
-        asked = [Question(PERSONA.format(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
-    questions = read_questions((each if each.answers else EMPTY_ANSWER for each in asked), place, result)
+        told = (
+            (speaker, " ".join(filter(None, said)))
+            for speaker, said in zip(_SPEAKERS, data.personas, strict=False)
+        )
+        asked = [
+            Question(
+                PERSONA.format(who), (said,) if said else (), options.metric or "f1", "persona"
+            )
+            for who, said in told
+        ]
+    questions = read_questions(
+        (each if each.answers else EMPTY_ANSWER for each in asked), place, result
+    )
     return Instance(data.name or f"msc {place}", "msc", dialogue.chunks, questions)
 
 
-# ------------------------------------------------------------------------------------------------ PerLTQA
+# ------------------------------------------------------------------------------------------------
+# PerLTQA
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 
-def load_perltqa(source: str, options: TextOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+def load_perltqa(
+    source: str, options: TextOptions, seed: int, count: TokenCounter, result: LoadResult
+) -> Iterator[Instance]:
     """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
     asked = inputs.existing_file(source)
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
     if memory == asked or not isinstance(memories := inputs.json_document(str(memory)), Mapping):
-        raise SchemaError(f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it")
+        raise SchemaError(
+            f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it"
+        )
     given = inputs.json_document(str(asked))
     rows = (
         Row(f"{asked.name} item {index} {name!r}", (name, data))
@@ -225,18 +323,32 @@ def load_perltqa(source: str, options: TextOptions, seed: int, count: TokenCount
 
 def _joined(separator: str) -> BeforeValidator:
     return BeforeValidator(
-        lambda value: separator.join(map(inputs.scalar, value)) if isinstance(value, list) else inputs.scalar(value)
+        lambda value: (
+            separator.join(map(inputs.scalar, value))
+            if isinstance(value, list)
+            else inputs.scalar(value)
+        )
     )
 
 
 def _anchors(value: Any) -> list[str]:
-    phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
-    cleaned = (" ".join(html.unescape(inputs.scalar(phrase)).replace(";", ",").split()) for phrase in phrases)
+    phrases = [
+        key
+        for item in (value if isinstance(value, list) else [])
+        if isinstance(item, Mapping)
+        for key in item
+    ]
+    cleaned = (
+        " ".join(html.unescape(inputs.scalar(phrase)).replace(";", ",").split())
+        for phrase in phrases
+    )
     return list(dict.fromkeys(filter(None, cleaned)))
 
 
 # Some circles are Python text.
-_Circle = BeforeValidator(lambda value: ast.literal_eval(value) if isinstance(value, str) else value)
+_Circle = BeforeValidator(
+    lambda value: ast.literal_eval(value) if isinstance(value, str) else value
+)
 
 
 class _Person(BaseModel):
@@ -246,8 +358,18 @@ class _Person(BaseModel):
     dialogues: list[dict[str, Rows]] = []
 
     def questions(self) -> list[tuple[str, Any]]:
-        told = [("social_relationship", self.social_relationship), ("events", self.events), ("dialogues", self.dialogues)]
-        keyed = ((section, asked) for section, items in told for item in items for value in item.values() for asked in value)
+        told = [
+            ("social_relationship", self.social_relationship),
+            ("events", self.events),
+            ("dialogues", self.dialogues),
+        ]
+        keyed = (
+            (section, asked)
+            for section, items in told
+            for item in items
+            for value in item.values()
+            for asked in value
+        )
         return [*(("profile", asked) for asked in self.profile), *keyed]
 
 
@@ -276,7 +398,11 @@ class _Talk(BaseModel):
 
     def parts(self, name: str) -> Iterator[tuple[str, str | None, list[str]]]:
         for when, said in self.contents.items():
-            yield "\n".join([f"[Dialogue, {to_iso(when) or when}]", *said]), to_iso(when), [f"event {name}"]
+            yield (
+                "\n".join([f"[Dialogue, {to_iso(when) or when}]", *said]),
+                to_iso(when),
+                [f"event {name}"],
+            )
 
 
 class _Memories(BaseModel):
@@ -293,21 +419,42 @@ class _Memories(BaseModel):
             told = filter(None, ["[Profile]", *lines, self.profile_description])
             yield "\n".join(told), None, [f"profile {key}" for key in self.profile]
         if circle := self.social_relationship:
-            known = (f"{each.who} ({each.how}): {each.what}".replace(" ()", "") for each in circle.values())
+            known = (
+                f"{each.who} ({each.how}): {each.what}".replace(" ()", "")
+                for each in circle.values()
+            )
             yield "\n".join(["[People around]", *known]), None, [f"circle {key}" for key in circle]
         # A dialogue belongs to the event it names, else to the event whose key is its prefix.
         named = ((key, talk.events) for key, talk in self.dialogues.items())
-        event_of = {key: event if isinstance(event, str) and event else key.partition("#")[0] for key, event in named}
+        event_of = {
+            key: event if isinstance(event, str) and event else key.partition("#")[0]
+            for key, event in named
+        }
         for key, event in self.events.items():
             time = to_iso(event.time)
-            header = f"[Event, {time or event.time}] {event.summary}" if event.time else f"[Event] {event.summary}"
+            header = (
+                f"[Event, {time or event.time}] {event.summary}"
+                if event.time
+                else f"[Event] {event.summary}"
+            )
             yield "\n".join(filter(None, [header.strip(), event.content])), time, [f"event {key}"]
-            yield from (part for name, talk in self.dialogues.items() if event_of[name] == key for part in talk.parts(name))
+            yield from (
+                part
+                for name, talk in self.dialogues.items()
+                if event_of[name] == key
+                for part in talk.parts(name)
+            )
         for name in (name for name, of in event_of.items() if of not in self.events):
             yield from self.dialogues[name].parts(name)
 
 
-def _perltqa(row: Row, memories: Mapping[str, Any], options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
+def _perltqa(
+    row: Row,
+    memories: Mapping[str, Any],
+    options: TextOptions,
+    count: TokenCounter,
+    result: LoadResult,
+) -> Instance:
     name, data = row.data
     asked = checked(_Person, data, row.where).questions()
     if name not in memories:
@@ -315,7 +462,11 @@ def _perltqa(row: Row, memories: Mapping[str, Any], options: TextOptions, count:
         result.skipped["person without memories"] += len(asked)
         return Instance(name, "perltqa", (Chunk(name),), ())
     parts = checked(_Memories, memories[name], f"memories of {name!r}").parts()
-    made = chunked((Chunk(piece, time), keys) for text, time, keys in parts for piece in cut(text, options.chunk_tokens, count))
+    made = chunked(
+        (Chunk(piece, time), keys)
+        for text, time, keys in parts
+        for piece in cut(text, options.chunk_tokens, count)
+    )
     if not made.chunks:
         raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
 
@@ -324,18 +475,36 @@ def _perltqa(row: Row, memories: Mapping[str, Any], options: TextOptions, count:
         if not qa.answer:
             return EMPTY_ANSWER
         side = "circle" if section == "social_relationship" else "event"
-        keys = [f"profile {qa.reference}"] if section == "profile" else [f"{side} {key}" for key in _KEY.findall(qa.reference)]
+        keys = (
+            [f"profile {qa.reference}"]
+            if section == "profile"
+            else [f"{side} {key}" for key in _KEY.findall(qa.reference)]
+        )
         evidence = made.evidence(keys)
         result.notes["evidence that is not there"] += evidence is None
         golds = ("; ".join(qa.anchors),) if qa.anchors else qa.answer
         return Question(qa.question, golds, options.metric or "parts", section, evidence=evidence)
 
-    return Instance(name, "perltqa", made.chunks, read_questions(asked, row.where, result, question))
+    return Instance(
+        name, "perltqa", made.chunks, read_questions(asked, row.where, result, question)
+    )
 
 
 SOURCES = (
-    Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, TextOptions),
-    Source("locomo", "LoCoMo, original JSON: conversations and their questions", by_row(_LocomoRow, _locomo), LocomoOptions),
-    Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_Item, _longmemeval), LongMemEvalOptions),
+    Source(
+        "perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, TextOptions
+    ),
+    Source(
+        "locomo",
+        "LoCoMo, original JSON: conversations and their questions",
+        by_row(_LocomoRow, _locomo),
+        LocomoOptions,
+    ),
+    Source(
+        "longmemeval",
+        "LongMemEval S, M or oracle, original JSON",
+        by_row(_Item, _longmemeval),
+        LongMemEvalOptions,
+    ),
     Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_MscRow, _msc), TextOptions),
 )

@@ -1,6 +1,8 @@
-"""Count tokens, and join texts and dialogues to chunks of a limited length, with the places of their parts.
+"""Count tokens, and join texts and dialogues to chunks of a limited length, with the places of
+their parts.
 
-No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Chunk lengths are drawn as in Mem-alpha (arXiv
+No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Chunk lengths
+are drawn as in Mem-alpha (arXiv
 2509.25911), but long texts are cut, not kept as over-long chunks.
 """
 
@@ -17,7 +19,8 @@ from memalpha.times import to_iso
 from memalpha.types import Chunk
 from memalpha.units import Span, cut
 
-_UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
+# scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
+_UNSPACED = re.compile(
     "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
@@ -37,16 +40,25 @@ def count_words_and_signs(text: str) -> int:
 
 
 def tokenizer_counter(name_or_path: str) -> TokenCounter:
-    """Return a token counter (no special tokens) for a tokenizer folder or Hub name; InputError if it cannot be loaded."""
+    """Return a token counter (no special tokens) for a tokenizer folder or Hub name; InputError if
+    it cannot be loaded.
+    """
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"no tokenizer of {name_or_path}: {error}", expected="a folder with a tokenizer, or a Hub name") from error
+        raise InputError(
+            f"no tokenizer of {name_or_path}: {error}",
+            expected="a folder with a tokenizer, or a Hub name",
+        ) from error
 
     def count(text: str) -> int:
-        return len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else 0
+        return (
+            len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+            if text
+            else 0
+        )
 
     return count
 
@@ -76,22 +88,38 @@ def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
     for index, (_, keys) in enumerate(given):
         for key in keys:
             places[key].append(index)
-    return Chunked(tuple(chunk for chunk, _ in given), {key: tuple(where) for key, where in places.items()})
+    return Chunked(
+        tuple(chunk for chunk, _ in given), {key: tuple(where) for key, where in places.items()}
+    )
 
 
 def chunk_texts(
-    texts: Iterable[tuple[Hashable, str]], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
+    texts: Iterable[tuple[Hashable, str]],
+    bounds: tuple[int, int],
+    count: TokenCounter,
+    rng: random.Random,
+    separator: str = "\n\n",
 ) -> Chunked:
-    """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts`` does."""
+    """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts``
+    does.
+    """
     pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
     packed = pack_texts((piece for _, piece in pieces), bounds, count, rng, separator)
-    return chunked((Chunk(chunk.text), (pieces[part][0] for part in chunk.parts)) for chunk in packed)
+    return chunked(
+        (Chunk(chunk.text), (pieces[part][0] for part in chunk.parts)) for chunk in packed
+    )
 
 
 def pack_texts(
-    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
+    texts: Iterable[str],
+    bounds: tuple[int, int],
+    count: TokenCounter,
+    rng: random.Random,
+    separator: str = "\n\n",
 ) -> Iterator[Packed]:
-    """Join consecutive texts, none above the upper bound, to chunks of lengths in tokens drawn uniformly from ``bounds``."""
+    """Join consecutive texts, none above the upper bound, to chunks of lengths in tokens drawn
+    uniformly from ``bounds``.
+    """
     low, high = bounds
     gap = count(separator)
     held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
@@ -105,7 +133,9 @@ def pack_texts(
     yield from _joined(held, first, high, count, separator)
 
 
-def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
+def _joined(
+    texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str
+) -> Iterator[Packed]:
     """One chunk, or more if the joined text counts more than the sum of its parts."""
     start = 0
     while start < len(texts):
@@ -125,7 +155,9 @@ class Turn(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Turns of one session, its title, its date as the set writes it ("" for none), and its key for evidence."""
+    """Turns of one session, its title, its date as the set writes it ("" for none), and its key for
+    evidence.
+    """
 
     turns: Sequence[Turn]
     title: str
@@ -133,16 +165,28 @@ class Session(NamedTuple):
     key: str = ""
 
 
-def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
-    """Make chunks of at most ``limit`` tokens, with ``join`` of sessions of one day; SchemaError if there is no turn."""
+def dialogue_chunks(
+    sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False
+) -> Chunked:
+    """Make chunks of at most ``limit`` tokens, with ``join`` of sessions of one day; SchemaError if
+    there is no turn.
+    """
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
     for session in (session for session in sessions if session.turns):
         time = to_iso(session.time)
         for text, keys, added in _parts(session, limit, count):
-            if join and made and (made[-1][0].time or "")[:10] == (time or "")[:10] and tokens + added <= limit:
+            if (
+                join
+                and made
+                and (made[-1][0].time or "")[:10] == (time or "")[:10]
+                and tokens + added <= limit
+            ):
                 chunk, held = made[-1]
-                made[-1], tokens = (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys), tokens + added
+                made[-1], tokens = (
+                    (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys),
+                    tokens + added,
+                )
             else:
                 made.append((Chunk(text, time), keys))
                 tokens = added
@@ -151,8 +195,14 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
     return chunked(made)
 
 
-def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
-    dated = f"{session.title}, {to_iso(session.time) or session.time}" if session.time else session.title
+def _parts(
+    session: Session, limit: int, count: TokenCounter
+) -> Iterator[tuple[str, set[str], int]]:
+    dated = (
+        f"{session.title}, {to_iso(session.time) or session.time}"
+        if session.time
+        else session.title
+    )
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
     for line, key in _lines(session, max(1, limit - repeated), count):

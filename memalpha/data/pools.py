@@ -1,7 +1,7 @@
 """Words and sentences of the synthetic dialogues, read from ``pools.yaml``.
 
-Train and test names and values are disjoint. No word is in two pools, inside another word, or in a sentence. The last third
-(rounded up) of each list of sentences is held out.
+Train and test names and values are disjoint. No word is in two pools, inside another word, or in a
+sentence. The last third (rounded up) of each list of sentences is held out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,9 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Names, attributes (values of this split), chit-chat, and questions (``value``, ``every``, ``time``)."""
+    """Names, attributes (values of this split), chit-chat, and questions (``value``, ``every``,
+    ``time``).
+    """
 
     names: tuple[str, ...]
     attributes: tuple[Attribute, ...]
@@ -44,17 +46,23 @@ class Pools:
 def part_of(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
     """Return the part of a list; the last third, rounded up, is held out."""
     kept = len(sentences) - (len(sentences) + 2) // 3
-    return tuple({"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates])
+    return tuple(
+        {"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates]
+    )
 
 
 @cache
 def _raw() -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
+    data: dict[str, Any] = yaml.safe_load(
+        (resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8")
+    )
     return data
 
 
 def hostile_lines(templates: Templates) -> list[str]:
-    """Return the wordings of planted orders, forged calls and lies: those of demonstrations (``train``), the others, or all."""
+    """Return the wordings of planted orders, forged calls and lies: those of demonstrations
+    (``train``), the others, or all.
+    """
     lists: dict[str, list[str]] = _raw()["hostile"]
     return lists["train"] + lists["held_out"] if templates == "all" else lists[templates]
 
@@ -67,7 +75,10 @@ def pools(split: Split, templates: Templates = "train") -> Pools:
 
     def attribute(word: str, row: Mapping[str, Any]) -> Attribute:
         multiple = bool(row.get("multiple", False))
-        said = {kind: pick(row.get(kind, ())) for kind in ("state", "change", "retract", "mention", "share")}
+        said = {
+            kind: pick(row.get(kind, ()))
+            for kind in ("state", "change", "retract", "mention", "share")
+        }
         said["retract"] += () if multiple else pick(data["retract_any"])
         return Attribute(word, multiple, tuple(row[split].split()), tuple(row["sections"]), **said)
 

@@ -1,7 +1,7 @@
 """Instances as files, JSON Lines or Parquet, checked field by field; data/README.md shows a row.
 
-Writing then reading gives equal instances. Optional fields at their default are left out (null in Parquet). Bytes are reproducible
-with the same pyarrow. Metric names are not checked here.
+Writing then reading gives equal instances. Optional fields at their default are left out (null in
+Parquet). Bytes are reproducible with the same pyarrow. Metric names are not checked here.
 """
 
 import hashlib
@@ -41,7 +41,11 @@ class _Row(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
+        return (
+            {key: value for key, value in data.items() if value is not None}
+            if isinstance(data, Mapping)
+            else data
+        )
 
 
 def _model(kind: type) -> Any:
@@ -66,31 +70,51 @@ _INSTANCE = _model(Instance)
 
 
 def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> Instance:
-    """Read the data of one instance; SchemaError with its place if a field is invalid, or its id is in ``seen`` (it is added)."""
+    """Read the data of one instance; SchemaError with its place if a field is invalid, or its id is
+    in ``seen`` (it is added).
+    """
     row = checked(_INSTANCE, data, f"{where}:")
     if not row.chunks or not all(question.answers for question in row.questions):
-        raise SchemaError(f"{where} has no chunk, or a question without answers", expected="at least one of each")
-    wrong = [chunk.time for chunk in row.chunks if chunk.time is not None and moment(chunk.time) is None]
+        raise SchemaError(
+            f"{where} has no chunk, or a question without answers", expected="at least one of each"
+        )
+    wrong = [
+        chunk.time for chunk in row.chunks if chunk.time is not None and moment(chunk.time) is None
+    ]
     if wrong:
         raise SchemaError(f"{where}: time is {wrong[0]!r:.60}", expected=ISO_8601)
-    places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
+    places = [
+        ("evidence", place) for question in row.questions for place in question.evidence or ()
+    ]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
         if place >= len(row.chunks):
-            raise SchemaError(f"{where}: {name} is {place}", expected=f"a chunk's index, from 0 to {len(row.chunks) - 1}")
+            raise SchemaError(
+                f"{where}: {name} is {place}",
+                expected=f"a chunk's index, from 0 to {len(row.chunks) - 1}",
+            )
     if seen is not None:
         if row.id in seen:
-            raise SchemaError(f"{where}: id {row.id!r} was used before", expected="an id that is unique in its data set")
+            raise SchemaError(
+                f"{where}: id {row.id!r} was used before",
+                expected="an id that is unique in its data set",
+            )
         seen.add(row.id)
     chunks = tuple(Chunk(**dict(chunk)) for chunk in row.chunks)
     questions = tuple(Question(**dict(question)) for question in row.questions)
-    return Instance(row.id, row.source, chunks, questions, tuple(Fact(**dict(fact)) for fact in row.facts))
+    return Instance(
+        row.id, row.source, chunks, questions, tuple(Fact(**dict(fact)) for fact in row.facts)
+    )
 
 
 def instance_to_json(value: Any) -> Any:
-    """Return an instance (or a part of one) as JSON-ready data; inverse of ``instance_from_json``."""
+    """Return an instance (or a part of one) as JSON-ready data; inverse of
+    ``instance_from_json``.
+    """
     if is_dataclass(value):
         named = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: instance_to_json(item) for field, item in named if item != field.default}
+        return {
+            field.name: instance_to_json(item) for field, item in named if item != field.default
+        }
     if isinstance(value, tuple):
         return [instance_to_json(item) for item in value]
     return value.value if isinstance(value, FactAction) else value
@@ -110,10 +134,18 @@ def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
 
 
 def read_instances(path: Path) -> list[Instance]:
-    """Read a JSON Lines file; InputError if it is missing or empty, SchemaError if a line is invalid or repeats an id."""
+    """Read a JSON Lines file; InputError if it is missing or empty, SchemaError if a line is
+    invalid or repeats an id.
+    """
     seen = set[str]()
-    if not (instances := [instance_from_json(data, where, seen) for where, data in iter_rows(str(path))]):
-        raise InputError(f"{path} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
+    if not (
+        instances := [instance_from_json(data, where, seen) for where, data in iter_rows(str(path))]
+    ):
+        raise InputError(
+            f"{path} is empty",
+            expected="one instance a line",
+            fix="make it again with: memalpha prepare",
+        )
     return instances
 
 
@@ -123,7 +155,11 @@ def features() -> Any:
 
     def feature(hint: Any) -> Any:
         if is_dataclass(hint):
-            return {name: feature(inner) for name, inner in get_type_hints(hint).items() if name not in _NOT_STORED}
+            return {
+                name: feature(inner)
+                for name, inner in get_type_hints(hint).items()
+                if name not in _NOT_STORED
+            }
         inner = next((kind for kind in get_args(hint) if kind not in (NoneType, ...)), None)
         if inner is None:
             return Value("int32" if hint is int else "string")
@@ -133,7 +169,9 @@ def features() -> Any:
 
 
 def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
-    """Write instances to a new file, a row group at a time; SchemaError if one could not be read back or repeats an id."""
+    """Write instances to a new file, a row group at a time; SchemaError if one could not be read
+    back or repeats an id.
+    """
     import pyarrow
     import pyarrow.parquet as parquet
 

@@ -1,7 +1,8 @@
 """Data sources and the helpers that their loaders share.
 
-Every input question is in an instance or counted in ``skipped`` with a reason; ``memalpha.data.prepare`` compares with ``asked``.
-The same input, options, seed and token counter give the same instances; each has a question, and ids are unique.
+Every input question is in an instance or counted in ``skipped`` with a reason;
+``memalpha.data.prepare`` compares with ``asked``. The same input, options, seed and token counter
+give the same instances; each has a question, and ids are unique.
 """
 
 import logging
@@ -34,7 +35,9 @@ def in_order(least: int) -> AfterValidator:
 
     def check(bounds: tuple[int, int]) -> tuple[int, int]:
         if not least <= bounds[0] <= bounds[1]:
-            raise ValueError(f"expected two numbers, fewest and most, with {least} <= fewest <= most")
+            raise ValueError(
+                f"expected two numbers, fewest and most, with {least} <= fewest <= most"
+            )
         return bounds
 
     return AfterValidator(check)
@@ -69,7 +72,9 @@ class TextOptions(CommonOptions):
 
 @dataclass(slots=True)
 class LoadResult:
-    """Lazily made instances, and what was left out; counts are final once ``instances`` is exhausted."""
+    """Lazily made instances, and what was left out; counts are final once ``instances`` is
+    exhausted.
+    """
 
     instances: Iterator[Instance] = field(default_factory=lambda: iter(()))
     skipped: Counter[str] = field(default_factory=Counter)  # questions by reason
@@ -84,8 +89,12 @@ class LoadResult:
             self.problems.append(str(problem).replace("\n  ", "; "))
             log.warning("skipped: %s", self.problems[-1])
 
-    def draw(self, questions: Sequence[Question], limit: int, rng: random.Random) -> tuple[Question, ...]:
-        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order, with unique ids; count the others."""
+    def draw(
+        self, questions: Sequence[Question], limit: int, rng: random.Random
+    ) -> tuple[Question, ...]:
+        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order, with unique ids;
+        count the others.
+        """
         if limit and len(questions) > limit:
             self.skipped["over max_questions"] += len(questions) - limit
             questions = [questions[i] for i in sorted(rng.sample(range(len(questions)), limit))]
@@ -98,7 +107,9 @@ class LoadResult:
 
 
 def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]) -> Iterator[_T]:
-    """Yield ``make(row)`` for each row; a SchemaError counts the row as one malformed question. ``make`` counts what it asks."""
+    """Yield ``make(row)`` for each row; a SchemaError counts the row as one malformed question.
+    ``make`` counts what it asks.
+    """
     for row in rows:
         try:
             made = make(row)
@@ -109,8 +120,12 @@ def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]
             yield made
 
 
-def read_each(items: Iterable[_S], result: LoadResult, make: Callable[[_S], _T | str]) -> Iterator[_T]:
-    """Yield ``make(item)`` of each asked item; a reason to skip it (text) or a SchemaError is counted instead."""
+def read_each(
+    items: Iterable[_S], result: LoadResult, make: Callable[[_S], _T | str]
+) -> Iterator[_T]:
+    """Yield ``make(item)`` of each asked item; a reason to skip it (text) or a SchemaError is
+    counted instead.
+    """
     for item in items:
         result.asked += 1
         try:
@@ -125,9 +140,14 @@ def read_each(items: Iterable[_S], result: LoadResult, make: Callable[[_S], _T |
 
 
 def read_questions(
-    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
+    asked: Iterable[Any],
+    where: str,
+    result: LoadResult,
+    make: Callable[[Any, str], Question | str] | None = None,
 ) -> tuple[Question, ...]:
-    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a skip reason."""
+    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a
+    skip reason.
+    """
 
     def question(numbered: tuple[int, Any]) -> Question | str:
         index, item = numbered
@@ -137,8 +157,12 @@ def read_questions(
     return tuple(read_each(enumerate(asked), result, question))
 
 
-def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult) -> Iterator[Instance]:
-    """Yield the instances that have questions, with unique ids, within the limits of ``options``."""
+def finish(
+    instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult
+) -> Iterator[Instance]:
+    """Yield the instances that have questions, with unique ids, within the limits of
+    ``options``.
+    """
     ids, made = dict[str, int](), 0
     for instance in instances:
         if not instance.questions:
@@ -150,13 +174,22 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
         made += 1
         name = free_id(instance.id, ids)
         result.notes["repeated ids numbered"] += name != instance.id
-        drawn = result.draw(instance.questions, options.max_questions, random.Random(f"{instance.source}:{seed}:{name}"))
-        kinds = tuple(question if question.kind.strip() else replace(question, kind="single") for question in drawn)
+        drawn = result.draw(
+            instance.questions,
+            options.max_questions,
+            random.Random(f"{instance.source}:{seed}:{name}"),
+        )
+        kinds = tuple(
+            question if question.kind.strip() else replace(question, kind="single")
+            for question in drawn
+        )
         yield replace(instance, id=name, questions=kinds)
 
 
 def free_id(name: str, taken: dict[str, int]) -> str:
-    """Return an unused id: ``x``, ``x#2``, ...; ``taken`` maps each used id to the last number tried, and gets the new one."""
+    """Return an unused id: ``x``, ``x#2``, ...; ``taken`` maps each used id to the last number
+    tried, and gets the new one.
+    """
     free = name
     while free in taken:
         taken[name] += 1
@@ -169,12 +202,20 @@ Loader = Callable[[str, Any, int, TokenCounter, LoadResult], Iterable[Instance]]
 """(path, Hub name or "" for generated data; options; seed; token counter; result to count in) to instances."""
 
 
-def by_row(model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]) -> Loader:
-    """Return a loader of an instance a row; ``make`` takes (row of the form of ``model``, place, options, counter, result)."""
+def by_row(
+    model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]
+) -> Loader:
+    """Return a loader of an instance a row; ``make`` takes (row of the form of ``model``, place,
+    options, counter, result).
+    """
 
-    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+    def load(
+        source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult
+    ) -> Iterator[Instance]:
         def instance(row: Row) -> Instance:
-            return make(checked(model, row.data, row.where), row.where, options, count_tokens, result)
+            return make(
+                checked(model, row.data, row.where), row.where, options, count_tokens, result
+            )
 
         return read_rows(iter_rows(source, options.split), result, instance)
 
@@ -182,9 +223,13 @@ def by_row(model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, 
 
 
 def generated(make: Callable[[int, int, Any], Instance]) -> Loader:
-    """Return a loader of ``options.n`` generated instances; ``make`` takes (index, seed, options)."""
+    """Return a loader of ``options.n`` generated instances; ``make`` takes (index, seed,
+    options).
+    """
 
-    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+    def load(
+        source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult
+    ) -> Iterator[Instance]:
         return (make(index, seed, options) for index in range(options.n))
 
     return load
@@ -192,7 +237,9 @@ def generated(make: Callable[[int, int, Any], Instance]) -> Loader:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of the registry; ``needs_input`` is False for generated data. Every field of ``options`` needs a default."""
+    """One entry of the registry; ``needs_input`` is False for generated data. Every field of
+    ``options`` needs a default.
+    """
 
     name: str
     description: str
@@ -211,12 +258,20 @@ class Source:
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
     ) -> LoadResult:
-        """Load from a file, folder or Hub name (None for generated data); InputError, also later, for bad input or options."""
+        """Load from a file, folder or Hub name (None for generated data); InputError, also later,
+        for bad input or options.
+        """
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
-            what = "reads a file and none was given" if self.needs_input else f"is generated and was given {given!r}"
+            what = (
+                "reads a file and none was given"
+                if self.needs_input
+                else f"is generated and was given {given!r}"
+            )
             raise InputError(f"source {self.name!r} {what}", expected=self.description)
         parsed, result = self.parse(options), LoadResult()
         made = self.loader(given, parsed, seed, count_tokens, result)
-        result.instances = finish(made, parsed, seed, result) if isinstance(parsed, CommonOptions) else iter(made)
+        result.instances = (
+            finish(made, parsed, seed, result) if isinstance(parsed, CommonOptions) else iter(made)
+        )
         return result

@@ -1,9 +1,11 @@
-"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory, which is not changed.
+"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current
+memory, which is not changed.
 
-New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``,
-or as ``Fact.note`` says. A block is written again with the fact in its place.
-Operations must be applied in order; each succeeds within the schema's limits. ``excerpt_operations`` is for plain text: a few words
-of each sentence, the run with the highest weight (a name or number 2, another word of four or more letters 1).
+New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted;
+entries read ``Marta city Oslo``, or as ``Fact.note`` says. A block is written again with the fact
+in its place. Operations must be applied in order; each succeeds within the schema's limits.
+``excerpt_operations`` is for plain text: a few words of each sentence, the run with the highest
+weight (a name or number 2, another word of four or more letters 1).
 """
 
 import random
@@ -31,60 +33,104 @@ _EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens 
 class TeacherConfig(Options):
     """How well the teacher demonstrates."""
 
-    coverage: Share | tuple[Share, Share] = 1.0  # probability that a new fact is written; a pair (low, high): drawn per instance
-    p_correct: Share = 1.0  # probability that a held fact is corrected; else a change only inserts and a retraction is ignored
-    p_update: Share = 0.5  # probability that a correction is an update, not a deletion and an insertion
-    style: Literal["words", "sentence"] = "words"  # wording of an entry: words (Marta city Oslo) or sentence
+    coverage: Share | tuple[Share, Share] = (
+        1.0  # probability that a new fact is written; a pair (low, high): drawn per instance
+    )
+    # probability that a held fact is corrected; else a change only inserts and a retraction is
+    # ignored
+    p_correct: Share = 1.0
+    p_update: Share = (
+        0.5  # probability that a correction is an update, not a deletion and an insertion
+    )
+    style: Literal["words", "sentence"] = (
+        "words"  # wording of an entry: words (Marta city Oslo) or sentence
+    )
     dates: bool = True  # write the session's date into the entry if its section stores no times
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
         if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
-            raise InputError(f"teacher: coverage is {self.coverage!r}", expected="a pair (low, high) with low <= high")
+            raise InputError(
+                f"teacher: coverage is {self.coverage!r}",
+                expected="a pair (low, high) with low <= high",
+            )
 
 
 def teacher_operations(
-    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
+    instance: Instance,
+    chunk_index: int,
+    memory: Memory,
+    rng: random.Random,
+    config: TeacherConfig = TeacherConfig(),
 ) -> list[Operation]:
-    """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the chunk) is not changed."""
+    """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the
+    chunk) is not changed.
+    """
     trial, time = memory.copy(), instance.chunks[chunk_index].time
     coverage = _coverage(instance, config)
     operations: list[Operation] = []
     for fact in instance.facts:
         if fact.chunk == chunk_index:
-            for operation in _for_fact(fact, trial, time, rng, config, keep=rng.random() < coverage):
+            for operation in _for_fact(
+                fact, trial, time, rng, config, keep=rng.random() < coverage
+            ):
                 if trial.apply(operation, chunk=chunk_index, time=time).changed:
                     operations.append(operation)
     return operations
 
 
 def teach(
-    memory: Memory, instance: Instance, rng: random.Random, config: TeacherConfig,
-    chunks: int | None = None, keep_lines: bool = False,
-) -> list[OperationResult]:  # fmt: skip
-    """Apply the operations of the first ``chunks`` (None: all); return their results; ``keep_lines``: to an archive, too."""
+    memory: Memory,
+    instance: Instance,
+    rng: random.Random,
+    config: TeacherConfig,
+    chunks: int | None = None,
+    keep_lines: bool = False,
+) -> list[OperationResult]:
+    """Apply the operations of the first ``chunks`` (None: all); return their results;
+    ``keep_lines``: to an archive, too.
+    """
     results: list[OperationResult] = []
     for index, chunk in enumerate(instance.chunks[:chunks]):
         start = len(memory.changes)
         operations = teacher_operations(instance, index, memory, rng, config)
-        results += [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+        results += [
+            memory.apply(operation, chunk=index, time=chunk.time) for operation in operations
+        ]
         if keep_lines:
             archive.keep(memory, index, chunk, memory.changes[start:])
     return results
 
 
 def _coverage(instance: Instance, config: TeacherConfig) -> float:
-    low, high = config.coverage if isinstance(config.coverage, tuple) else (config.coverage, config.coverage)
+    low, high = (
+        config.coverage
+        if isinstance(config.coverage, tuple)
+        else (config.coverage, config.coverage)
+    )
     return random.Random(f"coverage:{instance.id}").uniform(low, high)
 
 
 def _for_fact(
-    fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
+    fact: Fact,
+    memory: Memory,
+    time: str | None,
+    rng: random.Random,
+    config: TeacherConfig,
+    *,
+    keep: bool,
 ) -> Iterator[Operation]:
-    section = memory.schema[next((name for name in fact.sections if name in memory.schema), memory.schema.lists[0].name)]
+    section = memory.schema[
+        next((name for name in fact.sections if name in memory.schema), memory.schema.lists[0].name)
+    ]
     if section in memory.schema.blocks:
-        rewriting = _in_block(fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct)
-        fits = not section.max_tokens or memory.count_tokens(rewriting.content or "") <= section.max_tokens
+        rewriting = _in_block(
+            fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct
+        )
+        fits = (
+            not section.max_tokens
+            or memory.count_tokens(rewriting.content or "") <= section.max_tokens
+        )
         if fits or fact.action is not FactAction.STATE:
             yield rewriting
             return
@@ -101,10 +147,18 @@ def _for_fact(
         return
     correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
-    named = [entry for entry in memory.entries() if contains(entry.content, fact.subject)] if correct else []
+    named = (
+        [entry for entry in memory.entries() if contains(entry.content, fact.subject)]
+        if correct
+        else []
+    )
     bound = [entry for entry in named if contains(entry.content, gone)]
-    bound.sort(key=lambda entry: not contains(entry.content, fact.attribute))  # those that name the attribute first
-    deletions = [Operation(OperationKind.DELETE, entry.section, entry_id=entry.id) for entry in bound]
+    bound.sort(
+        key=lambda entry: not contains(entry.content, fact.attribute)
+    )  # those that name the attribute first
+    deletions = [
+        Operation(OperationKind.DELETE, entry.section, entry_id=entry.id) for entry in bound
+    ]
     if fact.action is FactAction.RETRACT:
         yield from deletions
         return
@@ -123,10 +177,16 @@ def _note(fact: Fact) -> str:
 
 
 def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: bool) -> Operation:
-    """Write a block again with the fact as one of its statements, ``; `` between them, in place of what it ends."""
+    """Write a block again with the fact as one of its statements, ``; `` between them, in place of
+    what it ends.
+    """
     said = [part for part in memory.block(section).split("; ") if part]
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous
-    ended = [part for part in said if gone and correct and contains(part, fact.subject) and contains(part, gone)]
+    ended = [
+        part
+        for part in said
+        if gone and correct and contains(part, fact.subject) and contains(part, gone)
+    ]
     news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [_note(fact)]
     place = said.index(ended[0]) if ended else len(said)
     now = [part for part in [*said[:place], *news, *said[place:]] if part not in ended]
@@ -134,9 +194,15 @@ def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: 
 
 
 def excerpt_operations(
-    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
+    instance: Instance,
+    chunk_index: int,
+    memory: Memory,
+    rng: random.Random,
+    config: TeacherConfig = TeacherConfig(),
 ) -> list[Operation]:
-    """Return the operations for one chunk of plain text, whose sentences are kept with ``coverage``."""
+    """Return the operations for one chunk of plain text, whose sentences are kept with
+    ``coverage``.
+    """
     trial, chunk = memory.copy(), instance.chunks[chunk_index]
     section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
     share = _coverage(instance, config)
@@ -145,16 +211,28 @@ def excerpt_operations(
     for start, end in sentences(chunk.text):
         if len(operations) < _EXCERPTS and rng.random() < share:
             content = excerpt(chunk.text[start:end].split(), rng.randint(*_EXCERPT_WORDS))
-            operation, cost = Operation(OperationKind.INSERT, section, content), memory.count_tokens(content)
-            if content and cost <= left and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed:
+            operation, cost = (
+                Operation(OperationKind.INSERT, section, content),
+                memory.count_tokens(content),
+            )
+            if (
+                content
+                and cost <= left
+                and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed
+            ):
                 operations.append(operation)
                 left -= cost
     return operations
 
 
 def excerpt(words: Sequence[str], count: int) -> str:
-    """Return the first run of at most ``count`` words with the highest weight, without punctuation at its ends."""
-    weights = [2 if place and _NAME_OR_NUMBER.match(word) else bool(_LONG.match(word)) for place, word in enumerate(words)]
+    """Return the first run of at most ``count`` words with the highest weight, without punctuation
+    at its ends.
+    """
+    weights = [
+        2 if place and _NAME_OR_NUMBER.match(word) else bool(_LONG.match(word))
+        for place, word in enumerate(words)
+    ]
     starts = range(max(1, len(words) - count + 1))
     best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
     return " ".join(words[best : best + count]).strip(_EDGES)

@@ -1,7 +1,8 @@
 """The smallest memory task, for policies of under a million parameters and a closed vocabulary.
 
-A chunk is a few words: things and noise. Every thing is asked for, noise never. Instance ``i`` depends on (seed, split, i) alone;
-no word comes twice in it. The teacher stores random words of the chunk, so only the reward shows what to keep.
+A chunk is a few words: things and noise. Every thing is asked for, noise never. Instance ``i``
+depends on (seed, split, i) alone; no word comes twice in it. The teacher stores random words of the
+chunk, so only the reward shows what to keep.
 """
 
 import random
@@ -18,13 +19,57 @@ from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
 THINGS = (  # what is asked for
-    "apple", "boat", "candle", "door", "engine", "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder", "mirror",
-    "needle", "orange", "pencil", "quilt", "ribbon", "saddle", "table", "umbrella", "violin", "window", "yacht",
-)  # fmt: skip
+    "apple",
+    "boat",
+    "candle",
+    "door",
+    "engine",
+    "feather",
+    "guitar",
+    "hammer",
+    "island",
+    "jacket",
+    "kettle",
+    "ladder",
+    "mirror",
+    "needle",
+    "orange",
+    "pencil",
+    "quilt",
+    "ribbon",
+    "saddle",
+    "table",
+    "umbrella",
+    "violin",
+    "window",
+    "yacht",
+)
 NOISE = (
-    "above", "badly", "close", "dimly", "early", "fairly", "gladly", "hardly", "inside", "just", "kindly", "lately", "mostly",
-    "never", "often", "partly", "quickly", "rather", "slowly", "today", "under", "vaguely", "while", "yonder",
-)  # fmt: skip
+    "above",
+    "badly",
+    "close",
+    "dimly",
+    "early",
+    "fairly",
+    "gladly",
+    "hardly",
+    "inside",
+    "just",
+    "kindly",
+    "lately",
+    "mostly",
+    "never",
+    "often",
+    "partly",
+    "quickly",
+    "rather",
+    "slowly",
+    "today",
+    "under",
+    "vaguely",
+    "while",
+    "yonder",
+)
 _CHUNKS, _A_CHUNK = 2, 4  # things of a chunk, and as much noise
 
 
@@ -47,28 +92,49 @@ def make_instance(index: int, seed: int, options: ToyOptions) -> Instance:
         rng.shuffle(words)
         chunks.append(Chunk(" ".join(words)))
         for word in things[own]:
-            questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}"))
-    return Instance(f"{SOURCE}-{options.split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
+            questions.append(
+                Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}")
+            )
+    return Instance(
+        f"{SOURCE}-{options.split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions)
+    )
 
 
 def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
     """Return a schema with one list, ``facts``."""
-    return MemorySchema("toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),))
+    return MemorySchema(
+        "toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),)
+    )
 
 
-def toy_teacher_operations(instance: Instance, t: int, memory: Memory, rng: random.Random) -> list[Operation]:
-    """Return one to four insertions of random words of chunk ``t``; fewer if the memory has no room."""
+def toy_teacher_operations(
+    instance: Instance, t: int, memory: Memory, rng: random.Random
+) -> list[Operation]:
+    """Return one to four insertions of random words of chunk ``t``; fewer if the memory has no
+    room.
+    """
     trial, section = memory.copy(), memory.schema.lists[0].name
     words = instance.chunks[t].text.split()
-    drawn = [Operation(OperationKind.INSERT, section, word) for word in rng.sample(words, rng.randint(1, 4))]
+    drawn = [
+        Operation(OperationKind.INSERT, section, word)
+        for word in rng.sample(words, rng.randint(1, 4))
+    ]
     return [operation for operation in drawn if trial.apply(operation, chunk=t).changed]
 
 
 def toy_vocabulary() -> tuple[str, ...]:
-    """Return every word and mark of chunks, entries and questions once; without those of the codec."""
+    """Return every word and mark of chunks, entries and questions once; without those of the
+    codec.
+    """
     return (*THINGS, *NOISE, "was", "seen", "?")
 
 
 SOURCES = (
-    Source("toy", "the smallest generated task, for nano policies", generated(make_instance), ToyOptions, needs_input=False),
+    Source(
+        "toy",
+        "the smallest generated task, for nano policies",
+        generated(make_instance),
+        ToyOptions,
+        needs_input=False,
+    ),
 )

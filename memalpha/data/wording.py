@@ -1,12 +1,21 @@
-"""Text functions for the loaders: lines added to questions (so the leak check can ignore them), and keywords."""
+"""Text functions for the loaders: lines added to questions (so the leak check can ignore them), and
+keywords.
+"""
 
 import re
 from collections import Counter
 
-ASK_LABEL = "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
+ASK_LABEL = (
+    "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
+)
 SUMMARISE = "Summarise the text."
 _ASKED_ON, PERSONA = "Asked on {}.", "What has {} said about themselves?"
-_OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in (ASK_LABEL, SUMMARISE, _ASKED_ON, PERSONA)))
+_OWN = re.compile(
+    "|".join(
+        re.escape(line).replace(r"\{\}", ".+")
+        for line in (ASK_LABEL, SUMMARISE, _ASKED_ON, PERSONA)
+    )
+)
 
 
 def asked_on(date: str, question: str) -> str:
@@ -19,13 +28,18 @@ def as_asked(question: str) -> str:
     return "\n".join(line for line in question.split("\n") if not _OWN.fullmatch(line.strip()))
 
 
-_NAME = re.compile(r"(?<![.!?\"“]\s)(?<!^)\b[A-Z][\w'’-]+(?:\s+(?:(?:of|the|de|von|van)\s+)?[A-Z][\w'’-]+)*", re.MULTILINE)
+_NAME = re.compile(
+    r"(?<![.!?\"“]\s)(?<!^)\b[A-Z][\w'’-]+(?:\s+(?:(?:of|the|de|von|van)\s+)?[A-Z][\w'’-]+)*",
+    re.MULTILINE,
+)
 _WORD = re.compile(r"\b[a-z]{7,}\b")
 _SUFFIX = re.compile(r"['’]s?$")
 
 
 def keyphrases(summary: str, limit: int = 20) -> tuple[str, ...]:
-    """Return at most ``limit`` keywords, by frequency: runs of capitalised words, then words of at least 7 lower-case letters."""
+    """Return at most ``limit`` keywords, by frequency: runs of capitalised words, then words of at
+    least 7 lower-case letters.
+    """
     flat = " ".join(summary.split())
     names = Counter(_SUFFIX.sub("", match.group()) for match in _NAME.finditer(flat))
     words = Counter(_WORD.findall(flat))

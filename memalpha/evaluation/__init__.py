@@ -1,1 +1,3 @@
-"""Compares systems under one protocol: options, run, folder, summary, tables; and the suite of ``memalpha poison``."""
+"""Compares systems under one protocol: options, run, folder, summary, tables; and the suite of
+``memalpha poison``.
+"""

@@ -1,8 +1,10 @@
-"""One base model for a whole evaluation: adapters are attached and detached; the base reads, bare or with a reader's adapter.
+"""One base model for a whole evaluation: adapters are attached and detached; the base reads, bare
+or with a reader's adapter.
 
-The base is loaded once, on first use, on the accelerator if there is one, with at most one adapter. Fully fine-tuned models are
-another base and need their own evaluation. Greedy completions and answers are made once, and kept in a file if there is one: agents
-that differ in what they search, a reader that is added later and a continued evaluation make nothing twice.
+The base is loaded once, on first use, on the accelerator if there is one, with at most one adapter.
+Fully fine-tuned models are another base and need their own evaluation. Greedy completions and
+answers are made once, and kept in a file if there is one: agents that differ in what they search, a
+reader that is added later and a continued evaluation make nothing twice.
 """
 
 import time
@@ -16,23 +18,43 @@ from typing import Any, NamedTuple
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError
 from memalpha.files import append_lines, drop_cut_line, parse_line
-from memalpha.models.policy import check_adapter, check_adapter_folder, load_policy_model, load_tokenizer, unknown_bias, weightless
+from memalpha.models.policy import (
+    check_adapter,
+    check_adapter_folder,
+    load_policy_model,
+    load_tokenizer,
+    unknown_bias,
+    weightless,
+)
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
 
 class PolicyHost:
-    """The base model and its current adapter; ``max_batch``: most rows decoded, ``batch_tokens``: most tokens read at once."""
+    """The base model and its current adapter; ``max_batch``: most rows decoded, ``batch_tokens``:
+    most tokens read at once.
+    """
 
-    def __init__(self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384) -> None:
-        self.model, self.dtype, self.max_batch, self.batch_tokens = model, dtype, max_batch, batch_tokens
+    def __init__(
+        self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384
+    ) -> None:
+        self.model, self.dtype, self.max_batch, self.batch_tokens = (
+            model,
+            dtype,
+            max_batch,
+            batch_tokens,
+        )
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
         self._attached = "", False  # the adapter at hand, and whether it reads
         self._generator: Generator | None = None  # what it keeps is of the adapter at hand
-        self.drawn: dict[str, tuple[Completion, float]] = {}  # greedy completions and their seconds, by adapter, limit and prompt
-        self.saved = 0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
+        self.drawn: dict[
+            str, tuple[Completion, float]
+        ] = {}  # greedy completions and their seconds, by adapter, limit and prompt
+        self.saved = (
+            0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
+        )
         self._file: Path | None = None
 
     @cached_property
@@ -43,12 +65,17 @@ class PolicyHost:
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
 
     def keep(self, path: Path) -> None:
-        """Read the greedy completions of a file, and append new ones to it; InputError if a line is damaged."""
+        """Read the greedy completions of a file, and append new ones to it; InputError if a line is
+        damaged.
+        """
         drop_cut_line(path)
         for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
             row = parse_line(line, path, number)
             try:
-                self.drawn[row["key"]] = Completion(tuple(row["ids"]), row["text"], StopReason(row["stop"])), row["seconds"]
+                self.drawn[row["key"]] = (
+                    Completion(tuple(row["ids"]), row["text"], StopReason(row["stop"])),
+                    row["seconds"],
+                )
             except (KeyError, TypeError, ValueError) as error:
                 fix = "remove the file; what it kept is made again"
                 raise InputError(f"{path}, line {number} is damaged: {error!r}", fix=fix) from error
@@ -58,10 +85,19 @@ class PolicyHost:
         """Keep greedy completions."""
         self.drawn |= drawn
         if self._file is not None:
-            append_lines(self._file, (
-                {"key": key, "seconds": round(seconds, 4), "ids": made.ids, "text": made.text, "stop": made.stop}
-                for key, (made, seconds) in drawn.items()
-            ))  # fmt: skip
+            append_lines(
+                self._file,
+                (
+                    {
+                        "key": key,
+                        "seconds": round(seconds, 4),
+                        "ids": made.ids,
+                        "text": made.text,
+                        "stop": made.stop,
+                    }
+                    for key, (made, seconds) in drawn.items()
+                ),
+            )
 
     @property
     def positions(self) -> int:
@@ -69,16 +105,28 @@ class PolicyHost:
         return positions_of(self.config) or 0
 
     def generator(self, adapter: str = "") -> Generator:
-        """Return a generator of the base with an adapter (empty = none); InputError if it is missing or of another base."""
+        """Return a generator of the base with an adapter (empty = none); InputError if it is
+        missing or of another base.
+        """
         if adapter:
-            check_adapter(Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer)
+            check_adapter(
+                Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer
+            )
         return _Hosted(self, adapter, reads=False)
 
-    def answer(self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = "") -> list[str]:
+    def answer(
+        self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = ""
+    ) -> list[str]:
         """Answer chats greedily with the base: bare, or with a reader's adapter."""
         from memalpha.generation.answering import answer_chats
 
-        return answer_chats(_Hosted(self, adapter, reads=True), self.tokenizer, chats, max_new_tokens, self.batch_tokens)
+        return answer_chats(
+            _Hosted(self, adapter, reads=True),
+            self.tokenizer,
+            chats,
+            max_new_tokens,
+            self.batch_tokens,
+        )
 
     def release(self) -> None:
         """Detach the adapter; the base stays loaded."""
@@ -87,14 +135,20 @@ class PolicyHost:
         self._generator, self._attached = None, ("", False)
 
     def attached(self, adapter: str, *, reads: bool) -> Generator:
-        """Return a generator of the base with an adapter, of a policy or a reader, attached now; it holds until another is."""
+        """Return a generator of the base with an adapter, of a policy or a reader, attached now; it
+        holds until another is.
+        """
         from memalpha.generation.hf import HFGenerator
 
         if self._policy is None:
             import torch
 
             model = load_policy_model(self.model, dtype=self.dtype).model
-            accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            accelerator = (
+                torch.accelerator.current_accelerator()
+                if torch.accelerator.is_available()
+                else None
+            )
             self._policy = (model if accelerator is None else model.to(accelerator)).eval()
         if self._generator is None or (adapter, reads) != self._attached:
             self.release()
@@ -102,10 +156,16 @@ class PolicyHost:
                 from peft import PeftModel
 
                 check_adapter_folder(Path(adapter))
-                self._policy = PeftModel.from_pretrained(self._policy, adapter, autocast_adapter_dtype=False).eval()
+                self._policy = PeftModel.from_pretrained(
+                    self._policy, adapter, autocast_adapter_dtype=False
+                ).eval()
             bias = unknown_bias(adapter, self.tokenizer) if adapter and reads else None
             self._generator = HFGenerator(
-                self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=reads, first_bias=bias
+                self._policy,
+                self.tokenizer,
+                max_batch=self.max_batch,
+                keep_prefix=reads,
+                first_bias=bias,
             )
             self._attached = adapter, reads
         return self._generator
@@ -123,11 +183,17 @@ class _Hosted(NamedTuple):
             return host.attached(self.adapter, reads=self.reads).generate(prompts, sampling)
         who = f"{self.adapter} {self.reads} {sampling.max_new_tokens} ".encode()
         keys = [sha256(who + array("I", prompt.ids).tobytes()).hexdigest() for prompt in prompts]
-        new = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in host.drawn}
+        new = {
+            key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in host.drawn
+        }
         host.saved += sum(host.drawn[key][1] for key in keys if key in host.drawn)
         if new:
             clock = time.perf_counter()
-            made = host.attached(self.adapter, reads=self.reads).generate(list(new.values()), sampling)
+            made = host.attached(self.adapter, reads=self.reads).generate(
+                list(new.values()), sampling
+            )
             seconds = (time.perf_counter() - clock) / len(new)
-            host.add({key: (completion, seconds) for key, completion in zip(new, made, strict=True)})
+            host.add(
+                {key: (completion, seconds) for key, completion in zip(new, made, strict=True)}
+            )
         return [host.drawn[key][0] for key in keys]

@@ -1,8 +1,10 @@
-"""Means with intervals from a paired bootstrap over instances; scores are ``{seed: {instance: score}}``.
+"""Means with intervals from a paired bootstrap over instances; scores are ``{seed: {instance:
+score}}``.
 
-An estimate is the mean over instances of the mean over seeds. Instances are resampled with replacement, with one draw for every
-seed and for both systems of a difference. Percentile interval: Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993,
-section 13.3; too short for few instances (10% at 20). ``scipy.stats.bootstrap`` would draw, and so publish, other intervals.
+An estimate is the mean over instances of the mean over seeds. Instances are resampled with
+replacement, with one draw for every seed and for both systems of a difference. Percentile interval:
+Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, section 13.3; too short for few
+instances (10% at 20). ``scipy.stats.bootstrap`` would draw, and so publish, other intervals.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _BLOCK = 2_000_000  # draws of instances at once: 16 MB
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over ``n`` instances with its interval; ``low``, ``high`` and ``stderr`` are NaN for fewer than two instances."""
+    """A mean over ``n`` instances with its interval; ``low``, ``high`` and ``stderr`` are NaN for
+    fewer than two instances.
+    """
 
     mean: float
     low: Number
@@ -44,13 +48,17 @@ class Estimate:
 
     @property
     def normal(self) -> tuple[float, float]:
-        """The interval by the standard error: mean +- the normal quantile of ``level`` times ``stderr``."""
+        """The interval by the standard error: mean +- the normal quantile of ``level`` times
+        ``stderr``.
+        """
         reach = NormalDist().inv_cdf(0.5 + self.level / 2) * self.stderr
         return self.mean - reach, self.mean + reach
 
     @property
     def agree(self) -> bool | None:
-        """Whether the percentile interval is 0.8 to 1.25 times as wide as ``normal``; None if unknown."""
+        """Whether the percentile interval is 0.8 to 1.25 times as wide as ``normal``; None if
+        unknown.
+        """
         if math.isnan(self.stderr):
             return None
         low, high = self.normal
@@ -64,24 +72,46 @@ class Estimate:
 
 
 def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> Estimate:
-    """Return the mean score of one system on one set, with ``weights`` above 0 by instance; InputError if scores are missing."""
+    """Return the mean score of one system on one set, with ``weights`` above 0 by instance;
+    InputError if scores are missing.
+    """
     names = _instances(scores)
     if wrong := [name for name in names if weights is not None and not weights.get(name, 0.0) > 0]:
-        raise InputError(f"{len(wrong)} instances have no weight above 0: {_some(wrong)}", expected="a weight for every instance")
+        raise InputError(
+            f"{len(wrong)} instances have no weight above 0: {_some(wrong)}",
+            expected="a weight for every instance",
+        )
     n = len(names)
-    values = np.array([[row[name] for name in names] for row in scores.values()], dtype=np.float64)  # (seeds, instances)
-    weight = np.ones(n) if weights is None else np.asarray([weights[name] for name in names], dtype=np.float64)
+    values = np.array(
+        [[row[name] for name in names] for row in scores.values()], dtype=np.float64
+    )  # (seeds, instances)
+    weight = (
+        np.ones(n)
+        if weights is None
+        else np.asarray([weights[name] for name in names], dtype=np.float64)
+    )
     over_seeds = _rounded(values.mean(axis=0))
     low, high, stderr = math.nan, math.nan, math.nan
     if n > 1:
-        blocks = _draws_kept(SEED, n, RESAMPLES) if n * RESAMPLES <= _BLOCK else _draws(SEED, n, RESAMPLES)
-        draws = [(counts @ (weight * over_seeds)) / (counts @ weight) for counts in blocks]  # weighted means of resamples
+        blocks = (
+            _draws_kept(SEED, n, RESAMPLES)
+            if n * RESAMPLES <= _BLOCK
+            else _draws(SEED, n, RESAMPLES)
+        )
+        draws = [
+            (counts @ (weight * over_seeds)) / (counts @ weight) for counts in blocks
+        ]  # weighted means of resamples
         means = _rounded(np.concatenate(draws))
         low, high = map(float, np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-        residuals = weight * (over_seeds - np.average(over_seeds, weights=weight))  # of the linearised ratio
+        residuals = weight * (
+            over_seeds - np.average(over_seeds, weights=weight)
+        )  # of the linearised ratio
         stderr = float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weight.mean())
     mean = float(_rounded(np.average(over_seeds, weights=weight)))
-    per_seed = {seed: float(np.average(row, weights=weight)) for seed, row in zip(scores, values, strict=True)}
+    per_seed = {
+        seed: float(np.average(row, weights=weight))
+        for seed, row in zip(scores, values, strict=True)
+    }
     return Estimate(mean, low, high, stderr, n, per_seed)
 
 
@@ -91,10 +121,14 @@ def difference(first: Scores, second: Scores) -> Estimate:
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
-    """Return second - first, by instance and seed (other seeds are averaged first); InputError if instances do not match."""
+    """Return second - first, by instance and seed (other seeds are averaged first); InputError if
+    instances do not match.
+    """
     names = _instances(first)
     if unpaired := set(names) ^ set(_instances(second)):
-        raise InputError(f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}")
+        raise InputError(
+            f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}"
+        )
     if set(first) != set(second):
         if len(first) > 1 < len(second):
             first, second = _averaged(first, names), _averaged(second, names)
@@ -102,15 +136,21 @@ def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]
             first = dict.fromkeys(second, next(iter(first.values())))
         else:
             second = dict.fromkeys(first, next(iter(second.values())))
-    return {seed: {name: after[name] - first[seed][name] for name in names} for seed, after in second.items()}
+    return {
+        seed: {name: after[name] - first[seed][name] for name in names}
+        for seed, after in second.items()
+    }
 
 
 def _averaged(scores: Scores, names: Sequence[str]) -> Scores:
-    return {"mean": {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}}
+    return {
+        "mean": {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}
+    }
 
 
 def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
-    """Return the unweighted mean over independent sets; the interval is by ``stderr``. InputError for none.
+    """Return the unweighted mean over independent sets; the interval is by ``stderr``. InputError
+    for none.
 
     ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
@@ -121,9 +161,16 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     mean = sum(part.mean for part in parts) / len(parts)
     stderr = math.sqrt(sum(part.stderr**2 for part in parts)) / len(parts)
     several = [part for part in parts if len(part.per_seed) > 1]
-    seeds = [seed for seed in (several or parts)[0].per_seed if all(seed in part.per_seed for part in several)]
+    seeds = [
+        seed
+        for seed in (several or parts)[0].per_seed
+        if all(seed in part.per_seed for part in several)
+    ]
     shown = seeds if several else seeds[:1]
-    by_seed = {seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts) for seed in shown}
+    by_seed = {
+        seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts)
+        for seed in shown
+    }
     found = Estimate(mean, math.nan, math.nan, stderr, sum(part.n for part in parts), by_seed)
     low, high = found.normal
     return replace(found, low=low, high=high)
@@ -132,13 +179,20 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
 def _instances(scores: Scores) -> list[str]:
     """Sorted instances; InputError if seeds differ in them or a score is NaN."""
     if not scores or not all(scores.values()):
-        raise InputError("there are no scores to take a mean of", expected="at least one seed with at least one instance")
+        raise InputError(
+            "there are no scores to take a mean of",
+            expected="at least one seed with at least one instance",
+        )
     everywhere = set.intersection(*(set(row) for row in scores.values()))
     lacking = set().union(*scores.values()) - everywhere
     lacking |= {name for row in scores.values() for name, score in row.items() if math.isnan(score)}
     if lacking:
         what = f"{len(lacking)} instances have no score (for every seed): {_some(lacking)}"
-        raise InputError(what, expected=f"a score for every instance and seed of {list(scores)}", fix="run the evaluation again")
+        raise InputError(
+            what,
+            expected=f"a score for every instance and seed of {list(scores)}",
+            fix="run the evaluation again",
+        )
     return sorted(everywhere)
 
 
@@ -156,7 +210,9 @@ def _draws(seed: int, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
     rng = np.random.default_rng([seed])
     block = max(1, _BLOCK // n)
     for start in range(0, resamples, block):
-        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(np.float64)
+        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(
+            np.float64
+        )
 
 
 @lru_cache(maxsize=4)

@@ -1,12 +1,15 @@
-"""The systems that are compared: each reads inputs without knowing the questions, and later finds passages for them.
+"""The systems that are compared: each reads inputs without knowing the questions, and later finds
+passages for them.
 
-``teacher`` and ``gold`` are exceptions: they use annotations or questions to show upper limits. The reader takes the passages of
-every system under the same token budget, best first, whole passages only. Departures from the baselines of Mem-alpha (arXiv
-2509.25911): BM25 returns pieces, which never span two chunks, not two whole chunks; full context takes what the reader can take,
-not the last 30k tokens. The agent uses prompts, application and retrieval of training (``agent.step``). ``overwrite_summary``,
-after MemAgent (arXiv 2507.02259), rewrites the whole memory; ``constant_state``, after MEM1 (arXiv 2506.15841), may think first.
-Departures of both: questions are unknown while writing, no training for the task, the reader's budget, the common reader, our own
-prompts.
+``teacher`` and ``gold`` are exceptions: they use annotations or questions to show upper limits. The
+reader takes the passages of every system under the same token budget, best first, whole passages
+only. Departures from the baselines of Mem-alpha (arXiv
+2509.25911): BM25 returns pieces, which never span two chunks, not two whole chunks; full context
+takes what the reader can take, not the last 30k tokens. The agent uses prompts, application and
+retrieval of training (``agent.step``). ``overwrite_summary``, after MemAgent (arXiv 2507.02259),
+rewrites the whole memory; ``constant_state``, after MEM1 (arXiv 2506.15841), may think first.
+Departures of both: questions are unknown while writing, no training for the task, the reader's
+budget, the common reader, our own prompts.
 """
 
 import random
@@ -51,7 +54,8 @@ from memalpha.types import (
 )
 from memalpha.units import UNIT_TOKENS, units
 
-# Questions and the reader's budget in tokens to the passages of each, best first; may be more than fit.
+# Questions and the reader's budget in tokens to the passages of each, best first; may be more than
+# fit.
 Finder = Callable[[Sequence[Question], int], list[tuple[str, ...]]]
 
 
@@ -65,7 +69,9 @@ class Kept:
     write_calls: int = 0
     cut_off: int = 0  # write calls that ended at the length limit
     cut: int = 0  # tokens not kept because of a limit
-    left_out: Callable[[int], int] = lambda budget: 0  # input tokens that ``find`` leaves out for a budget
+    left_out: Callable[[int], int] = lambda budget: (
+        0
+    )  # input tokens that ``find`` leaves out for a budget
     operations: OperationCounts = field(default_factory=OperationCounts)
 
 
@@ -85,9 +91,15 @@ class Setting:
         return self.step.encoder.count
 
     def sampling(self, max_new_tokens: int, seed: int, instances: Sequence[Instance]) -> Sampling:
-        """Sampling of a batch: greedy, or random numbers that depend only on the seed and the batch's instances."""
+        """Sampling of a batch: greedy, or random numbers that depend only on the seed and the
+        batch's instances.
+        """
         name = f"{seed}/" + "/".join(instance.id for instance in instances)
-        return Sampling(max_new_tokens, self.temperature, seed=zlib.crc32(name.encode()) if self.temperature else None)
+        return Sampling(
+            max_new_tokens,
+            self.temperature,
+            seed=zlib.crc32(name.encode()) if self.temperature else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,9 @@ class NoOptions(Options):
 
 @dataclass
 class System:
-    """A memory system with its own ``keep`` or ``write``; ``reads_window``: whether its reader may use the model's whole window."""
+    """A memory system with its own ``keep`` or ``write``; ``reads_window``: whether its reader may
+    use the model's whole window.
+    """
 
     setting: Setting
     options: Any  # of its kind
@@ -107,9 +121,13 @@ class System:
         """Prepare what serves every input; subclasses override it."""
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """InputError if the system cannot process these instances; called before the evaluation starts."""
+        """InputError if the system cannot process these instances; called before the evaluation
+        starts.
+        """
 
-    def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
+    def write(
+        self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None
+    ) -> list[Kept]:
         """Read a batch of inputs; return what is kept of each, in order."""
         return [self.keep(instance, seed) for instance in instances]
 
@@ -120,13 +138,23 @@ class System:
 
 def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     """Return the finder of a memory: its blocks, then the ``k`` entries found, as in training."""
-    return lambda questions, budget: [find_passages(memory, retriever, question.text, k).passages for question in questions]
+    return lambda questions, budget: [
+        find_passages(memory, retriever, question.text, k).passages for question in questions
+    ]
 
 
-def kept_memory(memory: Memory, find: Finder, results: Sequence[OperationResult], **costs: Any) -> Kept:
-    """Return what a system keeps whose memory has entries, as a reader sees them; ``costs`` are fields of ``Kept``."""
+def kept_memory(
+    memory: Memory, find: Finder, results: Sequence[OperationResult], **costs: Any
+) -> Kept:
+    """Return what a system keeps whose memory has entries, as a reader sees them; ``costs`` are
+    fields of ``Kept``.
+    """
     entries = tuple(render_entry(entry) for entry in memory)
-    applied = [result.operation.kind for result in results if result.changed and result.operation is not None]
+    applied = [
+        result.operation.kind
+        for result in results
+        if result.changed and result.operation is not None
+    ]
     counts = OperationCounts(
         insert=applied.count(OperationKind.INSERT),
         update=applied.count(OperationKind.UPDATE) + applied.count(OperationKind.REPLACE),
@@ -137,7 +165,8 @@ def kept_memory(memory: Memory, find: Finder, results: Sequence[OperationResult]
     return Kept(find, memory.tokens, entries, operations=counts, **costs)
 
 
-# -------------------------------------------------------------------------------- without a writing model
+# -------------------------------------------------------------------------------- without a writing
+# model
 _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))
 
 
@@ -154,7 +183,9 @@ class Piece(NamedTuple):
 
 
 def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) -> list[Piece]:
-    """Return the pieces in order: units of at most ``limit`` tokens, joined up to ``pack`` tokens with the time (1 = never)."""
+    """Return the pieces in order: units of at most ``limit`` tokens, joined up to ``pack`` tokens
+    with the time (1 = never).
+    """
     found: list[Piece] = []
     for index, chunk in enumerate(chunks):
         joined: list[Piece] = []
@@ -172,11 +203,15 @@ def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) 
 class FullContextOptions(Options):
     """How much is read."""
 
-    budget: Literal["window", "reader"] = "window"  # all that the reader's model takes, or the common budget
+    budget: Literal["window", "reader"] = (
+        "window"  # all that the reader's model takes, or the common budget
+    )
 
 
 class FullContext(System):
-    """No memory: the reader gets the input itself, in order, each chunk with its time; the oldest lines are left out first."""
+    """No memory: the reader gets the input itself, in order, each chunk with its time; the oldest
+    lines are left out first.
+    """
 
     def __post_init__(self) -> None:
         self.reads_window = self.options.budget == "window"
@@ -184,7 +219,9 @@ class FullContext(System):
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Keep the input unchanged."""
         count = self.setting.count
-        chunks = [Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)]
+        chunks = [
+            Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)
+        ]
         lines = pieces(instance.chunks, 1, UNIT_TOKENS, count)
         whole = sum(count(chunk.render()) for chunk in chunks)
         tokens = sum(count(chunk.text) for chunk in chunks)
@@ -195,11 +232,17 @@ class FullContext(System):
         def left_out(budget: int) -> int:
             return whole - sum(map(count, read(budget)))
 
-        return Kept(lambda questions, budget: [read(budget)] * len(questions), tokens, left_out=left_out)
+        return Kept(
+            lambda questions, budget: [read(budget)] * len(questions), tokens, left_out=left_out
+        )
 
 
-def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[str, ...]:
-    """Return the newest chunks, then lines, that fit in ``tokens`` (a line break each), in reading order."""
+def newest_in_order(
+    chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int, count: TokenCounter
+) -> tuple[str, ...]:
+    """Return the newest chunks, then lines, that fit in ``tokens`` (a line break each), in reading
+    order.
+    """
 
     def cost(piece: Piece) -> int:
         return count(one_line(piece.render())) + 1
@@ -225,41 +268,58 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
 class RagOptions(Options):
     """What is searched and how."""
 
-    piece_tokens: NonNegativeInt = 0  # most of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); a line may have 48
+    # most of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); a line may have 48
+    piece_tokens: NonNegativeInt = 0
     embedder: str = "minilm"  # of ``rag_dense`` and ``rag_two_layer``
     chunks_kept: NonNegativeInt = 8  # ``rag_two_layer``: how many chunks layer 1 keeps (0 = all)
 
 
 @dataclass
 class Rag(System):
-    """Retrieval over pieces of the input, with the agent's retriever; ``hybrid`` selects chunks (layer 1), then their pieces."""
+    """Retrieval over pieces of the input, with the agent's retriever; ``hybrid`` selects chunks
+    (layer 1), then their pieces.
+    """
 
     mode: RetrievalMode
 
     def __post_init__(self) -> None:
         self.by_chunk = self.mode is RetrievalMode.HYBRID
         sections = self.options.chunks_kept if self.by_chunk else 0
-        config = RetrievalConfig(retrieval=self.mode, embedder=self.options.embedder, sections_kept=sections)
+        config = RetrievalConfig(
+            retrieval=self.mode, embedder=self.options.embedder, sections_kept=sections
+        )
         self._make_retriever = retriever_factory(config)
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Index the input."""
-        pack = self.options.piece_tokens or max(1, self.setting.reader_tokens // self.setting.retrieve_k)
+        pack = self.options.piece_tokens or max(
+            1, self.setting.reader_tokens // self.setting.retrieve_k
+        )
         found = pieces(instance.chunks, pack, max(pack, UNIT_TOKENS), self.setting.count)
         memory = piece_memory(found, self.setting.count, by_chunk=self.by_chunk)
-        return Kept(searched(memory, self._make_retriever(memory), self.setting.retrieve_k), memory_tokens=memory.tokens)
+        return Kept(
+            searched(memory, self._make_retriever(memory), self.setting.retrieve_k),
+            memory_tokens=memory.tokens,
+        )
 
 
 def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
-    """Return an unlimited memory of pieces, in one section or one for each chunk; the same text and time is kept once."""
+    """Return an unlimited memory of pieces, in one section or one for each chunk; the same text and
+    time is kept once.
+    """
     first = {(piece.text, piece.time): piece for piece in reversed(found)}
     once = [piece for piece in found if first[piece.text, piece.time] is piece]
     rows = [(f"chunk_{piece.chunk}" if by_chunk else "pieces", piece) for piece in once]
     names = dict.fromkeys(section for section, _ in rows) or {"pieces": None}
-    schema = MemorySchema("pieces", tuple(Section(name, SectionKind.LIST, timestamps=True) for name in names))
+    schema = MemorySchema(
+        "pieces", tuple(Section(name, SectionKind.LIST, timestamps=True) for name in names)
+    )
     memory = Memory(schema, count)
     for section, piece in rows:
-        memory.apply(Operation(OperationKind.INSERT, section, piece.text, timestamp=piece.time), chunk=piece.chunk)
+        memory.apply(
+            Operation(OperationKind.INSERT, section, piece.text, timestamp=piece.time),
+            chunk=piece.chunk,
+        )
     return memory
 
 
@@ -271,10 +331,14 @@ class ArchiveOptions(Options):
 
 
 class Archive(System):
-    """What an agent with ``archive: true`` searches if it writes nothing: every line, in the same ranking."""
+    """What an agent with ``archive: true`` searches if it writes nothing: every line, in the same
+    ranking.
+    """
 
     def __post_init__(self) -> None:
-        config = RetrievalConfig(retrieval=self.options.retrieval, embedder=self.setting.step.config.embedder)
+        config = RetrievalConfig(
+            retrieval=self.options.retrieval, embedder=self.setting.step.config.embedder
+        )
         self._make_retriever = retriever_factory(config)
 
     def keep(self, instance: Instance, seed: int) -> Kept:
@@ -282,18 +346,25 @@ class Archive(System):
         memory = self.setting.step.new_memory()
         for index, chunk in enumerate(instance.chunks):
             archive.keep(memory, index, chunk, ())
-        return Kept(searched(memory, self._make_retriever(memory), self.setting.retrieve_k), memory_tokens=memory.tokens)
+        return Kept(
+            searched(memory, self._make_retriever(memory), self.setting.retrieve_k),
+            memory_tokens=memory.tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class VerbatimOptions(Options):
     """How much is kept."""
 
-    memory_tokens: NonNegativeInt = 0  # most of all entries (0 = schema limits only), to match another system's memory size
+    memory_tokens: NonNegativeInt = (
+        0  # most of all entries (0 = schema limits only), to match another system's memory size
+    )
 
 
 class Verbatim(System):
-    """Stores every line or sentence of the input unchanged, in the schema's first list; when it is full, the oldest are deleted."""
+    """Stores every line or sentence of the input unchanged, in the schema's first list; when it is
+    full, the oldest are deleted.
+    """
 
     def __post_init__(self) -> None:
         schema = self.setting.step.schema
@@ -314,21 +385,31 @@ class Verbatim(System):
 
         def drop_oldest() -> None:
             oldest = memory.entries(section.name)[0]
-            results.append(memory.apply(Operation(OperationKind.DELETE, section.name, entry_id=oldest.id)))
+            results.append(
+                memory.apply(Operation(OperationKind.DELETE, section.name, entry_id=oldest.id))
+            )
 
         for piece in pieces(instance.chunks, 1, section.max_entry_tokens or UNIT_TOKENS, count):
             insert = Operation(OperationKind.INSERT, section.name, piece.text, timestamp=piece.time)
-            while (result := memory.apply(insert, chunk=piece.chunk, time=piece.time)).code is ResultCode.SECTION_FULL:
+            while (
+                result := memory.apply(insert, chunk=piece.chunk, time=piece.time)
+            ).code is ResultCode.SECTION_FULL:
                 drop_oldest()
             results.append(result)
             while 0 < most < memory.tokens:
                 drop_oldest()
-        written = [result.operation.content for result in results if result.changed and result.operation]
-        return kept_memory(memory, find, results, cut=sum(count(text) for text in written if text) - memory.tokens)
+        written = [
+            result.operation.content for result in results if result.changed and result.operation
+        ]
+        return kept_memory(
+            memory, find, results, cut=sum(count(text) for text in written if text) - memory.tokens
+        )
 
 
 class Gold(System):
-    """An upper limit: the facts that hold at the end, else pieces of the evidence chunks; first those with an accepted answer."""
+    """An upper limit: the facts that hold at the end, else pieces of the evidence chunks; first
+    those with an accepted answer.
+    """
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Look up the evidence."""
@@ -337,25 +418,42 @@ class Gold(System):
             memory = Memory(_FACTS, count)
             teach(memory, instance, random.Random(0), TeacherConfig())
             texts = tuple(render_entry(entry) for entry in memory)
-            return Kept(lambda questions, budget: [about(question, texts) for question in questions], memory.tokens, texts)
+            return Kept(
+                lambda questions, budget: [about(question, texts) for question in questions],
+                memory.tokens,
+                texts,
+            )
         found = pieces(instance.chunks, 1, UNIT_TOKENS, count)
 
         def evidence(question: Question) -> list[Piece]:
-            return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
+            return [
+                piece
+                for piece in found
+                if not question.evidence or piece.chunk in question.evidence
+            ]
 
         wanted = {piece for question in instance.questions for piece in evidence(question)}
         tokens = sum(count(piece.text) for piece in found if piece in wanted)
-        return Kept(lambda questions, budget: [answers_first(q, evidence(q), count) for q in questions], tokens)
+        return Kept(
+            lambda questions, budget: [answers_first(q, evidence(q), count) for q in questions],
+            tokens,
+        )
 
 
 def about(question: Question, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts that name the question's subject (all if it has none), those with an accepted answer first."""
+    """Return the texts that name the question's subject (all if it has none), those with an
+    accepted answer first.
+    """
     named = [text for text in texts if not question.subject or contains(text, question.subject)]
     return tuple(sorted(named, key=lambda text: not _answers(question, text)))
 
 
-def answers_first(question: Question, found: Sequence[Piece], count: TokenCounter) -> tuple[str, ...]:
-    """Return pieces as passages: those with an accepted answer first, then by BM25, then in reading order."""
+def answers_first(
+    question: Question, found: Sequence[Piece], count: TokenCounter
+) -> tuple[str, ...]:
+    """Return pieces as passages: those with an accepted answer first, then by BM25, then in reading
+    order.
+    """
     memory = piece_memory(found, count)
     ranked = find_passages(memory, TwoLayerRetriever(memory), question.text, len(memory)).passages
     passages = dict.fromkeys([*ranked, *(render_entry(entry) for entry in memory)])
@@ -369,7 +467,9 @@ def _answers(question: Question, text: str) -> bool:
 
 
 class Teacher(System):
-    """Writes what the annotations of generated data say: an upper limit for a policy trained on its demonstrations."""
+    """Writes what the annotations of generated data say: an upper limit for a policy trained on its
+    demonstrations.
+    """
 
     def check(self, instances: Sequence[Instance]) -> None:
         """InputError if an instance has no annotations."""
@@ -382,7 +482,9 @@ class Teacher(System):
         step, rng = self.setting.step, random.Random(f"{seed}/{instance.id}")
         memory = step.new_memory()
         results = teach(memory, instance, rng, self.options, keep_lines=step.config.archive)
-        return kept_memory(memory, searched(memory, step.new_retriever(memory), self.setting.retrieve_k), results)
+        return kept_memory(
+            memory, searched(memory, step.new_retriever(memory), self.setting.retrieve_k), results
+        )
 
 
 # -------------------------------------------------------------------------------- with one
@@ -391,8 +493,13 @@ class AgentOptions(Options):
     """Which agent."""
 
     adapter: str = ""  # its adapter's folder (empty = the untrained base model)
-    settings: Literal["shared", "own"] = "shared"  # the evaluation's (the adapter's schema and codec must match), or the adapter's
-    archive: bool | None = None  # search what was read, too; this and the next two as its settings say (None), or otherwise
+    settings: Literal["shared", "own"] = (
+        "shared"  # the evaluation's (the adapter's schema and codec must match), or the adapter's
+    )
+    archive: bool | None = (
+        # search what was read, too; this and the next two as its settings say (None), or otherwise
+        None
+    )
     retrieval: RetrievalMode | None = None
     sections_kept: NonNegativeInt | None = None  # by layer 1 (0 = all)
     trust_tools: bool = False  # import the functions that the adapter's schema names as tools
@@ -416,7 +523,9 @@ class Agent(System):
             for index, chunk in enumerate(instance.chunks):
                 self.step.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
 
-    def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
+    def write(
+        self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None
+    ) -> list[Kept]:
         """Run one rollout for each instance, in lockstep."""
         sampling = self.setting.sampling(self.step.config.max_completion_length, seed, instances)
         return [
@@ -427,20 +536,32 @@ class Agent(System):
                 write_calls=len(rollout.steps),
                 cut_off=sum(step.completion.cut_off for step in rollout.steps),
             )
-            for rollout in run_rollouts(instances, self.step, self.generator, sampling, on_step=on_step)
+            for rollout in run_rollouts(
+                instances, self.step, self.generator, sampling, on_step=on_step
+            )
         ]
 
 
 def _step(setting: Setting, options: AgentOptions) -> AgentStep:
     if options.settings == "own":
         if not options.adapter:
-            raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")
-        return AgentStep(AgentConfig.load(options.adapter, options.trust_tools), setting.host.tokenizer)
-    if options.adapter and (Path(options.adapter) / AGENT_FILE).is_file():  # an adapter of another program has no such file
+            raise InputError(
+                "settings 'own' of an agent without an adapter",
+                expected="an adapter, or settings: shared",
+            )
+        return AgentStep(
+            AgentConfig.load(options.adapter, options.trust_tools), setting.host.tokenizer
+        )
+    if (
+        options.adapter and (Path(options.adapter) / AGENT_FILE).is_file()
+    ):  # an adapter of another program has no such file
         saved, shared = AgentConfig.load(options.adapter, options.trust_tools), setting.step.config
         if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
             what = f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}"
-            raise InputError(what, expected=f"{shared.schema!r} and {shared.codec!r} as for all agents, or settings: own")
+            raise InputError(
+                what,
+                expected=f"{shared.schema!r} and {shared.codec!r} as for all agents, or settings: own",
+            )
     return setting.step
 
 
@@ -473,7 +594,9 @@ class RewritingOptions(Options):
 
 @dataclass
 class Rewriting(System):
-    """A memory of one text; ``instructions`` holds ``{tokens}``, ``parse`` turns a reply into the new text."""
+    """A memory of one text; ``instructions`` holds ``{tokens}``, ``parse`` turns a reply into the
+    new text.
+    """
 
     instructions: str
     parse: Callable[[str], str] = str.strip
@@ -484,22 +607,32 @@ class Rewriting(System):
         self.generator = host.generator(self.options.adapter)
         layout = [
             {"role": "system", "content": self.instructions.format(tokens=self.limit)},
-            {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
+            {
+                "role": "user",
+                "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>",
+            },
         ]
         self.encoder = PromptEncoder(host.tokenizer, layout)
         self.begun = THINK if opens_thinking(host.tokenizer) else ""
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """InputError if a chunk, the longest text and the longest reply exceed the model's window."""
+        """InputError if a chunk, the longest text and the longest reply exceed the model's
+        window.
+        """
         window = self.setting.host.positions
         for instance in instances if window else ():
             for index, chunk in enumerate(instance.chunks):
                 if (asked := len(self._prompt(chunk, "").ids) + 2 * self.limit) > window:
                     what = f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions and two texts"
                     expected = "smaller chunks, or a lower memory_tokens"
-                    raise InputError(f"{what} of {self.limit} tokens, and the model's window has {window}", expected=expected)
+                    raise InputError(
+                        f"{what} of {self.limit} tokens, and the model's window has {window}",
+                        expected=expected,
+                    )
 
-    def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
+    def write(
+        self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None
+    ) -> list[Kept]:
         """Rewrite the texts chunk by chunk, all instances in lockstep."""
         texts = [[""] for _ in instances]  # of each instance, as it was before and after each chunk
         cut_off = [0] * len(instances)
@@ -520,9 +653,18 @@ class Rewriting(System):
         lines = tuple(units(texts[-1], self.limit, self.setting.count))
         tokens = self.setting.count(texts[-1])
         counts = OperationCounts(update=sum(before != after for before, after in pairwise(texts)))
-        return Kept(lambda questions, budget: [lines] * len(questions), tokens, lines, len(texts) - 1, cut_off, operations=counts)
+        return Kept(
+            lambda questions, budget: [lines] * len(questions),
+            tokens,
+            lines,
+            len(texts) - 1,
+            cut_off,
+            operations=counts,
+        )
 
     def _prompt(self, chunk: Chunk, text: str) -> Prompt:
         said = quote(f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text)
-        ids, shared = self.encoder.encode({"chunk": said, "memory": quote(text) or "empty"}, shared="chunk")
+        ids, shared = self.encoder.encode(
+            {"chunk": said, "memory": quote(text) or "empty"}, shared="chunk"
+        )
         return Prompt((), ids, shared)

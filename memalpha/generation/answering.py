@@ -15,16 +15,25 @@ BATCH_TOKENS = 16_384
 
 
 def answer_chats(
-    generator: Generator, tokenizer: Any, chats: Sequence[list[Message]], max_new_tokens: int, batch_tokens: int = BATCH_TOKENS
+    generator: Generator,
+    tokenizer: Any,
+    chats: Sequence[list[Message]],
+    max_new_tokens: int,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> list[str]:
-    """Answer chats; equal chats and shared prefixes are computed once, and ``batch_tokens`` bounds what is read at once.
+    """Answer chats; equal chats and shared prefixes are computed once, and ``batch_tokens`` bounds
+    what is read at once.
 
     An answer begins with ``THINK`` if the chat template has opened the thinking.
     """
     prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
     different = list({prompt.ids: prompt for prompt in prompts}.values())
     batches = within_tokens(sharing(different), batch_tokens, max_new_tokens)
-    said = (made.text for batch in batches for made in generator.generate(batch, Sampling(max_new_tokens)))
+    said = (
+        made.text
+        for batch in batches
+        for made in generator.generate(batch, Sampling(max_new_tokens))
+    )
     before = THINK if opens_thinking(tokenizer) else ""
     answers = {prompt.ids: before + text for prompt, text in zip(different, said, strict=True)}
     return [answers[prompt.ids] for prompt in prompts]
@@ -47,7 +56,9 @@ def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answeri
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Mark common prefixes to compute once: of neighbours that share more than half, else of all prompts."""
+    """Mark common prefixes to compute once: of neighbours that share more than half, else of all
+    prompts.
+    """
     groups: list[list[Prompt]] = []
     common: list[int] = []
     for prompt in prompts:
@@ -60,12 +71,21 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
             common.append(len(prompt.ids))
     lone = [group[0].ids for group in groups if len(group) == 1]
     least = in_common(lone) if len(lone) > 1 else 0
-    marks = [shared if len(group) > 1 else least for group, shared in zip(groups, common, strict=True) for _ in group]
-    return [Prompt(prompt.messages, prompt.ids, shared) for prompt, shared in zip(prompts, marks, strict=True)]
+    marks = [
+        shared if len(group) > 1 else least
+        for group, shared in zip(groups, common, strict=True)
+        for _ in group
+    ]
+    return [
+        Prompt(prompt.messages, prompt.ids, shared)
+        for prompt, shared in zip(prompts, marks, strict=True)
+    ]
 
 
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
-    """Split prompts, in order, into batches with rows times (longest prompt + completion) at most ``tokens``, or of one prompt."""
+    """Split prompts, in order, into batches with rows times (longest prompt + completion) at most
+    ``tokens``, or of one prompt.
+    """
     batches: list[list[Prompt]] = []
     for prompt in prompts:
         grown = [*batches[-1], prompt] if batches else []

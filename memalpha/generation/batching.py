@@ -1,8 +1,10 @@
-"""One model for many threads: a thread of its own runs it, for all that wait with calls of one kind in one batch.
+"""One model for many threads: a thread of its own runs it, for all that wait with calls of one kind
+in one batch.
 
-The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own results or its own error: if a joint
-call fails, each caller's items are tried alone. One thread at a time, since the C library keeps what each has freed (of 16,
-gigabytes); it is given back when nothing waits.
+The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own results
+or its own error: if a joint call fails, each caller's items are tried alone. One thread at a time,
+since the C library keeps what each has freed (of 16, gigabytes); it is given back when nothing
+waits.
 """
 
 import ctypes
@@ -17,7 +19,9 @@ from memalpha.errors import InputError, ServiceError
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Prompt, Sampling
 
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # of glibc
+_trim = (
+    getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+)  # of glibc
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
@@ -30,7 +34,9 @@ class _Job(NamedTuple):
 
 
 class Turns:
-    """Runs the calls of many threads in one; joins up to ``max_batch`` items of one kind (a larger call stays whole)."""
+    """Runs the calls of many threads in one; joins up to ``max_batch`` items of one kind (a larger
+    call stays whole).
+    """
 
     def __init__(self, max_batch: int = 32) -> None:
         if max_batch < 1:
@@ -41,8 +47,12 @@ class Turns:
         self._busy = False
         self._last: Hashable = None
 
-    def call(self, kind: Hashable, items: Sequence[Any], run: Run, owner: Hashable = None) -> list[Any]:
-        """Return the result of each item, in order, of ``run``, which may get more items of this kind; raises what it raises."""
+    def call(
+        self, kind: Hashable, items: Sequence[Any], run: Run, owner: Hashable = None
+    ) -> list[Any]:
+        """Return the result of each item, in order, of ``run``, which may get more items of this
+        kind; raises what it raises.
+        """
         job = _Job(kind, owner, tuple(items), run, Future())
         with self._lock:
             self._waiting.append(job)
@@ -61,7 +71,9 @@ class Turns:
             _trim(0)
 
     def _take(self) -> list[_Job]:
-        """Take the next batch: of the kind that waits longest and had not the last turn, the first job of each owner first."""
+        """Take the next batch: of the kind that waits longest and had not the last turn, the first
+        job of each owner first.
+        """
         kinds = [job.kind for job in self._waiting]
         others = [kind for kind in kinds if kind != self._last]
         self._last = next(iter(others or kinds), None)
@@ -80,8 +92,10 @@ class Turns:
         try:
             results = batch[0].run(items)
             if len(results) != len(items):
-                raise ServiceError(f"the model gave {len(results)} results for {len(items)} prompts")
-        except BaseException as error:  # noqa: BLE001 - each caller gets its own error, and others wait
+                raise ServiceError(
+                    f"the model gave {len(results)} results for {len(items)} prompts"
+                )
+        except BaseException as error:  # noqa: BLE001
             if len(batch) == 1:
                 batch[0].future.set_exception(error)
                 return

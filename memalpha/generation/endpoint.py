@@ -1,4 +1,6 @@
-"""A chat model behind an OpenAI-compatible server as the policy: messages go in, text comes out, and the tokenizer stays there."""
+"""A chat model behind an OpenAI-compatible server as the policy: messages go in, text comes out,
+and the tokenizer stays there.
+"""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -9,7 +11,9 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError
 from memalpha.types import Completion, Message, Prompt, Sampling
 
-_BYTES = 4  # of UTF-8 that count as one token: about what models take for English, and more than they take for Chinese
+# of UTF-8 that count as one token: about what models take for English, and more than they take for
+# Chinese
+_BYTES = 4
 
 
 class EndpointGenerator:
@@ -19,7 +23,9 @@ class EndpointGenerator:
         self.client, self.codec = client, codec
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt; ServiceError if one failed, is empty or was cut off before it made a call."""
+        """Return one completion per prompt; ServiceError if one failed, is empty or was cut off
+        before it made a call.
+        """
         made = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
         for completion in made:
             said = self.codec.parse(completion.text, completion.cut_off)
@@ -32,7 +38,9 @@ class EndpointGenerator:
 
 
 class ByteTokenizer:
-    """Stands in for the server's tokenizer in ``AgentStep``: every four bytes of UTF-8 are a token, so lengths are estimates."""
+    """Stands in for the server's tokenizer in ``AgentStep``: every four bytes of UTF-8 are a token,
+    so lengths are estimates.
+    """
 
     name_or_path = "the server's"
     chat_template = "the server's"
@@ -41,7 +49,9 @@ class ByteTokenizer:
     def __call__(self, text: str, **how: bool) -> SimpleNamespace:
         """Return ``input_ids``."""
         data = text.encode("utf-8", "surrogatepass")
-        return SimpleNamespace(input_ids=[int.from_bytes(data[at : at + _BYTES]) for at in range(0, len(data), _BYTES)])
+        return SimpleNamespace(
+            input_ids=[int.from_bytes(data[at : at + _BYTES]) for at in range(0, len(data), _BYTES)]
+        )
 
     def apply_chat_template(self, messages: Sequence[Message], **how: Any) -> str:
         """Return the contents, one after the other; tools are not shown."""

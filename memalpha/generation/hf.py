@@ -1,8 +1,11 @@
-"""Completions from a local transformers causal LM; equal prompts, and a prefix shared by several, are computed once.
+"""Completions from a local transformers causal LM; equal prompts, and a prefix shared by several,
+are computed once.
 
-A row's cache is [prefix | hole] [own prompt part | hole] [new tokens]; holes are masked and no positions, so its logits are those
-of the row alone, up to rounding. A uniform number per row and token is drawn before decoding, from torch's global CPU generator (a
-fresh one for ``Sampling.seed``), so draws do not depend on ``max_batch``. Not covered: other attention than full, flash attention.
+A row's cache is [prefix | hole] [own prompt part | hole] [new tokens]; holes are masked and no
+positions, so its logits are those of the row alone, up to rounding. A uniform number per row and
+token is drawn before decoding, from torch's global CPU generator (a fresh one for
+``Sampling.seed``), so draws do not depend on ``max_batch``. Not covered: other attention than full,
+flash attention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,19 +33,29 @@ _Prefilled = tuple[BufferCache, Tensor, Tensor, Tensor]
 
 
 class HFGenerator:
-    """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError if it does not fit.
+    """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError
+    if it does not fit.
 
-    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32); ``logprobs`` returns those of
-    the whole distribution; ``keep_prefix`` keeps the last batch's prefixes and the weights' products,
-    only for weights that never change. Rows that ended leave the batch every ``check_every`` tokens;
-    None: after each on a CPU, after 16 on an accelerator. ``first_bias`` is added to the logits of a
-    completion's first token, by id.
+    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32);
+    ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's
+    prefixes and the weights' products, only for weights that never change. Rows that ended leave
+    the batch every ``check_every`` tokens;
+    None: after each on a CPU, after 16 on an accelerator. ``first_bias`` is added to the logits of
+        a completion's first token, by id.
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool | None = None, logprobs: bool = False,
-        keep_prefix: bool = False, check_every: int | None = None, first_bias: Mapping[int, float] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        max_batch: int = 64,
+        merge_adapters: bool | None = None,
+        logprobs: bool = False,
+        keep_prefix: bool = False,
+        check_every: int | None = None,
+        first_bias: Mapping[int, float] | None = None,
+    ) -> None:
         InputError.raise_if(max_batch < 1, f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
         self.tokenizer, self.max_batch = tokenizer, max_batch
@@ -54,8 +67,14 @@ class HFGenerator:
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError if memory runs out."""
-        InputError.raise_if(sampling.max_new_tokens < 1, f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
+        """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError
+        if memory runs out.
+        """
+        InputError.raise_if(
+            sampling.max_new_tokens < 1,
+            f"max_new_tokens {sampling.max_new_tokens}",
+            expected="at least 1",
+        )
         InputError.raise_if(
             any(not prompt.ids for prompt in prompts),
             "a prompt without ids",
@@ -71,17 +90,29 @@ class HFGenerator:
             restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
             merged_lora(self.model) if self.merge_adapters else nullcontext(),
-            fast_linears(self.model) if self.merge_adapters and len(prompts) >= _MANY else nullcontext(),
+            fast_linears(self.model)
+            if self.merge_adapters and len(prompts) >= _MANY
+            else nullcontext(),
         ):
             self.model.eval()
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
-                completions.update(zip(rows, self._batch([prompts[i] for i in rows], sampling, uniforms[rows]), strict=True))
+                completions.update(
+                    zip(
+                        rows,
+                        self._batch([prompts[i] for i in rows], sampling, uniforms[rows]),
+                        strict=True,
+                    )
+                )
         return [completions[i] for i in range(len(prompts))]
 
-    def _batch(self, prompts: Sequence[Prompt], sampling: Sampling, uniforms: Tensor) -> list[Completion]:
+    def _batch(
+        self, prompts: Sequence[Prompt], sampling: Sampling, uniforms: Tensor
+    ) -> list[Completion]:
         try:
-            tokens, logprobs, lengths = self._decode(self._prefill(prompts, sampling.max_new_tokens), sampling, uniforms)
+            tokens, logprobs, lengths = self._decode(
+                self._prefill(prompts, sampling.max_new_tokens), sampling, uniforms
+            )
         except torch.OutOfMemoryError as error:
             raise MemAlphaError(
                 f"out of memory with {len(prompts)} completions at once\n"
@@ -89,31 +120,46 @@ class HFGenerator:
             ) from error
         return [
             self._completion(ids[:length], values[:length] if self.logprobs else None)
-            for ids, values, length in zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
+            for ids, values, length in zip(
+                tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True
+            )
         ]
 
     def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
         device = self.model.device
         prompts = list({row.ids: row for row in rows}.values())
-        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # at least one own token per row
+        shared = [
+            min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts
+        ]  # at least one own token per row
         prefixes = {prompt.ids[:n]: None for prompt, n in zip(prompts, shared, strict=True)}
         number = {prefix: i for i, prefix in enumerate(prefixes)}
-        own, own_lengths = _pad([prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)], device)
+        own, own_lengths = _pad(
+            [prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)], device
+        )
         starts = torch.tensor(shared, device=device)
         width = max(shared)
         capacity = width + own.shape[1] + new_tokens
-        _check_length(self.model.config, max(len(prompt.ids) for prompt in prompts) + new_tokens, capacity)
+        _check_length(
+            self.model.config, max(len(prompt.ids) for prompt in prompts) + new_tokens, capacity
+        )
         layers = self.model.config.get_text_config().num_hidden_layers
         cache = BufferCache(layers, capacity)
         if width:
-            index = torch.tensor([number[p.ids[:n]] for p, n in zip(prompts, shared, strict=True)], device=device)
+            index = torch.tensor(
+                [number[p.ids[:n]] for p, n in zip(prompts, shared, strict=True)], device=device
+            )
             cache = BufferCache(layers, capacity, self._prefix_cache(list(prefixes), device), index)
         mask = torch.ones(len(prompts), capacity, dtype=torch.long, device=device)
         mask[:, :width] = torch.arange(width, device=device) < starts[:, None]
-        mask[:, width : width + own.shape[1]] = torch.arange(own.shape[1], device=device) < own_lengths[:, None]
+        mask[:, width : width + own.shape[1]] = (
+            torch.arange(own.shape[1], device=device) < own_lengths[:, None]
+        )
         last = own_lengths[:, None] - 1
         steps = torch.minimum(torch.arange(own.shape[1], device=device), last)
-        logits, lengths = self._forward(own, cache, mask, starts[:, None] + steps, last), starts + own_lengths
+        logits, lengths = (
+            self._forward(own, cache, mask, starts[:, None] + steps, last),
+            starts + own_lengths,
+        )
         if len(prompts) < len(rows):
             place = {prompt.ids: i for i, prompt in enumerate(prompts)}
             source = torch.tensor([place[row.ids] for row in rows], device=device)
@@ -121,26 +167,42 @@ class HFGenerator:
             logits, lengths, mask = logits[source], lengths[source], mask[source]
         return cache, logits, lengths, mask
 
-    def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
+    def _prefix_cache(
+        self, prefixes: Sequence[tuple[int, ...]], device: torch.device
+    ) -> DynamicCache:
         if self._kept is not None and prefixes == self._kept[0]:
             return self._kept[1]
         cache = DynamicCache()
-        # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times slower.
+        # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
+        # slower.
         one = torch.zeros(1, dtype=torch.long, device=device)
-        self.model(input_ids=_pad(prefixes, device)[0], past_key_values=cache, use_cache=True, logits_to_keep=one)
+        self.model(
+            input_ids=_pad(prefixes, device)[0],
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=one,
+        )
         if self.keep_prefix:
             self._kept = (prefixes, cache)
         return cache
 
-    def _forward(self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
+    def _forward(
+        self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int
+    ) -> Tensor:
         output = self.model(
-            input_ids=ids, attention_mask=mask[..., : cache.get_seq_length() + ids.shape[1]], position_ids=positions,
-            past_key_values=cache, use_cache=True, logits_to_keep=keep,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=mask[..., : cache.get_seq_length() + ids.shape[1]],
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def _decode(self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _decode(
+        self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         cache, logits, positions, mask = rows
         device, logits = logits.device, logits.float()
         for token, bias in self.first_bias.items():
@@ -168,11 +230,17 @@ class HFGenerator:
                     break
                 if len(source) < len(slots):
                     cache.select(source)
-                    slots, mask, positions, alive, last = (x[source] for x in (slots, mask, positions, alive, last))
+                    slots, mask, positions, alive, last = (
+                        x[source] for x in (slots, mask, positions, alive, last)
+                    )
             logits = self._forward(last[:, None], cache, mask, positions[:, None], 1)
             positions = positions + 1
         ended = torch.isin(tokens, ends)
-        return tokens, logprobs, torch.where(ended.any(1), ended.int().argmax(1) + 1, sampling.max_new_tokens)
+        return (
+            tokens,
+            logprobs,
+            torch.where(ended.any(1), ended.int().argmax(1) + 1, sampling.max_new_tokens),
+        )
 
     def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
         text = decoded(self.tokenizer, ids)
@@ -196,7 +264,9 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     rows = [torch.tensor(ids, dtype=torch.long) for ids in sequences]
-    return pad_sequence(rows, batch_first=True).to(device), torch.tensor([len(ids) for ids in sequences], device=device)
+    return pad_sequence(rows, batch_first=True).to(device), torch.tensor(
+        [len(ids) for ids in sequences], device=device
+    )
 
 
 def _check_attention(config: Any) -> None:
@@ -205,16 +275,28 @@ def _check_attention(config: Any) -> None:
         f"attention {config._attn_implementation!r}",
         expected="attn_implementation 'sdpa' or 'eager'",
     )
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    InputError.raise_if(kinds, f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention")
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {
+        "full_attention",
+        "sliding_attention",
+    }
+    InputError.raise_if(
+        kinds,
+        f"a model with {', '.join(sorted(kinds))} layers",
+        expected="full or sliding-window attention",
+    )
 
 
 def _check_length(config: Any, tokens: int, capacity: int) -> None:
-    """Raise InputError if the longest row has more tokens than the model takes, or the cache more slots than its window."""
+    """Raise InputError if the longest row has more tokens than the model takes, or the cache more
+    slots than its window.
+    """
     text, positions = config.get_text_config(), positions_of(config)
     kinds, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
     slides = window and (kinds is None or "sliding_attention" in kinds)
-    for count, limit, named in ((capacity, slides and window, "with a sliding window of"), (tokens, positions, "made for")):
+    for count, limit, named in (
+        (capacity, slides and window, "with a sliding window of"),
+        (tokens, positions, "made for"),
+    ):
         InputError.raise_if(
             limit and count > limit,
             f"prompt and completion of up to {count} tokens in a model {named} {limit}",
@@ -222,11 +304,15 @@ def _check_length(config: Any, tokens: int, capacity: int) -> None:
         )
 
 
-def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the cumulative distribution.
+def draw(
+    logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the
+    cumulative distribution.
 
-    Returns tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32. Temperature, top-k, top-p, in this
-    order; log-probabilities are those before top-k and top-p, as a policy gradient needs them.
+    Returns tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32.
+    Temperature, top-k, top-p, in this order; log-probabilities are those before top-k and top-p, as
+    a policy gradient needs them.
     """
     logits = logits.float()
     if sampling.temperature > 0:
@@ -243,7 +329,9 @@ def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
     kept = None
     if sampling.top_k > 0 or sampling.top_p < 1:
         size = logits.shape[-1]
-        logits, kept = logits.topk(min(sampling.top_k, size) if sampling.top_k > 0 else size, dim=-1)
+        logits, kept = logits.topk(
+            min(sampling.top_k, size) if sampling.top_k > 0 else size, dim=-1
+        )
     weights = logits.softmax(-1)
     if sampling.top_p < 1:
         dropped = weights.cumsum(-1) - weights >= sampling.top_p  # likelier tokens have enough mass

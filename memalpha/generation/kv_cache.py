@@ -1,7 +1,9 @@
-"""A key/value cache for decoding: it starts from a shared prefix, is written in place, and drops ended rows.
+"""A key/value cache for decoding: it starts from a shared prefix, is written in place, and drops
+ended rows.
 
-``DynamicCache`` of transformers copies all keys and values at each step; these buffers are allocated once. Every slot that
-attention sees has been written, so masked slots are finite. Not covered: sliding-window, linear-attention and compressed caches.
+``DynamicCache`` of transformers copies all keys and values at each step; these buffers are
+allocated once. Every slot that attention sees has been written, so masked slots are finite. Not
+covered: sliding-window, linear-attention and compressed caches.
 """
 
 from typing import Any
@@ -12,7 +14,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first of ``capacity`` slots."""
+    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first
+    of ``capacity`` slots.
+    """
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -20,11 +24,17 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
         self.capacity = capacity
         self.length = 0
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Write new slots (rows, heads, new slots, head size); return views of all written ones."""
         if not self.is_initialized:
-            self.keys = key_states.new_empty(*key_states.shape[:2], self.capacity, key_states.shape[-1])
-            self.values = value_states.new_empty(*value_states.shape[:2], self.capacity, value_states.shape[-1])
+            self.keys = key_states.new_empty(
+                *key_states.shape[:2], self.capacity, key_states.shape[-1]
+            )
+            self.values = value_states.new_empty(
+                *value_states.shape[:2], self.capacity, value_states.shape[-1]
+            )
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
         end = self.length + key_states.shape[-2]
         self.keys[:, :, self.length : end] = key_states
@@ -37,29 +47,41 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
         return self.length
 
     def select(self, source: Tensor, moved: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``; ``moved`` lists the i with source[i] != i."""
+        """Keep ``len(source)`` rows: row i becomes row ``source[i]``; ``moved`` lists the i with
+        source[i] != i.
+        """
         for buffer in (self.keys, self.values):
             buffer[moved, :, : self.length] = buffer[source[moved], :, : self.length]
         self.keys, self.values = self.keys[: len(source)], self.values[: len(source)]
 
 
 class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` per layer; ``prefix``: cache of the distinct prefixes; ``index`` (rows,): prefix of each row."""
+    """One :class:`BufferLayer` per layer; ``prefix``: cache of the distinct prefixes; ``index``
+    (rows,): prefix of each row.
+    """
 
-    def __init__(self, layers: int, capacity: int, prefix: Cache | None = None, index: Tensor | None = None) -> None:
+    def __init__(
+        self, layers: int, capacity: int, prefix: Cache | None = None, index: Tensor | None = None
+    ) -> None:
         super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
-        for layer, common in zip(self.layers, prefix.layers if prefix is not None else (), strict=False):
+        for layer, common in zip(
+            self.layers, prefix.layers if prefix is not None else (), strict=False
+        ):
             layer.update(common.keys[index], common.values[index])
 
     def select(self, source: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are copied."""
+        """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are
+        copied.
+        """
         moved = (source != torch.arange(len(source), device=source.device)).nonzero().squeeze(-1)
         for layer in self.layers:
             layer.select(source, moved)
 
 
 def without_ended(alive: Tensor) -> Tensor:
-    """Return the ``source`` for :meth:`BufferCache.select` that fills gaps with the last rows; ``alive`` is (rows,) bool."""
+    """Return the ``source`` for :meth:`BufferCache.select` that fills gaps with the last rows;
+    ``alive`` is (rows,) bool.
+    """
     rows = torch.arange(len(alive), device=alive.device)
     count = int(alive.sum())
     source = rows[:count].clone()

@@ -2,8 +2,9 @@
 
 PyTorch multiplies float32 with MKL, which uses AVX-512 on Intel's processors alone. On an AMD EPYC
 oneDNN was 2.0 to 3.4 times as fast (docs/performance.md). Where ``faster`` is false, results are
-PyTorch's own. A layout is of a weight as it was, and no weight says that it changed: a fused optimizer
-and ``.data`` leave its version, and a new one may get its address. So layouts have an owner: ``Products``.
+PyTorch's own. A layout is of a weight as it was, and no weight says that it changed: a fused
+optimizer and ``.data`` leave its version, and a new one may get its address. So layouts have an
+owner: ``Products``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +24,15 @@ _CPUS = Path("/proc/cpuinfo")
 
 @cache
 def faster() -> bool:
-    """Whether oneDNN is used: a processor with AVX-512 of another maker than Intel, and a PyTorch that has its operations."""
+    """Whether oneDNN is used: a processor with AVX-512 of another maker than Intel, and a PyTorch
+    that has its operations.
+    """
     other = _CPUS.is_file() and "GenuineIntel" not in _CPUS.read_text(encoding="utf-8")
-    return other and torch.backends.cpu.get_cpu_capability() == "AVX512" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return (
+        other
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
 
 
 def float32_products() -> str:
@@ -40,7 +47,9 @@ def plain(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
 
 
 def fits(weight: Tensor) -> bool:
-    """Whether products with a weight (outputs, inputs) go through oneDNN: large, float32, on a CPU, outside autocast."""
+    """Whether products with a weight (outputs, inputs) go through oneDNN: large, float32, on a CPU,
+    outside autocast.
+    """
     cpu = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
     return cpu and weight.numel() >= LEAST and plain(weight) and faster()
 
@@ -58,7 +67,9 @@ _IN_USE: ContextVar[Products | None] = ContextVar("products", default=None)
 
 @contextmanager
 def using(products: Products) -> Iterator[None]:
-    """Keep in ``products`` what is made of weights inside the block, in this thread; the innermost block counts."""
+    """Keep in ``products`` what is made of weights inside the block, in this thread; the innermost
+    block counts.
+    """
     token = _IN_USE.set(products)
     try:
         yield
@@ -66,8 +77,11 @@ def using(products: Products) -> Iterator[None]:
         _IN_USE.reset(token)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False) -> Tensor:
-    """Return x @ weight.T + bias, or x @ weight if ``transposed``, without a gradient; x (rows, inputs or outputs).
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed: bool = False
+) -> Tensor:
+    """Return x @ weight.T + bias, or x @ weight if ``transposed``, without a gradient; x (rows,
+    inputs or outputs).
 
     Outside ``using`` by PyTorch: a layout for one product costs more than it saves.
     """
@@ -78,7 +92,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, transposed
 
 
 def blocks(weight: Tensor, rows: int) -> Sequence[Tensor]:
-    """Split a weight into blocks of rows; inside ``using`` always the same tensors, so that each is laid out once."""
+    """Split a weight into blocks of rows; inside ``using`` always the same tensors, so that each is
+    laid out once.
+    """
     return _made(weight, ("blocks", rows), partial(torch.split, weight.detach(), rows))  # type: ignore[no-any-return]
 
 
@@ -108,7 +124,8 @@ def _lay_out(weight: Tensor, transposed: bool) -> Tensor:
 def fast_linears(model: nn.Module) -> Iterator[None]:
     """Let the plain linear layers of a model use ``product`` in the block, without gradients.
 
-    Layouts are kept by the ``using`` around it, else for the block, in which the weights stand still.
+    Layouts are kept by the ``using`` around it, else for the block, in which the weights stand
+    still.
     """
     forwards = {
         layer: partial(_multiply, layer)

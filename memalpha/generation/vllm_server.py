@@ -1,9 +1,10 @@
 """Completions from one or several vLLM servers that load the policy's LoRA adapter while they run.
 
 Start each server with ``--enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`` and
-``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` (docs/scale.md). An adapter is handed over as a folder that server and trainer both see.
-Token ids go in; sampled ids and their log-probabilities come out, so nothing is tokenised twice and the update can correct for
-what differs between the two engines. A server that does not answer is waited for, then given the adapter again.
+``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` (docs/scale.md). An adapter is handed over as a folder that
+server and trainer both see. Token ids go in; sampled ids and their log-probabilities come out, so
+nothing is tokenised twice and the update can correct for what differs between the two engines. A
+server that does not answer is waited for, then given the adapter again.
 """
 
 import math
@@ -25,8 +26,12 @@ _TRIES = 5  # of a batch, by a server that loses the adapter
 
 
 class _Drawn(BaseModel):
-    ids: Annotated[list[int], FailFast()] = Field(validation_alias=AliasPath("choices", 0, "token_ids"))
-    logprobs: Annotated[list[float], FailFast()] = Field(validation_alias=AliasPath("choices", 0, "logprobs", "token_logprobs"))
+    ids: Annotated[list[int], FailFast()] = Field(
+        validation_alias=AliasPath("choices", 0, "token_ids")
+    )
+    logprobs: Annotated[list[float], FailFast()] = Field(
+        validation_alias=AliasPath("choices", 0, "logprobs", "token_logprobs")
+    )
     finish_reason: Finish
 
 
@@ -41,21 +46,37 @@ class _Tokens(ChatClient):
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
         return {
-            "model": self.model, "prompt": list(messages), "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "logprobs": 0,
-            "return_token_ids": True, **self.extra,  # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
-        }  # fmt: skip
+            "model": self.model,
+            "prompt": list(messages),
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "logprobs": 0,
+            "return_token_ids": True,
+            # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
+            **self.extra,
+        }
 
     def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
         drawn = read_json(_Drawn, raw)
         problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
         if problem:
             raise Transient(f"the reply has {problem}")
-        return Completion(tuple(drawn.ids), decoded(self.tokenizer, drawn.ids), STOPS[drawn.finish_reason], tuple(drawn.logprobs))
+        return Completion(
+            tuple(drawn.ids),
+            decoded(self.tokenizer, drawn.ids),
+            STOPS[drawn.finish_reason],
+            tuple(drawn.logprobs),
+        )
 
 
-def token_problem(ids: Sequence[int], logprobs: Sequence[float], limit: int, vocabulary: int) -> str:
-    """Return why a completion's token ids and log-probabilities cannot be trained on; empty if they can."""
+def token_problem(
+    ids: Sequence[int], logprobs: Sequence[float], limit: int, vocabulary: int
+) -> str:
+    """Return why a completion's token ids and log-probabilities cannot be trained on; empty if they
+    can.
+    """
     if len(ids) != len(logprobs) or not 0 < len(ids) <= limit:
         return f"{len(ids)} token ids and {len(logprobs)} log-probabilities, where 1 to {limit} were asked for"
     for token, value in zip(ids, logprobs, strict=True):
@@ -65,7 +86,8 @@ def token_problem(ids: Sequence[int], logprobs: Sequence[float], limit: int, voc
 
 
 class VLLMServers:
-    """Draws at vLLM servers (base URLs with ``/v1``), which share the prompts; waits ``wait`` seconds for one that went away.
+    """Draws at vLLM servers (base URLs with ``/v1``), which share the prompts; waits ``wait``
+    seconds for one that went away.
 
     ``vocabulary`` is the number of the policy's token ids, which ``tokenizer`` decodes.
     """
@@ -73,17 +95,28 @@ class VLLMServers:
     logprobs = True
 
     def __init__(
-        self, urls: Sequence[str], tokenizer: Any, vocabulary: int, *, timeout: float = 600.0, wait: float = 300.0,
+        self,
+        urls: Sequence[str],
+        tokenizer: Any,
+        vocabulary: int,
+        *,
+        timeout: float = 600.0,
+        wait: float = 300.0,
         concurrency: int = 256,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.wait = wait
-        self._clients = [_Tokens(url, "base", timeout=timeout, retries=2, concurrency=concurrency) for url in urls]
+        self._clients = [
+            _Tokens(url, "base", timeout=timeout, retries=2, concurrency=concurrency)
+            for url in urls
+        ]
         for client in self._clients:
             client.tokenizer, client.vocabulary = tokenizer, vocabulary
         self._folder: Path | None = None
 
     def load(self, name: str, folder: Path) -> None:
-        """Draw with the adapter in ``folder`` from now on; the one before is unloaded. InputError if a server refuses it."""
+        """Draw with the adapter in ``folder`` from now on; the one before is unloaded. InputError
+        if a server refuses it.
+        """
         for client in self._clients:
             self._load(client, name, folder)
             if self._folder and name != client.model and client.model in self._held(client):
@@ -97,14 +130,21 @@ class VLLMServers:
             client.model = name
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt, with log-probabilities; ServiceError if a server stays away longer than ``wait``."""
+        """Return one completion per prompt, with log-probabilities; ServiceError if a server stays
+        away longer than ``wait``.
+        """
         size = -(-len(prompts) // len(self._clients)) or 1
         shares = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         with ThreadPoolExecutor(len(self._clients)) as pool:
-            asked = [pool.submit(self._ask, client, share, sampling) for client, share in zip(self._clients, shares, strict=False)]
+            asked = [
+                pool.submit(self._ask, client, share, sampling)
+                for client, share in zip(self._clients, shares, strict=False)
+            ]
             return [completion for part in asked for completion in part.result()]
 
-    def _ask(self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+    def _ask(
+        self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling
+    ) -> list[Completion]:
         for _ in range(_TRIES):
             try:
                 return client.complete_many([prompt.ids for prompt in prompts], sampling)
@@ -116,13 +156,17 @@ class VLLMServers:
         raise ServiceError(f"{client.base_url}: a completion failed: {problem}") from problem
 
     def _load(self, client: _Tokens, name: str, folder: Path) -> None:
-        """Load an adapter unless it is there (its name tells the weights); wait for a server that does not answer or list it."""
+        """Load an adapter unless it is there (its name tells the weights); wait for a server that
+        does not answer or list it.
+        """
         until = time.monotonic() + self.wait
         problem = ""
         while time.monotonic() < until:
             try:
                 if name not in self._held(client, fail=True):
-                    client.call("load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
+                    client.call(
+                        "load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())}
+                    )
                 if name in self._held(client, fail=True):
                     return
                 problem = "it takes the adapter and does not list it"
@@ -141,9 +185,13 @@ class VLLMServers:
         )
 
     def _held(self, client: _Tokens, *, fail: bool = False) -> list[str]:
-        """Models and adapters of a server; none if it does not answer (ServiceError with ``fail``)."""
+        """Models and adapters of a server; none if it does not answer (ServiceError with
+        ``fail``).
+        """
         try:
-            return [str(model.get("id")) for model in read_json(_Models, client.call("models")).data]
+            return [
+                str(model.get("id")) for model in read_json(_Models, client.call("models")).data
+            ]
         except (ServiceError, Transient):
             if fail:
                 raise

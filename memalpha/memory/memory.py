@@ -1,9 +1,11 @@
 """A structured memory in process: apply operations, snapshot and restore, count tokens.
 
-What always holds: a bad operation gives a failed result, never an exception; an id is never used twice; a write over a limit is
-refused, and so is a change by a text of an earlier date than the entry; a duplicate in its section (same content, and same time
-if one is given) succeeds and changes nothing, but an entry that is said again later takes the new time and chunk; an update to
-what another entry of the section says deletes the updated one; ``changes`` lists what was applied, so that indexes and logs follow.
+What always holds: a bad operation gives a failed result, never an exception; an id is never used
+twice; a write over a limit is refused, and so is a change by a text of an earlier date than the
+entry; a duplicate in its section (same content, and same time if one is given) succeeds and changes
+nothing, but an entry that is said again later takes the new time and chunk; an update to what
+another entry of the section says deletes the updated one; ``changes`` lists what was applied, so
+that indexes and logs follow.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from memalpha.types import Change, Entry, Operation, OperationKind, OperationRes
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a memory: schema name, entries in order of creation with blocks, and the next id."""
+    """The whole state of a memory: schema name, entries in order of creation with blocks, and the
+    next id.
+    """
 
     schema: str
     entries: tuple[Entry, ...]
@@ -34,7 +38,9 @@ def count_words(text: str) -> int:
 
 
 class Memory:
-    """One memory under one schema; ``count_tokens`` measures its limits (in training and use: the policy's tokenizer)."""
+    """One memory under one schema; ``count_tokens`` measures its limits (in training and use: the
+    policy's tokenizer).
+    """
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         self.schema = schema
@@ -44,7 +50,9 @@ class Memory:
         self._by_content: dict[tuple[str, str], dict[str, None]] = {}
         self._sizes: dict[str, int] = {section.name: 0 for section in (*schema.sections, ARCHIVE)}
         self._tokens: dict[str, int] = {}  # of every content that was ever held
-        self.tokens = 0  # of all contents, blocks included, the archive not; the compression reward uses it
+        self.tokens = (
+            0  # of all contents, blocks included, the archive not; the compression reward uses it
+        )
         self._lists = frozenset(section.name for section in schema.lists)
         self._written: dict[str, None] = {}  # ids of list entries, the last written last
         self._next_id = 1
@@ -53,8 +61,12 @@ class Memory:
     def __len__(self) -> int:  # without the archive
         return len(self._entries) - self._sizes[ARCHIVE.name]
 
-    def __iter__(self) -> Iterator[Entry]:  # written blocks included, the archive not, in order of creation
-        return iter(tuple(entry for entry in self._entries.values() if entry.section != ARCHIVE.name))
+    def __iter__(
+        self,
+    ) -> Iterator[Entry]:  # written blocks included, the archive not, in order of creation
+        return iter(
+            tuple(entry for entry in self._entries.values() if entry.section != ARCHIVE.name)
+        )
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
@@ -62,16 +74,24 @@ class Memory:
 
     def reading(self, content: str) -> Entry | None:
         """Return the oldest list entry with exactly this content, or None."""
-        ids = [id for section in self.schema.lists for id in self._by_content.get((section.name, content), ())]
+        ids = [
+            id
+            for section in self.schema.lists
+            for id in self._by_content.get((section.name, content), ())
+        ]
         return min((self._entries[id] for id in ids), key=lambda entry: entry.created, default=None)
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
-        """Return the entries of one list section, or of all, in order of creation; KeyError if there is no such section."""
+        """Return the entries of one list section, or of all, in order of creation; KeyError if
+        there is no such section.
+        """
         wanted = {self.schema[section].name} if section else {s.name for s in self.schema.lists}
         return tuple(entry for entry in self._entries.values() if entry.section in wanted)
 
     def newest(self) -> Iterator[Entry]:
-        """Iterate over all list entries, last written first; the memory must not change meanwhile."""
+        """Iterate over all list entries, last written first; the memory must not change
+        meanwhile.
+        """
         return (self._entries[key] for key in reversed(self._written))
 
     def block(self, section: str) -> str:
@@ -83,28 +103,51 @@ class Memory:
         """Number of entries in a section."""
         return self._sizes[section]
 
-    # -------------------------------------------------------------------------------------------- writing
-    def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
-        """Apply one operation, of the chunk with index ``chunk`` and time ``time``, which is its timestamp if it names none."""
+    # --------------------------------------------------------------------------------------------
+    # writing
+    def apply(
+        self, operation: Operation, *, chunk: int | None = None, time: str | None = None
+    ) -> OperationResult:
+        """Apply one operation, of the chunk with index ``chunk`` and time ``time``, which is its
+        timestamp if it names none.
+        """
         if operation.section not in self.schema:
             names = ", ".join(section.name for section in self.schema.sections)
-            return _refuse(operation, ResultCode.UNKNOWN_SECTION, f"no section {operation.section!r}; there are: {names}")
+            return _refuse(
+                operation,
+                ResultCode.UNKNOWN_SECTION,
+                f"no section {operation.section!r}; there are: {names}",
+            )
         section, kind = self.schema[operation.section], operation.kind
         if operation.timestamp and moment(operation.timestamp) is None:
-            return _refuse(operation, ResultCode.BAD_ARGUMENTS, f"timestamp is {operation.timestamp!r:.60}, and must be {ISO_8601}")
+            return _refuse(
+                operation,
+                ResultCode.BAD_ARGUMENTS,
+                f"timestamp is {operation.timestamp!r:.60}, and must be {ISO_8601}",
+            )
         if kind not in section.operations:
-            said = f"{kind} is not allowed in {section.name}; allowed: {', '.join(section.operations)}"
+            said = (
+                f"{kind} is not allowed in {section.name}; allowed: {', '.join(section.operations)}"
+            )
             return _refuse(operation, ResultCode.NOT_ALLOWED, said)
         content = (operation.content or "").strip()
         if not content and kind is not OperationKind.DELETE:
             return _refuse(operation, ResultCode.EMPTY, "the content is empty")
         old = None
         if kind is not OperationKind.INSERT:
-            old = self._entries.get(section.name if kind is OperationKind.REPLACE else operation.entry_id or "")
+            old = self._entries.get(
+                section.name if kind is OperationKind.REPLACE else operation.entry_id or ""
+            )
             if kind is not OperationKind.REPLACE and (old is None or old.section != section.name):
-                return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
+                return _refuse(
+                    operation,
+                    ResultCode.UNKNOWN_ID,
+                    f"no entry {operation.entry_id!r} in {section.name}",
+                )
         if old is not None and later(old.timestamp, operation.timestamp or time):
-            return _refuse(operation, ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}")
+            return _refuse(
+                operation, ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}"
+            )
         if kind is OperationKind.DELETE and old is not None:
             self._commit(Change(old, None))
             return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}", operation, old.id)
@@ -113,7 +156,9 @@ class Memory:
     def apply_all(
         self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
     ) -> list[OperationResult]:
-        """Apply the operations of one call in order, all or none: after a failure it is the one result, without its operation."""
+        """Apply the operations of one call in order, all or none: after a failure it is the one
+        result, without its operation.
+        """
         if len(operations) > 1:
             trial = self.copy()
             for operation in operations:
@@ -123,9 +168,17 @@ class Memory:
         return [replace(result, part=place > 0) for place, result in enumerate(results)]
 
     def _write(
-        self, operation: Operation, section: Section, old: Entry | None, content: str, chunk: int | None, time: str | None
+        self,
+        operation: Operation,
+        section: Section,
+        old: Entry | None,
+        content: str,
+        chunk: int | None,
+        time: str | None,
     ) -> OperationResult:
-        """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in the way."""
+        """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in
+        the way.
+        """
         named = (operation.timestamp or None) if section.timestamps else None
         timestamp = (named or (time and check_time(time))) if section.timestamps else None
         number = self._clock
@@ -136,28 +189,55 @@ class Memory:
             return self._repeat(operation, same, timestamp, chunk)
         if same is not None and old is not None:
             self._commit(Change(old, None))
-            return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}: {same.id} says so already", operation, old.id)
+            return OperationResult(
+                True,
+                ResultCode.APPLIED,
+                f"deleted {old.id}: {same.id} says so already",
+                operation,
+                old.id,
+            )
         if (refusal := self._over_limit(operation, section, content)) is not None:
             return refusal
         if old is not None:
-            entry = replace(old, content=content, timestamp=timestamp, source_chunk=chunk, updated=number)
+            entry = replace(
+                old, content=content, timestamp=timestamp, source_chunk=chunk, updated=number
+            )
         else:
-            entry_id = section.name if operation.kind is OperationKind.REPLACE else self._new_id(section, number)
+            entry_id = (
+                section.name
+                if operation.kind is OperationKind.REPLACE
+                else self._new_id(section, number)
+            )
             entry = Entry(entry_id, section.name, content, timestamp, chunk, number, number)
         self._commit(Change(old, entry))
-        return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
+        return OperationResult(
+            True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id
+        )
 
-    def _repeat(self, operation: Operation, entry: Entry, time: str | None, chunk: int | None) -> OperationResult:
+    def _repeat(
+        self, operation: Operation, entry: Entry, time: str | None, chunk: int | None
+    ) -> OperationResult:
         """Succeed, since the entry says so already; what is said again later holds since then."""
-        again = replace(entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self._clock)
+        again = replace(
+            entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self._clock
+        )
         message = f"{entry.id} says so already"
         if operation.kind is OperationKind.REPLACE or not newer(again, entry):
             return OperationResult(True, ResultCode.DUPLICATE, message, operation, entry.id)
         self._commit(Change(entry, again))
         return OperationResult(True, ResultCode.RENEWED, message, operation, entry.id)
 
-    def _same(self, section: Section, content: str, named: str | None, old: Entry | None, chunk: int | None) -> Entry | None:
-        """Another entry with this content and time, or None; what was read again in another chunk is another line."""
+    def _same(
+        self,
+        section: Section,
+        content: str,
+        named: str | None,
+        old: Entry | None,
+        chunk: int | None,
+    ) -> Entry | None:
+        """Another entry with this content and time, or None; what was read again in another chunk
+        is another line.
+        """
         for key in self._by_content.get((section.name, content), ()):
             entry = self._entries[key]
             again = section is ARCHIVE and entry.source_chunk != chunk
@@ -165,13 +245,30 @@ class Memory:
                 return entry
         return None
 
-    def _over_limit(self, operation: Operation, section: Section, content: str) -> OperationResult | None:
-        limit = section.max_tokens if operation.kind is OperationKind.REPLACE else section.max_entry_tokens
+    def _over_limit(
+        self, operation: Operation, section: Section, content: str
+    ) -> OperationResult | None:
+        limit = (
+            section.max_tokens
+            if operation.kind is OperationKind.REPLACE
+            else section.max_entry_tokens
+        )
         tokens = self.count_tokens(content)
         if limit and tokens > limit:
-            return _refuse(operation, ResultCode.TOO_LONG, f"{tokens} tokens, at most {limit} fit in {section.name}")
-        if operation.kind is OperationKind.INSERT and 0 < section.max_entries <= self._sizes[section.name]:
-            return _refuse(operation, ResultCode.SECTION_FULL, f"{section.name} holds at most {section.max_entries} entries")
+            return _refuse(
+                operation,
+                ResultCode.TOO_LONG,
+                f"{tokens} tokens, at most {limit} fit in {section.name}",
+            )
+        if (
+            operation.kind is OperationKind.INSERT
+            and 0 < section.max_entries <= self._sizes[section.name]
+        ):
+            return _refuse(
+                operation,
+                ResultCode.SECTION_FULL,
+                f"{section.name} holds at most {section.max_entries} entries",
+            )
         self._tokens[content] = tokens
         return None
 
@@ -203,23 +300,45 @@ class Memory:
         self.changes.append(change)
         self._clock += 1
 
-    # -------------------------------------------------------------------------------------------- snapshots
+    # --------------------------------------------------------------------------------------------
+    # snapshots
     def snapshot(self) -> Snapshot:
         """Return the whole state; cheap, since entries are frozen."""
         return Snapshot(self.schema.name, tuple(self._entries.values()), self._next_id)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go to a snapshot, by deletions and writes in ``changes``; InputError, with nothing changed, if it does not fit."""
+        """Go to a snapshot, by deletions and writes in ``changes``; InputError, with nothing
+        changed, if it does not fit.
+        """
         if snapshot.schema != self.schema.name:
-            raise InputError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
-        if unknown := sorted({entry.section for entry in snapshot.entries if entry.section not in self.schema}):
-            raise InputError(f"snapshot with sections {unknown}", expected=f"sections of the schema {self.schema.name!r}")
+            raise InputError(
+                f"snapshot of schema {snapshot.schema!r}",
+                expected=f"one of {self.schema.name!r}, as this memory",
+            )
+        if unknown := sorted(
+            {entry.section for entry in snapshot.entries if entry.section not in self.schema}
+        ):
+            raise InputError(
+                f"snapshot with sections {unknown}",
+                expected=f"sections of the schema {self.schema.name!r}",
+            )
         wanted = {entry.id: entry for entry in snapshot.entries}
         if len(wanted) < len(snapshot.entries):
-            raise InputError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
+            raise InputError(
+                "snapshot that holds an id twice", expected="what Memory.snapshot returned"
+            )
         if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
-            raise InputError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
-        self._tokens.update({e.content: self.count_tokens(e.content) for e in snapshot.entries if e.content not in self._tokens})
+            raise InputError(
+                "snapshot that is not in order of creation",
+                expected="what Memory.snapshot returned",
+            )
+        self._tokens.update(
+            {
+                e.content: self.count_tokens(e.content)
+                for e in snapshot.entries
+                if e.content not in self._tokens
+            }
+        )
         for entry in tuple(self._entries.values()):
             if wanted.get(entry.id) != entry:
                 self._commit(Change(entry, None))
@@ -228,13 +347,17 @@ class Memory:
                 self._commit(Change(None, entry))
         self._entries = wanted  # creation order, as in the snapshot
         listed = (entry for entry in snapshot.entries if entry.section in self._lists)
-        self._written = {entry.id: None for entry in sorted(listed, key=lambda entry: entry.updated)}
+        self._written = {
+            entry.id: None for entry in sorted(listed, key=lambda entry: entry.updated)
+        }
         given = [int(entry.id) for entry in snapshot.entries if entry.id.isdecimal()]
         self._next_id = max([self._next_id, snapshot.next_id, *(number + 1 for number in given)])
         self._clock = max([self._clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
     def copy(self) -> Memory:
-        """Return an independent copy; its ``changes`` begin with the writes that lead to this state."""
+        """Return an independent copy; its ``changes`` begin with the writes that lead to this
+        state.
+        """
         other = Memory(self.schema, self.count_tokens)
         other._tokens = dict(self._tokens)
         other.restore(self.snapshot())
@@ -243,7 +366,9 @@ class Memory:
 
 
 def newer(first: Entry, second: Entry) -> bool:
-    """Return whether the first of two statements is the newer one: by their dates if both have one, else by their chunks."""
+    """Return whether the first of two statements is the newer one: by their dates if both have one,
+    else by their chunks.
+    """
     by_date = later(first.timestamp, second.timestamp)
     if by_date is not None:
         return by_date
@@ -264,10 +389,14 @@ def _refuse(operation: Operation, code: ResultCode, message: str) -> OperationRe
 
 
 def diff(before: Sequence[Entry], after: Sequence[Entry]) -> list[Change]:
-    """Return the changes between two lists of entries: deletions first, then writes, each in list order."""
+    """Return the changes between two lists of entries: deletions first, then writes, each in list
+    order.
+    """
     old, new = {entry.id: entry for entry in before}, {entry.id: entry for entry in after}
     gone = [Change(entry, None) for entry in before if entry.id not in new]
-    return gone + [Change(old.get(entry.id), entry) for entry in after if old.get(entry.id) != entry]
+    return gone + [
+        Change(old.get(entry.id), entry) for entry in after if old.get(entry.id) != entry
+    ]
 
 
 def render_entry(entry: Entry) -> str:

@@ -1,7 +1,9 @@
-"""Tools of one's own: a typed function says in built-in operations what a call of the policy does (``examples/own_tool.py``).
+"""Tools of one's own: a typed function says in built-in operations what a call of the policy does
+(``examples/own_tool.py``).
 
-It reads a copy of the memory and has no other effect. So the one applier carries out what it returns, all or nothing; the journal
-holds ordinary operations; replay does not call it, and undo needs no inverse, as it would for effects of any kind.
+It reads a copy of the memory and has no other effect. So the one applier carries out what it
+returns, all or nothing; the journal holds ordinary operations; replay does not call it, and undo
+needs no inverse, as it would for effects of any kind.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ _FORM = "NAME(memory: Memory, a: str | int | float | bool | list[str], ...) -> l
 
 @dataclass(frozen=True)
 class Tool:
-    """A function as a tool of its name; InputError if its signature or docstring does not say enough.
+    """A function as a tool of its name; InputError if its signature or docstring does not say
+    enough.
 
-    ``schema``: its JSON function schema, without the memory, from hints and docstring as TRL makes those of its tools.
+    ``schema``: its JSON function schema, without the memory, from hints and docstring as TRL makes
+        those of its tools.
     """
 
     function: Callable[..., list[Operation]]
@@ -44,12 +48,19 @@ class Tool:
             if hints["return"] != list[Operation] or hints[memory.name].__name__ != "Memory":
                 raise TypeError(f"its signature is {inspect.signature(self.function)}")
             said = {name: " ".join(text.split()) for name, text in ATTRIBUTE.findall(doc)}
-            properties = {each.name: {**_JSON[hints[each.name]], "description": said[each.name]} for each in arguments}
+            properties = {
+                each.name: {**_JSON[hints[each.name]], "description": said[each.name]}
+                for each in arguments
+            }
         except Exception as error:
-            raise InputError(f"{self.function!r} is no tool: {type(error).__name__}: {error}", expected=_FORM) from error
+            raise InputError(
+                f"{self.function!r} is no tool: {type(error).__name__}: {error}", expected=_FORM
+            ) from error
         required = [each.name for each in arguments if each.default is each.empty]
         parameters = {"type": "object", "properties": properties, "required": required}
-        description = " ".join(re.split(r"^(?:Args|Returns|Raises):$", doc, flags=re.MULTILINE)[0].split())
+        description = " ".join(
+            re.split(r"^(?:Args|Returns|Raises):$", doc, flags=re.MULTILINE)[0].split()
+        )
         function = {"name": self.name, "description": description, "parameters": parameters}
         object.__setattr__(self, "schema", {"type": "function", "function": function})
 
@@ -64,19 +75,31 @@ class Tool:
         return dict(self.schema["function"]["parameters"]["properties"])
 
     def operations(self, memory: Memory, arguments: Mapping[str, Any]) -> list[Operation] | str:
-        """Return the operations of a call, or what is wrong with it: unfit arguments, or a ValueError of the function.
+        """Return the operations of a call, or what is wrong with it: unfit arguments, or a
+        ValueError of the function.
 
         InputError if the function fails otherwise or returns anything else.
         """
         try:
-            found = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(self.function)(memory.copy(), **arguments)
+            found = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(self.function)(
+                memory.copy(), **arguments
+            )
         except ValidationError as error:
-            return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            return "; ".join(
+                f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+            )
         except ValueError as error:
             return " ".join(str(error).split()) or "refused"
         except Exception as error:
-            said = f"the tool {self.name} failed on {dict(arguments)}: {type(error).__name__}: {error}"
-            raise InputError(said, fix="correct the function; ValueError says that the call is wrong") from error
+            said = (
+                f"the tool {self.name} failed on {dict(arguments)}: {type(error).__name__}: {error}"
+            )
+            raise InputError(
+                said, fix="correct the function; ValueError says that the call is wrong"
+            ) from error
         if not isinstance(found, list) or not all(isinstance(each, Operation) for each in found):
-            raise InputError(f"the tool {self.name} returned {found!r} for {dict(arguments)}", expected="a list of Operation")
+            raise InputError(
+                f"the tool {self.name} returned {found!r} for {dict(arguments)}",
+                expected="a list of Operation",
+            )
         return found or "it asks for no change"

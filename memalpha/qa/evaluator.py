@@ -1,7 +1,8 @@
-"""Question answering on memories: retrieve, read, score. Training, evaluation and use all call ``find_passages`` and ``answer``.
+"""Question answering on memories: retrieve, read, score. Training, evaluation and use all call
+``find_passages`` and ``answer``.
 
-Each call sends one batch to the reader and one to the judge; a failed reader or judge gives score NaN with the error, never a wrong
-answer, and does not affect other requests.
+Each call sends one batch to the reader and one to the judge; a failed reader or judge gives score
+NaN with the error, never a wrong answer, and does not affect other requests.
 """
 
 import logging
@@ -22,7 +23,9 @@ Result = TypeVar("Result")
 
 
 class Found(NamedTuple):
-    """Passages for a question, best first, the retrieved entries among them, and the entry (or block) of each passage."""
+    """Passages for a question, best first, the retrieved entries among them, and the entry (or
+    block) of each passage.
+    """
 
     passages: tuple[str, ...]
     hits: tuple[Hit, ...]
@@ -30,7 +33,9 @@ class Found(NamedTuple):
 
 
 def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
-    """Return each question's answer or its ServiceError, in order, as one batch; InputError if the endpoint's setup is wrong."""
+    """Return each question's answer or its ServiceError, in order, as one batch; InputError if the
+    endpoint's setup is wrong.
+    """
     return ask_all(reader.read, requests, type(reader).__name__)
 
 
@@ -43,18 +48,36 @@ def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -
 
 
 class QAEvaluator:
-    """Evaluates memories with one reader; retrieves ``k`` entries per question. Metric ``judge`` needs a judge."""
+    """Evaluates memories with one reader; retrieves ``k`` entries per question. Metric ``judge``
+    needs a judge.
+    """
 
     def __init__(self, reader: Reader, k: int, judge: AnswerJudge | None = None) -> None:
         self.reader, self.k, self.judge = reader, k, judge
 
-    def evaluate_many(self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]) -> list[list[QuestionRecord]]:
-        """Return a record per question of each (memory, retriever, questions); InputError as ``check``, before any is read."""
+    def evaluate_many(
+        self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]
+    ) -> list[list[QuestionRecord]]:
+        """Return a record per question of each (memory, retriever, questions); InputError as
+        ``check``, before any is read.
+        """
         self.check([question for _, _, questions in items for question in questions])
-        asked = [(question, memory, retriever) for memory, retriever, questions in items for question in questions]
-        found = [find_passages(memory, retriever, question.text, self.k) for question, memory, retriever in asked]
-        requests = [ReadRequest(question, there.passages) for (question, _, _), there in zip(asked, found, strict=True)]
-        records = iter(self._records(requests, [tuple(hit.entry.id for hit in there.hits) for there in found]))
+        asked = [
+            (question, memory, retriever)
+            for memory, retriever, questions in items
+            for question in questions
+        ]
+        found = [
+            find_passages(memory, retriever, question.text, self.k)
+            for question, memory, retriever in asked
+        ]
+        requests = [
+            ReadRequest(question, there.passages)
+            for (question, _, _), there in zip(asked, found, strict=True)
+        ]
+        records = iter(
+            self._records(requests, [tuple(hit.entry.id for hit in there.hits) for there in found])
+        )
         return [[next(records) for _ in questions] for _, _, questions in items]
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -66,18 +89,36 @@ class QAEvaluator:
                     score(question, Answer("", passages))
 
     def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
-        """Return one record per request, without entry ids, for passages from no memory; InputError as in ``evaluate_many``."""
+        """Return one record per request, without entry ids, for passages from no memory; InputError
+        as in ``evaluate_many``.
+        """
         return self._records(requests, [()] * len(requests))
 
-    def _records(self, requests: Sequence[ReadRequest], ids: Sequence[tuple[str, ...]]) -> list[QuestionRecord]:
-        rows = list(zip([request.question for request in requests], answer(self.reader, requests), ids, strict=True))
-        judged = [AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)]
-        verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
+    def _records(
+        self, requests: Sequence[ReadRequest], ids: Sequence[tuple[str, ...]]
+    ) -> list[QuestionRecord]:
+        rows = list(
+            zip(
+                [request.question for request in requests],
+                answer(self.reader, requests),
+                ids,
+                strict=True,
+            )
+        )
+        judged = [
+            AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)
+        ]
+        verdicts = iter(
+            ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else []
+        )
         records = []
         for question, said, entries in rows:
             if isinstance(said, ServiceError):
                 records.append(QuestionRecord(question, entries, None, math.nan, str(said)))
-            elif isinstance(scored := next(verdicts) if question.metric == JUDGE else score(question, said), ServiceError):
+            elif isinstance(
+                scored := next(verdicts) if question.metric == JUDGE else score(question, said),
+                ServiceError,
+            ):
                 records.append(QuestionRecord(question, entries, said, math.nan, str(scored)))
             else:
                 records.append(QuestionRecord(question, entries, said, float(scored)))
@@ -93,7 +134,9 @@ def accuracy(records: Sequence[QuestionRecord]) -> float:
 def ask_all(
     ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
 ) -> list[Result | ServiceError]:
-    """Return each request's result or its own ServiceError, in order; ``ask`` answers them as one batch, ``who`` is its name."""
+    """Return each request's result or its own ServiceError, in order; ``ask`` answers them as one
+    batch, ``who`` is its name.
+    """
     if not requests:
         return []
     outcomes: Sequence[Result | ServiceError]
@@ -101,7 +144,9 @@ def ask_all(
         outcomes = ask(requests)
     except ServiceError as error:
         logger.warning("%s: %s", who, error)
-        outcomes = error.outcomes if isinstance(error, PartialServiceError) else [error] * len(requests)
+        outcomes = (
+            error.outcomes if isinstance(error, PartialServiceError) else [error] * len(requests)
+        )
     if len(outcomes) != len(requests):
         raise ServiceError(f"{who} gave {len(outcomes)} results for {len(requests)} requests")
     return list(outcomes)

@@ -1,9 +1,11 @@
-"""Judges: is an answer right (``AnswerJudge``), and is a write to a memory right, given the chunk (``ContentJudge``)?
+"""Judges: is an answer right (``AnswerJudge``), and is a write to a memory right, given the chunk
+(``ContentJudge``)?
 
-A judge gives a verdict or raises: a reply that is no verdict, or was cut off, is asked again, then a ServiceError, never a "no";
-PartialServiceError holds the verdicts on the other requests of a batch. Texts are sent as JSON strings. Departures from arXiv
-2509.25911: the content judge sees the chunk, and judges deletes and updates like inserts; an outage or malformed verdict raises
-instead of scoring 0.
+A judge gives a verdict or raises: a reply that is no verdict, or was cut off, is asked again, then
+a ServiceError, never a "no"; PartialServiceError holds the verdicts on the other requests of a
+batch. Texts are sent as JSON strings. Departures from arXiv
+2509.25911: the content judge sees the chunk, and judges deletes and updates like inserts; an outage
+or malformed verdict raises instead of scoring 0.
 """
 
 import re
@@ -31,8 +33,12 @@ _NONE = (
     "The question has no answer, and the accepted answers explain why. The given answer is right if it recognises that: if it "
     "says that this is unknown or was never said, or that only something else was."
 )
-ANSWER_SYSTEMS: Mapping[str, str] = {  # by the kind of a question; ANSWER_SYSTEM for all other kinds
-    "temporal-reasoning": _GRADE.format(f"{_SAME} A number of days, weeks or months may be one too high or too low."),
+ANSWER_SYSTEMS: Mapping[
+    str, str
+] = {  # by the kind of a question; ANSWER_SYSTEM for all other kinds
+    "temporal-reasoning": _GRADE.format(
+        f"{_SAME} A number of days, weeks or months may be one too high or too low."
+    ),
     "knowledge-update": _GRADE.format(
         "The given answer is right if it gives an accepted answer as what holds now. Older values beside it do no harm."
     ),
@@ -59,11 +65,19 @@ _GROUNDED_SHARE = 0.6
 _KNOWN_SHARE = 0.75
 
 
-# ------------------------------------------------------------------------------------------------ by endpoint
-def _verdicts(client: ChatClient, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool | ServiceError]:
-    """Ask yes or no about each case (system text, object): greedily first, then sampled if there is no verdict."""
+# ------------------------------------------------------------------------------------------------
+# by endpoint
+def _verdicts(
+    client: ChatClient, cases: Sequence[tuple[str, Mapping[str, Any]]]
+) -> list[bool | ServiceError]:
+    """Ask yes or no about each case (system text, object): greedily first, then sampled if there is
+    no verdict.
+    """
     chats: list[list[Message]]
-    chats = [[{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}] for system, case in cases]
+    chats = [
+        [{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}]
+        for system, case in cases
+    ]
     verdicts: dict[int, bool | ServiceError] = {}
     waiting = list(range(len(cases)))
     for attempt in range(_ATTEMPTS):
@@ -89,46 +103,68 @@ class _EndpointJudge:
 
 
 class EndpointAnswerJudge(_EndpointJudge):
-    """Judges answers with a chat model, by the criteria of LongMemEval's ``src/evaluation/evaluate_qa.py`` in our words.
+    """Judges answers with a chat model, by the criteria of LongMemEval's
+    ``src/evaluation/evaluate_qa.py`` in our words.
 
-    Those differ by the kind of a question; one whose id ends in ``_abs`` is an abstention. Departures: any chat model, not one
-    of OpenAI's; a reply that is not yes or no is asked again, where there each with "yes" in it is a yes; kinds of other sets
-    are judged like single sessions.
+    Those differ by the kind of a question; one whose id ends in ``_abs`` is an abstention.
+    Departures: any chat model, not one of OpenAI's; a reply that is not yes or no is asked again,
+    where there each with "yes" in it is a yes; kinds of other sets are judged like single sessions.
     """
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
-        """Return whether each answer is right; PartialServiceError if there is no verdict on any of them."""
+        """Return whether each answer is right; PartialServiceError if there is no verdict on any of
+        them.
+        """
         cases = []
         for question, answer in requests:
             kind = "abstention" if question.id.partition("#")[0].endswith("_abs") else question.kind
-            case = {"question": question.text, "accepted_answers": list(question.answers), "given_answer": answer.text}
+            case = {
+                "question": question.text,
+                "accepted_answers": list(question.answers),
+                "given_answer": answer.text,
+            }
             cases.append((ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM), case))
         return whole(_verdicts(self._client, cases))
 
 
 class EndpointContentJudge(_EndpointJudge):
-    """Judges each write with a chat model, given the chunk and the entry before and after; one request per write."""
+    """Judges each write with a chat model, given the chunk and the entry before and after; one
+    request per write.
+    """
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return the verdicts of each chunk; PartialServiceError if a write has no verdict (its chunk then has none)."""
+        """Return the verdicts of each chunk; PartialServiceError if a write has no verdict (its
+        chunk then has none).
+        """
         cases = [
-            {"text": chunk.text, "time": chunk.time, "operation": kind.value, "before": before or None, "after": after or None}
+            {
+                "text": chunk.text,
+                "time": chunk.time,
+                "operation": kind.value,
+                "before": before or None,
+                "after": after or None,
+            }
             for chunk, writes in ((request.chunk, _writes(request)) for request in requests)
             for kind, before, after in writes
         ]
         verdicts = iter(_verdicts(self._client, [(CONTENT_SYSTEM, case) for case in cases]))
         chunks = [[next(verdicts) for _ in request.results] for request in requests]
-        errors = [next((verdict for verdict in chunk if isinstance(verdict, ServiceError)), None) for chunk in chunks]
+        errors = [
+            next((verdict for verdict in chunk if isinstance(verdict, ServiceError)), None)
+            for chunk in chunks
+        ]
         return whole([error or chunk for chunk, error in zip(chunks, errors, strict=True)])
 
 
-# ------------------------------------------------------------------------------------------------ by words
+# ------------------------------------------------------------------------------------------------
+# by words
 class GroundedContentJudge:
     """Judges a write by words alone; deterministic, no model.
 
-    A write is valid if at least .6 of its distinct words, stop words aside, occur in the chunk, its time or the replaced entry. A
-    delete is valid if the entry shares two such words with the chunk (one, if it has only one), numbers aside; or one with the
-    chunk and two with a valid write of the same chunk. Not covered: who did what; a mixture of two people's facts passes.
+    A write is valid if at least .6 of its distinct words, stop words aside, occur in the chunk, its
+    time or the replaced entry. A delete is valid if the entry shares two such words with the chunk
+    (one, if it has only one), numbers aside; or one with the chunk and two with a valid write of
+    the same chunk. Not covered: who did what; a mixture of two people's facts passes.
     """
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
@@ -144,24 +180,33 @@ def _grounded(request: WriteRequest) -> list[bool]:
         grounded = bool(new) and len(new & (read | old)) >= _GROUNDED_SHARE * len(new)
         rows.append((kind, old, new, grounded))
     written = [new for _, _, new, grounded in rows if grounded]
-    return [_gone(old, read, written) if kind is OperationKind.DELETE else grounded for kind, old, _, grounded in rows]
+    return [
+        _gone(old, read, written) if kind is OperationKind.DELETE else grounded
+        for kind, old, _, grounded in rows
+    ]
 
 
 def _gone(old: frozenset[str], read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
     removed = frozenset(word for word in old if not word.isnumeric())
     enough = min(2, len(removed))
     shared = len(removed & read)
-    return shared >= 1 and (shared >= enough or any(len(removed & content) >= enough for content in written))
+    return shared >= 1 and (
+        shared >= enough or any(len(removed & content) >= enough for content in written)
+    )
 
 
-# ------------------------------------------------------------------------------------------------ by annotations
+# ------------------------------------------------------------------------------------------------
+# by annotations
 class FactContentJudge:
-    """Judges a write by the facts of generated data, by instance id; exact if entries use the data's words for subject and value.
+    """Judges a write by the facts of generated data, by instance id; exact if entries use the
+    data's words for subject and value.
 
-    A text *says* a fact if it contains its subject and value as whole words. With the facts of the chunk: an insert must say a
-    stated or new value, and no kept entry the replaced one; an update must do so too, and its entry have said the previous value,
-    or it removes what the chunk changed or revoked, as a delete must; neither may lose another fact that still holds. Of the words
-    that a write adds, stop words aside, three quarters are in the chunk, its time or the notes of its facts. A fact counts only in
+    A text *says* a fact if it contains its subject and value as whole words. With the facts of the
+    chunk: an insert must say a stated or new value, and no kept entry the replaced one; an update
+    must do so too, and its entry have said the previous value, or it removes what the chunk changed
+    or revoked, as a delete must; neither may lose another fact that still holds. Of the words that
+    a write adds, stop words aside, three quarters are in the chunk, its time or the notes of its
+    facts. A fact counts only in
     the section it belongs in: the first of its own that is one of ``sections``, any if none is.
     """
 
@@ -180,7 +225,8 @@ class FactContentJudge:
         notes = (f"{fact.subject} {fact.attribute} {fact.value} {fact.note}" for fact in said)
         known = _content_words(" ".join([request.chunk.text, request.chunk.time or "", *notes]))
         return [
-            _fits(facts, said, held, before, after, kept) and _said_share(before, after, known) >= _KNOWN_SHARE
+            _fits(facts, said, held, before, after, kept)
+            and _said_share(before, after, known) >= _KNOWN_SHARE
             for facts, (_, before, after) in zip(own, _writes(request), strict=True)
         ]
 
@@ -188,9 +234,13 @@ class FactContentJudge:
         return section == next((name for name in fact.sections if name in self._sections), section)
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
-        """Whether the memory needs no change for the chunk; InputError if the instance has no annotations."""
+        """Whether the memory needs no change for the chunk; InputError if the instance has no
+        annotations.
+        """
         said, kept = self._said(request), [entry.content for entry in request.kept]
-        wanted = [(fact.subject, fact.value) for fact in said if fact.action is not FactAction.RETRACT]
+        wanted = [
+            (fact.subject, fact.value) for fact in said if fact.action is not FactAction.RETRACT
+        ]
         gone = [(fact.subject, value) for fact in said if (value := _ended(fact))]
         stale = any(_says(content, *pair) for content in kept for pair in gone)
         return not stale and all(any(_says(content, *pair) for content in kept) for pair in wanted)
@@ -216,19 +266,33 @@ class AutoContentJudge(FactContentJudge):
 
 
 def _fits(
-    own: Sequence[Fact], said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str, kept: Sequence[str]
+    own: Sequence[Fact],
+    said: Sequence[Fact],
+    held: Sequence[tuple[str, str]],
+    before: str,
+    after: str,
+    kept: Sequence[str],
 ) -> bool:
-    """Whether changing one content to another (empty: no entry) is right for the chunk; ``kept``: the contents after it.
+    """Whether changing one content to another (empty: no entry) is right for the chunk; ``kept``:
+    the contents after it.
 
     ``own``: the facts of the chunk that belong in the section; ``said``: all of them.
     """
-    news = [fact for fact in own if fact.action is not FactAction.RETRACT and _says(after, fact.subject, fact.value)]
+    news = [
+        fact
+        for fact in own
+        if fact.action is not FactAction.RETRACT and _says(after, fact.subject, fact.value)
+    ]
     if not before:
         replaced = [(fact.subject, fact.previous) for fact in news if fact.previous]
-        return bool(news) and not any(_says(content, who, value) for content in kept for who, value in replaced)
+        return bool(news) and not any(
+            _says(content, who, value) for content in kept for who, value in replaced
+        )
     told = any(fact.previous is None or _says(before, fact.subject, fact.previous) for fact in news)
     gone = [(fact.subject, _ended(fact)) for fact in said]
-    taken_out = any(value and _says(before, who, value) and not _says(after, who, value) for who, value in gone)
+    taken_out = any(
+        value and _says(before, who, value) and not _says(after, who, value) for who, value in gone
+    )
     lost = any(_says(before, who, value) and not _says(after, who, value) for who, value in held)
     return (told or taken_out) and not lost
 
@@ -259,19 +323,119 @@ def _says(text: str, subject: str, value: str) -> bool:
 def _writes(request: WriteRequest) -> list[tuple[OperationKind, str, str]]:
     """Kind of each write, and the content before and after it; empty where there is none."""
     rows = zip([result.operation for result in request.results], request.before, strict=True)
-    return [(made.kind, before.content if before else "", made.content or "") for made, before in rows if made is not None]
+    return [
+        (made.kind, before.content if before else "", made.content or "")
+        for made, before in rows
+        if made is not None
+    ]
 
 
 def _content_words(text: str) -> frozenset[str]:
     return frozenset(words(text)) - _STOP_WORDS
 
 
-_STOP_WORDS = frozenset({
-    "a", "about", "after", "again", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "because", "been",
-    "before", "being", "but", "by", "can", "could", "did", "do", "does", "for", "from", "had", "has", "have", "he", "her",
-    "here", "hers", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its", "just", "me", "more", "most", "my",
-    "no", "not", "now", "of", "on", "only", "or", "our", "ours", "out", "over", "s", "she", "so", "some", "such", "t",
-    "than", "that", "the", "their", "theirs", "them", "then", "there", "these", "they", "this", "those", "to", "too",
-    "under", "until", "up", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "why",
-    "will", "with", "would", "you", "your", "yours",
-})  # fmt: skip
+_STOP_WORDS = frozenset(
+    {
+        "a",
+        "about",
+        "after",
+        "again",
+        "all",
+        "also",
+        "am",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "but",
+        "by",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "him",
+        "his",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "me",
+        "more",
+        "most",
+        "my",
+        "no",
+        "not",
+        "now",
+        "of",
+        "on",
+        "only",
+        "or",
+        "our",
+        "ours",
+        "out",
+        "over",
+        "s",
+        "she",
+        "so",
+        "some",
+        "such",
+        "t",
+        "than",
+        "that",
+        "the",
+        "their",
+        "theirs",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "us",
+        "very",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "while",
+        "who",
+        "why",
+        "will",
+        "with",
+        "would",
+        "you",
+        "your",
+        "yours",
+    }
+)

@@ -1,10 +1,14 @@
-r"""Metrics: scores of one answer to one question in [0, 1], as pure functions listed in ``METRICS``.
+r"""Metrics: scores of one answer to one question in [0, 1], as pure functions listed in
+``METRICS``.
 
-Sources: Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``): ``substring``, ``parts``, ``boxed``,
-``keywords``; SQuAD (its ``evaluate-v1.1.py``): ``exact_match``, ``f1``; LoCoMo (its ``task_eval/evaluation.py``): ``stemmed_f1``,
-``stemmed_list_f1``, ``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``): ``recall_at_5``; the others are this
-project's. docs/data.md lists how each differs from its source. A metric never raises for an answer; InputError is for a question
-that it cannot score. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
+Sources: Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``):
+    ``substring``, ``parts``, ``boxed``,
+``keywords``; SQuAD (its ``evaluate-v1.1.py``): ``exact_match``, ``f1``; LoCoMo (its
+``task_eval/evaluation.py``): ``stemmed_f1``,
+``stemmed_list_f1``, ``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``):
+``recall_at_5``; the others are this project's. docs/data.md lists how each differs from its source.
+A metric never raises for an answer; InputError is for a question that it cannot score. Not covered:
+paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
 import re
@@ -22,7 +26,9 @@ from memalpha.types import Answer, Question
 Metric = Callable[[Question, Answer], float]
 
 JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
-LABEL_METRICS = frozenset({"boxed", "label"})  # the answer is the number of a label; numbers differ between instances
+LABEL_METRICS = frozenset(
+    {"boxed", "label"}
+)  # the answer is the number of a label; numbers differ between instances
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -34,30 +40,80 @@ _LABELLED = re.compile(r"\blabel[\s:=#]{0,3}([+-]?[0-9]{1,18})(?![0-9])", re.IGN
 _INTEGER = re.compile(r"(?<![\w.,])([+-]?[0-9]{1,18})(?!\w|[.,][0-9])")
 _LABEL = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _NUMBER_WORDS = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
-)  # fmt: skip
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+    "twenty",
+)
 _NOTHING_KNOWN = (
-    "none", "nothing", "unknown", "n/a", "no longer", "no more", "any more", "anymore", "any longer", "no information", "no record",
-    "not known", "not mentioned", "not stated", "not specified", "not available", "not clear", "not have", "not know", "don't know",
-    "doesn't have", "cannot tell", "can't tell", "cannot answer", "can't answer", "cannot be determined", "gave up", "given up",
-    "has no", "have no",
-)  # fmt: skip
+    "none",
+    "nothing",
+    "unknown",
+    "n/a",
+    "no longer",
+    "no more",
+    "any more",
+    "anymore",
+    "any longer",
+    "no information",
+    "no record",
+    "not known",
+    "not mentioned",
+    "not stated",
+    "not specified",
+    "not available",
+    "not clear",
+    "not have",
+    "not know",
+    "don't know",
+    "doesn't have",
+    "cannot tell",
+    "can't tell",
+    "cannot answer",
+    "can't answer",
+    "cannot be determined",
+    "gave up",
+    "given up",
+    "has no",
+    "have no",
+)
 """Phrases of a generated answer that mean "none"; so does an answer that begins with "no"."""
 
 _UNMENTIONED = ("not mentioned", "no information available")
 
 
-# ------------------------------------------------------------------------------------------------ text
+# ------------------------------------------------------------------------------------------------
+# text
 def normalise(text: str) -> str:
-    """SQuAD normalisation: lower-case, without ASCII punctuation and articles; these stay if nothing is left (``"The The"``)."""
+    """SQuAD normalisation: lower-case, without ASCII punctuation and articles; these stay if
+    nothing is left (``"The The"``).
+    """
     lowered = " ".join(text.lower().split())
     return " ".join(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)).split()) or lowered
 
 
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, NFKC-normalised and case-folded: runs of letters, digits, ``_`` and signs (``-3``, ``C++``)."""
+    """Return the words of a text, NFKC-normalised and case-folded: runs of letters, digits, ``_``
+    and signs (``-3``, ``C++``).
+    """
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
@@ -67,7 +123,9 @@ def _spaced(text: str) -> str:
 
 
 def contains(text: str, phrase: str) -> bool:
-    """Whether ``text`` has the words of ``phrase`` in sequence; without words (``"++"``), as a substring; never if blank."""
+    """Whether ``text`` has the words of ``phrase`` in sequence; without words (``"++"``), as a
+    substring; never if blank.
+    """
     if words(phrase):
         return _spaced(phrase) in _spaced(text)
     return bool(phrase.strip()) and phrase.strip() in text
@@ -81,13 +139,18 @@ def _contained(gold: str, text: str) -> bool:
 def _golds(question: Question) -> tuple[str, ...]:
     if not question.answers or not all(answer.strip() for answer in question.answers):
         expected = "at least one answer and none of them blank"
-        raise InputError(f"question {question.text!r} has answers {list(question.answers)}", expected=expected)
+        raise InputError(
+            f"question {question.text!r} has answers {list(question.answers)}", expected=expected
+        )
     return question.answers
 
 
-# ------------------------------------------------------------------------------------------------ containment and overlap
+# ------------------------------------------------------------------------------------------------
+# containment and overlap
 def substring(question: Question, answer: Answer) -> float:
-    """1 if the answer or one of its passages contains an accepted answer, both normalised, by characters (as published)."""
+    """1 if the answer or one of its passages contains an accepted answer, both normalised, by
+    characters (as published).
+    """
     texts = answer.passages if answer.passages is not None else (answer.text,)
     return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
 
@@ -98,7 +161,9 @@ def exact_match(question: Question, answer: Answer) -> float:
 
 
 def f1(question: Question, answer: Answer) -> float:
-    """Harmonic mean of normalised word precision and recall, best over the accepted answers. Source: SQuAD."""
+    """Harmonic mean of normalised word precision and recall, best over the accepted answers.
+    Source: SQuAD.
+    """
     given = normalise(answer.text).split()
     return max(_f1(given, normalise(gold).split()) for gold in _golds(question))
 
@@ -109,13 +174,16 @@ def _f1(left: Sequence[str], right: Sequence[str]) -> float:
 
 
 def stemmed_f1(question: Question, answer: Answer) -> float:
-    """F1 of word stems, without articles and "and", best over the accepted answers. Source: LoCoMo's categories 2 to 4."""
+    """F1 of word stems, without articles and "and", best over the accepted answers. Source:
+    LoCoMo's categories 2 to 4.
+    """
     stems = _stems(answer.text)
     return max(_f1(stems, _stems(gold)) for gold in _golds(question))
 
 
 def stemmed_list_f1(question: Question, answer: Answer) -> float:
-    """Mean over an accepted answer's parts, cut at commas, of the best F1 with a part of the answer; best over the answers.
+    """Mean over an accepted answer's parts, cut at commas, of the best F1 with a part of the
+    answer; best over the answers.
 
     Source: LoCoMo's category 1. F1 as in ``stemmed_f1``.
     """
@@ -134,20 +202,22 @@ def _stems(text: str) -> tuple[str, ...]:
 
 
 def unmentioned(question: Question, answer: Answer) -> float:
-    """1 if the answer has one of two phrases for what was never said, or equals an accepted answer. Source: LoCoMo's category 5.
+    """1 if the answer has one of two phrases for what was never said, or equals an accepted answer.
+    Source: LoCoMo's category 5.
 
-    There the two phrases alone count. The accepted answers are what this project's readers write instead, and the answer of
-    the few questions that have one.
+    There the two phrases alone count. The accepted answers are what this project's readers write
+    instead, and the answer of the few questions that have one.
     """
     text = answer.text.lower()
     return float(any(phrase in text for phrase in _UNMENTIONED) or exact_match(question, answer))
 
 
 def recall_at_5(question: Question, answer: Answer) -> float:
-    """Share of the accepted titles among the first five lines of the answer. Source: MemoryAgentBench's recommendations.
+    """Share of the accepted titles among the first five lines of the answer. Source:
+    MemoryAgentBench's recommendations.
 
-    A line counts as the nearest title of the table that the question's ``subject`` names (see ``memalpha.qa.titles``).
-    InputError if there is no such table.
+    A line counts as the nearest title of the table that the question's ``subject`` names (see
+    ``memalpha.qa.titles``). InputError if there is no such table.
     """
     titles = [nearest(line, question.subject or "") for line in recommended(answer.text)[:5]]
     golds = _golds(question)
@@ -155,12 +225,16 @@ def recall_at_5(question: Question, answer: Answer) -> float:
 
 
 def parts(question: Question, answer: Answer) -> float:
-    """Share of an accepted answer's ``;``-separated parts in the answer; best over the answers. Source: PerLTQA, as published."""
+    """Share of an accepted answer's ``;``-separated parts in the answer; best over the answers.
+    Source: PerLTQA, as published.
+    """
     return max(_share(gold.split(";"), answer.text) for gold in _golds(question))
 
 
 def keywords(question: Question, answer: Answer) -> float:
-    """Share of the question's answers (keywords) that the answer contains. Source: BookSum and InfBench-Sum, as published."""
+    """Share of the question's answers (keywords) that the answer contains. Source: BookSum and
+    InfBench-Sum, as published.
+    """
     return _share(_golds(question), answer.text)
 
 
@@ -170,7 +244,8 @@ def _share(golds: Iterable[str], text: str) -> float:
 
 
 def boxed(question: Question, answer: Answer) -> float:
-    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer; so is one that is all of the answer.
+    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer; so is one that
+    is all of the answer.
 
     Source: the published classification sets. There the first box counts.
     """
@@ -181,14 +256,20 @@ def boxed(question: Question, answer: Answer) -> float:
 def label(question: Question, answer: Answer) -> float:
     """1 if the answer's first label is an accepted answer.
 
-    Passages: the first number after the word "label". Generated answer: that of ``boxed``, else the first after "label", else the
-    first number.
+    Passages: the first number after the word "label". Generated answer: that of ``boxed``, else the
+        first after "label", else the first number.
     """
     if answer.passages is None:
-        found = [_boxed(answer.text), _number(_LABELLED, answer.text), _number(_INTEGER, answer.text)]
+        found = [
+            _boxed(answer.text),
+            _number(_LABELLED, answer.text),
+            _number(_INTEGER, answer.text),
+        ]
     else:
         found = [_number(_LABELLED, passage) for passage in answer.passages]
-    return float(next((number for number in found if number is not None), None) in _labels(question))
+    return float(
+        next((number for number in found if number is not None), None) in _labels(question)
+    )
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
@@ -208,51 +289,67 @@ def _labels(question: Question) -> set[int]:
     return {int(gold) for gold in golds}
 
 
-# ------------------------------------------------------------------------------------------------ bound to the subject
+# ------------------------------------------------------------------------------------------------
+# bound to the subject
 def bound(question: Question, answer: Answer) -> float:
     """1 if the answer gives an accepted answer for the right subject and no stale value.
 
-    Passages: one passage contains subject and accepted answer as whole words; no passage with the subject contains a stale value.
-    Without a subject every passage counts, here and in ``bound_all`` and ``absent``.
+    Passages: one passage contains subject and accepted answer as whole words; no passage with the
+        subject contains a stale value. Without a subject every passage counts, here and in
+        ``bound_all`` and ``absent``.
     Generated answer: it contains an accepted answer and no stale value.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
-    return float(any(contains(text, gold) for text in texts for gold in golds) and not gives_stale(question, answer))
+    return float(
+        any(contains(text, gold) for text in texts for gold in golds)
+        and not gives_stale(question, answer)
+    )
 
 
 def bound_all(question: Question, answer: Answer) -> float:
     """1 if *all* of the question's answers are given for the right subject, and no stale value.
 
-    Passages: each answer is in a passage with the subject. Generated answer: it contains all; for "how many" it may also be just
-    their number, in digits or as a word up to twenty.
+    Passages: each answer is in a passage with the subject. Generated answer: it contains all; for
+        "how many" it may also be just their number, in digits or as a word up to twenty.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
     if gives_stale(question, answer):
         return 0.0
     number = ((str(len(golds)),), *((name,) for name in _NUMBER_WORDS[len(golds) : len(golds) + 1]))
-    counted = answer.passages is None and contains(question.text, "how many") and words(answer.text) in number
+    counted = (
+        answer.passages is None
+        and contains(question.text, "how many")
+        and words(answer.text) in number
+    )
     return float(counted or all(any(contains(text, gold) for text in texts) for gold in golds))
 
 
 def absent(question: Question, answer: Answer) -> float:
     """1 if the answer shows that there is no value any more for the question.
 
-    Passages: at least one contains the subject, and none of those a stale value. Generated answer: it says that there is none or
-    that it is not known, and gives no stale value.
+    Passages: at least one contains the subject, and none of those a stale value. Generated answer:
+        it says that there is none or that it is not known, and gives no stale value.
     """
     texts = _about_subject(question, answer)
     if gives_stale(question, answer):
         return 0.0
     if answer.passages is not None:
         return float(bool(texts))
-    return float(words(answer.text)[:1] == ("no",) or any(contains(answer.text, phrase) for phrase in _NOTHING_KNOWN))
+    return float(
+        words(answer.text)[:1] == ("no",)
+        or any(contains(answer.text, phrase) for phrase in _NOTHING_KNOWN)
+    )
 
 
 def _about_subject(question: Question, answer: Answer) -> list[str]:
     if answer.passages is None:
         return [answer.text]
     subject = question.subject
-    return [passage for passage in answer.passages if contains(passage, subject)] if subject else list(answer.passages)
+    return (
+        [passage for passage in answer.passages if contains(passage, subject)]
+        if subject
+        else list(answer.passages)
+    )
 
 
 def gives_stale(question: Question, answer: Answer) -> bool:
@@ -262,7 +359,9 @@ def gives_stale(question: Question, answer: Answer) -> bool:
 
 
 def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
-    """Whether a text has a stale value that is not part of a longer accepted answer ("tea" in "green tea")."""
+    """Whether a text has a stale value that is not part of a longer accepted answer ("tea" in
+    "green tea").
+    """
     if not words(stale):
         return contains(text, stale)
     rest = _spaced(text)
@@ -273,26 +372,45 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
     return _spaced(stale) in rest
 
 
-# ------------------------------------------------------------------------------------------------ the table
+# ------------------------------------------------------------------------------------------------
+# the table
 METRICS: dict[str, Metric] = {
     metric.__name__: metric
     for metric in (
-        substring, exact_match, f1, stemmed_f1, stemmed_list_f1, unmentioned, recall_at_5, parts, boxed, label, keywords,
-        bound, bound_all, absent,
+        substring,
+        exact_match,
+        f1,
+        stemmed_f1,
+        stemmed_list_f1,
+        unmentioned,
+        recall_at_5,
+        parts,
+        boxed,
+        label,
+        keywords,
+        bound,
+        bound_all,
+        absent,
     )
-}  # fmt: skip
+}
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:
-    """Raise InputError unless ``name`` is a metric, or ``judge`` if ``judged`` (there is a judge)."""
+    """Raise InputError unless ``name`` is a metric, or ``judge`` if ``judged`` (there is a
+    judge).
+    """
     if name == JUDGE and not judged:
         fix = "configure one, or give the questions another metric"
         raise InputError("metric 'judge' needs a judge", expected="an answer judge", fix=fix)
     if name not in METRICS and name != JUDGE:
-        raise InputError(f"unknown metric {name!r}", expected=f"one of {', '.join(METRICS)}, or {JUDGE}")
+        raise InputError(
+            f"unknown metric {name!r}", expected=f"one of {', '.join(METRICS)}, or {JUDGE}"
+        )
 
 
 def score(question: Question, answer: Answer) -> float:
-    """Return the score of an answer by the question's metric; InputError if the metric is unknown or cannot score the question."""
+    """Return the score of an answer by the question's metric; InputError if the metric is unknown
+    or cannot score the question.
+    """
     check_metric(question.metric)
     return METRICS[question.metric](question, answer)

@@ -1,8 +1,9 @@
 """Readers: answer a question from its passages, under one token budget for all readers.
 
-A passage is read whole or not at all, on one line; all readers see the same passages; a reader that fails raises ServiceError. An
-answer is what the model says beside its thinking; of thinking that never ends there is none.
-Departure from arXiv 2509.25911: there the reader gets the top 20 entries of each section, of any length.
+A passage is read whole or not at all, on one line; all readers see the same passages; a reader that
+fails raises ServiceError. An answer is what the model says beside its thinking; of thinking that
+never ends there is none. Departure from arXiv 2509.25911: there the reader gets the top 20 entries
+of each section, of any length.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +25,12 @@ NO_NOTES = "(none)"
 GREEDY = Sampling(max_new_tokens=128)
 
 
-def within_budget(passages: Sequence[str], budget_tokens: int, count_tokens: TokenCounter) -> tuple[str, ...]:
-    """Return the passages (best first) that fit a token budget, each whole; line breaks and the prompt are not counted."""
+def within_budget(
+    passages: Sequence[str], budget_tokens: int, count_tokens: TokenCounter
+) -> tuple[str, ...]:
+    """Return the passages (best first) that fit a token budget, each whole; line breaks and the
+    prompt are not counted.
+    """
     kept, left = [], budget_tokens
     for passage in passages:
         cost = count_tokens(passage)
@@ -35,8 +40,12 @@ def within_budget(passages: Sequence[str], budget_tokens: int, count_tokens: Tok
     return tuple(kept)
 
 
-def reader_messages(question: str, passages: Sequence[str], *, tagged: bool = False) -> list[Message]:
-    """Return the chat messages that ask a model one question about its notes; ``tagged``: between tags that no note can close."""
+def reader_messages(
+    question: str, passages: Sequence[str], *, tagged: bool = False
+) -> list[Message]:
+    """Return the chat messages that ask a model one question about its notes; ``tagged``: between
+    tags that no note can close.
+    """
     notes = "\n".join(map(one_line, passages)) or NO_NOTES
     shown = f"<memory>\n{quote(notes)}\n</memory>" if tagged and passages else notes
     user = {"role": "user", "content": USER.format(notes=shown, question=question)}
@@ -44,7 +53,9 @@ def reader_messages(question: str, passages: Sequence[str], *, tagged: bool = Fa
 
 
 class _BudgetedReader:
-    tagged = False  # the trained readers learned notes without tags, and are moved as often with them
+    tagged = (
+        False  # the trained readers learned notes without tags, and are moved as often with them
+    )
 
     def __init__(self, budget_tokens: int, count_tokens: TokenCounter) -> None:
         self.budget_tokens, self.count_tokens = budget_tokens, count_tokens
@@ -55,7 +66,10 @@ class _BudgetedReader:
 
     def messages(self, requests: Sequence[ReadRequest]) -> list[list[Message]]:
         """Return the chat of each request."""
-        return [reader_messages(request.question.text, self.passages(request), tagged=self.tagged) for request in requests]
+        return [
+            reader_messages(request.question.text, self.passages(request), tagged=self.tagged)
+            for request in requests
+        ]
 
 
 class RecallReader(_BudgetedReader):
@@ -68,7 +82,8 @@ class RecallReader(_BudgetedReader):
 
 
 class ModelReader(_BudgetedReader):
-    """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the base model without adapters).
+    """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the
+    base model without adapters).
 
     ``own_model``: whether nothing else runs its model, so that it may run beside a generator.
     """
@@ -93,16 +108,27 @@ class ModelReader(_BudgetedReader):
 def _answer_of(reply: str) -> Answer | ServiceError:
     text, open_at = content_of(reply)
     if open_at is not None:
-        return ServiceError(f"the reader's model did not end its thinking: {reply[:200]!r}", fix="raise max_new_tokens")
+        return ServiceError(
+            f"the reader's model did not end its thinking: {reply[:200]!r}",
+            fix="raise max_new_tokens",
+        )
     return Answer(text.strip())
 
 
 class EndpointReader(_BudgetedReader):
-    """Answers with a chat server, from notes between tags; greedy by default (published: temperature 0.7)."""
+    """Answers with a chat server, from notes between tags; greedy by default (published:
+    temperature 0.7).
+    """
 
     tagged = True
 
-    def __init__(self, client: ChatClient, budget_tokens: int, count_tokens: TokenCounter, sampling: Sampling = GREEDY) -> None:
+    def __init__(
+        self,
+        client: ChatClient,
+        budget_tokens: int,
+        count_tokens: TokenCounter,
+        sampling: Sampling = GREEDY,
+    ) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._client, self._sampling = client, sampling
 
@@ -120,5 +146,7 @@ class EndpointReader(_BudgetedReader):
         text = reply.text.strip()
         if reply.cut_off or not text:
             said = f"the answer of {self._client.model} is empty or was cut off by the limit of tokens: {text[:200]!r}"
-            return ServiceError(said, fix="raise max_tokens, or switch thinking off (extra fields of the request)")
+            return ServiceError(
+                said, fix="raise max_tokens, or switch thinking off (extra fields of the request)"
+            )
         return Answer(text)

@@ -1,8 +1,10 @@
-"""Recommended titles and the table that knows them, as in MemoryAgentBench's ``utils/eval_other_utils.py`` (``recsys_redial``).
+"""Recommended titles and the table that knows them, as in MemoryAgentBench's
+``utils/eval_other_utils.py`` (``recsys_redial``).
 
-The set's answers are numbers of its table ``entity2id.json``. A recommendation counts as the title of the table that is nearest to
-it by edit distance, letter case aside. Among equally near ones it is the first of the table; the published scorer takes one by the
-order of Python's hashes, which differs between its runs.
+The set's answers are numbers of its table ``entity2id.json``. A recommendation counts as the title
+of the table that is nearest to it by edit distance, letter case aside. Among equally near ones it
+is the first of the table; the published scorer takes one by the order of Python's hashes, which
+differs between its runs.
 """
 
 import json
@@ -21,13 +23,19 @@ _MAX_LETTERS = 128  # of a recommendation, so that prose in place of a list cost
 
 
 def read_titles(path: str) -> dict[str, str]:
-    """Return the titles of a table of names and numbers, by number; InputError if it cannot be read."""
+    """Return the titles of a table of names and numbers, by number; InputError if it cannot be
+    read.
+    """
     try:
         numbers = json.loads(Path(path).read_text(encoding="utf-8"))
         return {str(number): _title(name) for name, number in numbers.items()}
     except (OSError, ValueError, AttributeError) as error:
         fix = "give the set's entity2id.json as option 'entities' when preparing the data"
-        raise InputError(f"cannot read titles from {path!r}: {error}", expected="a JSON object {name: number}", fix=fix) from error
+        raise InputError(
+            f"cannot read titles from {path!r}: {error}",
+            expected="a JSON object {name: number}",
+            fix=fix,
+        ) from error
 
 
 def _title(name: str) -> str:
@@ -36,7 +44,9 @@ def _title(name: str) -> str:
 
 
 def recommended(text: str) -> list[str]:
-    """Return what an answer recommends: the lines from "1." on, else its parts at commas and line ends; numbers taken off."""
+    """Return what an answer recommends: the lines from "1." on, else its parts at commas and line
+    ends; numbers taken off.
+    """
     _, one, numbered = text.partition("1.")
     lines = (numbered if one else text.replace(",", "\n")).split("\n")
     return [" ".join(_NUMBER.sub("", _PARENTHESES.sub("", line.strip())).split()) for line in lines]
@@ -44,7 +54,9 @@ def recommended(text: str) -> list[str]:
 
 @lru_cache(maxsize=8192)
 def nearest(title: str, path: str) -> str:
-    """Return a table's title that is nearest to the given one; a table is read once a process. InputError as ``read_titles``."""
+    """Return a table's title that is nearest to the given one; a table is read once a process.
+    InputError as ``read_titles``.
+    """
     titles, letters = _table(path)
     return titles[int(_distances(title.lower()[:_MAX_LETTERS], letters).argmin())]
 
@@ -53,7 +65,9 @@ def nearest(title: str, path: str) -> str:
 def _table(path: str) -> tuple[list[str], NDArray[np.uint32]]:
     """The distinct titles, and their letters in lower case, a row each, filled up with zeros."""
     titles = list(dict.fromkeys(read_titles(path).values()))
-    return titles, np.array([title.lower() for title in titles]).view(np.uint32).reshape(len(titles), -1)
+    return titles, np.array([title.lower() for title in titles]).view(np.uint32).reshape(
+        len(titles), -1
+    )
 
 
 def _distances(word: str, letters: NDArray[np.uint32]) -> NDArray[np.int16]:

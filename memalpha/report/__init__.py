@@ -1,1 +1,3 @@
-"""Reports from a run folder's files alone: curves, tables, static site, terminal. Recorded text is never read as markup."""
+"""Reports from a run folder's files alone: curves, tables, static site, terminal. Recorded text is
+never read as markup.
+"""

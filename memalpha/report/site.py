@@ -1,7 +1,9 @@
-"""A run as a static site, ``RUN/report/``: open ``index.html`` from disk, without server or network. And the comparison of runs.
+"""A run as a static site, ``RUN/report/``: open ``index.html`` from disk, without server or
+network. And the comparison of runs.
 
-``index.html`` is the overview, ``rollouts.html`` the list with filters; each rollout has a page. Rollouts are read twice, one in
-memory at a time. Jinja escapes every value, and the content security policy allows only the site's two scripts.
+``index.html`` is the overview, ``rollouts.html`` the list with filters; each rollout has a page.
+Rollouts are read twice, one in memory at a time. Jinja escapes every value, and the content
+security policy allows only the site's two scripts.
 """
 
 import json
@@ -28,7 +30,9 @@ _LONG_MEMORY = 30
 
 
 class Facts(NamedTuple):
-    """The facts of one rollout for lists and filters; the first 15 fields are a row of the list's index."""
+    """The facts of one rollout for lists and filters; the first 15 fields are a row of the list's
+    index.
+    """
 
     page: str  # page name without folder
     where: str  # "before", "after", "step 3"
@@ -56,7 +60,11 @@ def facts_of(source: Source, index: int, row: Mapping[str, Any]) -> Facts:
     tones = Counter(call.tone for step in rollout["steps"] for call in view.calls(step))
     scores = [known(question["score"]) for question in rollout["questions"]]
     reward = view.rollout_reward(rollout)
-    errors = tuple(str(part["error"]) for part in (*rollout["questions"], *rollout["steps"]) if part.get("error"))
+    errors = tuple(
+        str(part["error"])
+        for part in (*rollout["questions"], *rollout["steps"])
+        if part.get("error")
+    )
     return Facts(
         page=f"{source.key}-{index:04d}.html",
         where=source.where,
@@ -74,18 +82,31 @@ def facts_of(source: Source, index: int, row: Mapping[str, Any]) -> Facts:
         masked=None in scores or bool(errors) or (reward is None and bool(rollout["steps"])),
         entries=len(rollout["memory"]),
         step=source.step,
-        codes=Counter(str(result["code"]) for step in rollout["steps"] for result in step["results"] if not result["ok"]),
+        codes=Counter(
+            str(result["code"])
+            for step in rollout["steps"]
+            for result in step["results"]
+            if not result["ok"]
+        ),
         errors=errors,
     )
 
 
 def facts_of_run(run: RunFolder, sources: Sequence[Source]) -> list[Facts]:
-    """Return the facts of all rollouts in files of a run; InputError (with file and line) if a file is damaged."""
-    return [facts for source in sources for facts in view.recorded(run, source.name, partial(facts_of, source))]
+    """Return the facts of all rollouts in files of a run; InputError (with file and line) if a file
+    is damaged.
+    """
+    return [
+        facts
+        for source in sources
+        for facts in view.recorded(run, source.name, partial(facts_of, source))
+    ]
 
 
 def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
-    """Return the steps whose rollouts get pages, given their numbers: whole steps at even distances, the last included."""
+    """Return the steps whose rollouts get pages, given their numbers: whole steps at even
+    distances, the last included.
+    """
     steps = sorted(counts)
     if not limit or sum(counts.values()) <= limit:
         return set(steps)
@@ -94,8 +115,14 @@ def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
 
 
 def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -> Path:
-    """Write the site of a run, with at most ``limit`` (0 = all) pages of training rollouts; return the path of its first page."""
-    target, found, sources = target or run.path / "report", tables.read_run(run), view.sources_of(run)
+    """Write the site of a run, with at most ``limit`` (0 = all) pages of training rollouts; return
+    the path of its first page.
+    """
+    target, found, sources = (
+        target or run.path / "report",
+        tables.read_run(run),
+        view.sources_of(run),
+    )
     every = facts_of_run(run, sources)
     steps = Counter(fact.step for fact in every if fact.step is not None)
     kept = kept_steps(steps, limit)
@@ -107,7 +134,9 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
         if source.step is None or source.step in kept:
             for row in run.read_lines(source.name):
                 site.write_rollout(*next(rest), source.rollout(row))
-    rows = json.dumps([fact[:15] for fact in shown], separators=(",", ":"))  # stands in a script element: no <
+    rows = json.dumps(
+        [fact[:15] for fact in shown], separators=(",", ":")
+    )  # stands in a script element: no <
     index = rows.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     site.save("rollouts.html", "rollouts.html", index=index)
     columns, table = tables.summary_rows(found.summary)
@@ -132,13 +161,21 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
 
 
 def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
-    """Write ``index.html`` with table and curves of several runs and return its path; replaces only this page's own files."""
+    """Write ``index.html`` with table and curves of several runs and return its path; replaces only
+    this page's own files.
+    """
     runs = [tables.read_run(folder) for folder in folders]
     groups = tables.group_runs(runs)
     reports = [folder.path / "report" / "index.html" for folder in folders]
-    paths = [Path(os.path.relpath(page.resolve(), target.resolve())) if page.is_file() else None for page in reports]
+    paths = [
+        Path(os.path.relpath(page.resolve(), target.resolve())) if page.is_file() else None
+        for page in reports
+    ]
     links = ["" if path is None else quote(path.as_posix()) for path in paths]
-    variants = [Variant(label, [run.metrics for run in group], [run.summary for run in group]) for label, group in groups]
+    variants = [
+        Variant(label, [run.metrics for run in group], [run.summary for run in group])
+        for label, group in groups
+    ]
     site = _Site(target, "comparison", {"index.html": "Comparison"})
     return site.save(
         "compare.html",
@@ -156,25 +193,45 @@ class _Site:
 
     def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
         self.target, self.shared = target, {"name": name, "lists": lists}
-        for folder in ("assets", "figures", "rollouts", "groups", "pairs"):  # the last two are those of older versions
+        for folder in (
+            "assets",
+            "figures",
+            "rollouts",
+            "groups",
+            "pairs",
+        ):  # the last two are those of older versions
             shutil.rmtree(target / folder, ignore_errors=True)
         (target / "assets").mkdir(parents=True)
         for asset in ("site.css", "site.js", "list.js"):
-            text = resources.files("memalpha.report").joinpath("templates", asset).read_text(encoding="utf-8")
+            text = (
+                resources.files("memalpha.report")
+                .joinpath("templates", asset)
+                .read_text(encoding="utf-8")
+            )
             (target / "assets" / asset).write_text(text, encoding="utf-8")
 
     def save(self, template: str, name: str, **context: Any) -> Path:
         path = self.target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         root = "../" * name.count("/")
-        page = _environment().get_template(template).render(root=root, here=name, **self.shared, **context)
+        page = (
+            _environment()
+            .get_template(template)
+            .render(root=root, here=name, **self.shared, **context)
+        )
         path.write_text(page, encoding="utf-8")
         return path
 
-    def write_rollout(self, facts: Facts, previous: str, following: str, rollout: Mapping[str, Any]) -> None:
+    def write_rollout(
+        self, facts: Facts, previous: str, following: str, rollout: Mapping[str, Any]
+    ) -> None:
         written: dict[str, int] = {}  # entry to the last chunk that wrote it
         for step in rollout["steps"]:
-            written |= {str(change["after"]["id"]): step["chunk"] for change in step["changes"] if change["after"]}
+            written |= {
+                str(change["after"]["id"]): step["chunk"]
+                for change in step["changes"]
+                if change["after"]
+            }
         context = {
             "facts": facts,
             "rollout": rollout,
@@ -191,10 +248,16 @@ class _Site:
 @cache
 def _environment() -> jinja2.Environment:
     loader, strict = jinja2.PackageLoader("memalpha.report"), jinja2.StrictUndefined
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters.update(number=number)
     environment.globals.update(
-        calls=view.calls, counted=view.counted, known=known, reward_parts=view.reward_parts, signs=view.SIGNS
+        calls=view.calls,
+        counted=view.counted,
+        known=known,
+        reward_parts=view.reward_parts,
+        signs=view.SIGNS,
     )
     return environment
 
@@ -203,7 +266,11 @@ def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
     """Return one line about how far a run came."""
     took = view.duration(summary.get("seconds"))
     if summary:
-        return f"{number(summary['steps'], 0)} steps in {took}" if "steps" in summary else f"evaluation in {took}"
+        return (
+            f"{number(summary['steps'], 0)} steps in {took}"
+            if "steps" in summary
+            else f"evaluation in {took}"
+        )
     if not metrics:
         return "no step logged yet"
     return f"unfinished: step {number(metrics[-1].get('step'), 0)} of {number(metrics[-1].get('max_steps'), 0)}"
@@ -212,13 +279,17 @@ def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
 def troubles(facts: Sequence[Facts], metrics: Rows) -> list[tuple[str, str, int]]:
     """Return skipped steps and missing scores as (where, message, count), in order."""
     skipped = [f"step {number(row.get('step'), 0)}" for row in metrics if known(row.get("skipped"))]
-    found = [(where, "the step was skipped: loss or gradient was not finite", 1) for where in skipped]
+    found = [
+        (where, "the step was skipped: loss or gradient was not finite", 1) for where in skipped
+    ]
     errors = Counter((fact.where, error) for fact in facts for error in fact.errors)
     return found + [(where, text, count) for (where, text), count in errors.items()]
 
 
 def failures(facts: Sequence[Facts]) -> dict[str, tuple[int, list[tuple[str, int]]]]:
-    """Return number of calls and (code, number) of failed ones: for training, and for each held-out evaluation."""
+    """Return number of calls and (code, number) of failed ones: for training, and for each held-out
+    evaluation.
+    """
     calls: Counter[str] = Counter()
     codes: dict[str, Counter[str]] = {}
     for fact in facts:

@@ -1,4 +1,6 @@
-"""Recorded rollouts (JSON of ``memalpha.training.results``): numbers, calls and memories as pages and terminal show them."""
+"""Recorded rollouts (JSON of ``memalpha.training.results``): numbers, calls and memories as pages
+and terminal show them.
+"""
 
 import math
 import re
@@ -28,27 +30,43 @@ class Source(NamedTuple):
 
 
 def sources_of(run: RunFolder) -> list[Source]:
-    """Return the rollout files of a run: before, after, validation by step, then training by step."""
+    """Return the rollout files of a run: before, after, validation by step, then training by
+    step.
+    """
     found = []
     order = {"before": 0, "after": 1}
-    for path in sorted((run.path / "held_out").glob("*.jsonl"), key=lambda path: (order.get(path.stem, 2), path.stem)):
+    for path in sorted(
+        (run.path / "held_out").glob("*.jsonl"),
+        key=lambda path: (order.get(path.stem, 2), path.stem),
+    ):
         where = {"rollouts": "held out"}.get(path.stem, path.stem)
         where = f"validation, step {trajectory_step(path)}" if where.startswith("step-") else where
-        found.append(Source(f"held_out/{path.name}", where, None, re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)))
+        found.append(
+            Source(f"held_out/{path.name}", where, None, re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
+        )
     for path in run.trajectory_files():
         step, rank = trajectory_step(path), path.stem.rpartition("-")[2]
-        found.append(Source(f"trajectories/{path.name}", f"step {step}", step, f"step-{step:06d}-{rank}"))
+        found.append(
+            Source(f"trajectories/{path.name}", f"step {step}", step, f"step-{step:06d}-{rank}")
+        )
     return found
 
 
-def recorded(run: RunFolder, name: str, read: Callable[[int, dict[str, Any]], Read]) -> Iterator[Read]:
-    """Iterate over ``read(index, line)`` of a file of rollouts; InputError names file and line if a field is missing or wrong."""
+def recorded(
+    run: RunFolder, name: str, read: Callable[[int, dict[str, Any]], Read]
+) -> Iterator[Read]:
+    """Iterate over ``read(index, line)`` of a file of rollouts; InputError names file and line if a
+    field is missing or wrong.
+    """
     for index, row in enumerate(run.read_lines(name)):
         try:
             found = read(index, row)
         except (LookupError, TypeError, AttributeError, StopIteration) as error:
             what = f"{run.path / name}, line {index + 1} is no record of a rollout: {type(error).__name__} {error}"
-            raise InputError(what, fix="put the file back from a copy, or show the run with the version that wrote it") from error
+            raise InputError(
+                what,
+                fix="put the file back from a copy, or show the run with the version that wrote it",
+            ) from error
         yield found
 
 
@@ -99,7 +117,9 @@ _JOINERS = "\u200c\u200d"  # needed for Persian, Hindi and many emoji; harmless
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text with control and invisible characters escaped (``\x1b``, ``\u202e``), except those in ``keep``."""
+    r"""Return a text with control and invisible characters escaped (``\x1b``, ``\u202e``), except
+    those in ``keep``.
+    """
     return "".join(
         char.encode("unicode_escape").decode("ascii")
         if unicodedata.category(char) in _UNSEEN and char not in _JOINERS and char not in keep
@@ -123,7 +143,13 @@ class Tone(StrEnum):
     FAILED = "failed"
 
 
-SIGNS: Mapping[Tone, str] = {Tone.INSERT: "+", Tone.UPDATE: "~", Tone.DELETE: "-", Tone.SAME: "=", Tone.FAILED: "x"}
+SIGNS: Mapping[Tone, str] = {
+    Tone.INSERT: "+",
+    Tone.UPDATE: "~",
+    Tone.DELETE: "-",
+    Tone.SAME: "=",
+    Tone.FAILED: "x",
+}
 """One character per tone, so that colour is not needed."""
 
 
@@ -140,7 +166,10 @@ class Call(NamedTuple):
 def calls(step: Mapping[str, Any]) -> list[Call]:
     """Return the calls of one step of a rollout, in order, each applied one with its change."""
     changes = iter(step["changes"])
-    return [_call(result, next(changes) if result["code"] == "applied" else None) for result in step["results"]]
+    return [
+        _call(result, next(changes) if result["code"] == "applied" else None)
+        for result in step["results"]
+    ]
 
 
 def _call(result: Mapping[str, Any], change: Mapping[str, Any] | None) -> Call:
@@ -150,7 +179,11 @@ def _call(result: Mapping[str, Any], change: Mapping[str, Any] | None) -> Call:
     if operation is None:
         return Call(tone, "no call", "", "", note)
     entry = result["entry"] or operation["entry_id"]
-    names = [operation["kind"], operation["section"], *([entry] if entry and entry != operation["section"] else [])]
+    names = [
+        operation["kind"],
+        operation["section"],
+        *([entry] if entry and entry != operation["section"] else []),
+    ]
     was = change["before"]["content"] if change and change["before"] else ""
     return Call(tone, " ".join(names), operation["content"] or "", was, note)
 
@@ -164,12 +197,22 @@ def change_tone(change: Mapping[str, Any]) -> Tone:
 
 def entry_text(entry: Mapping[str, Any]) -> str:
     """Return an entry's text, with its time first if it has one."""
-    return f"[{entry['timestamp']}] {entry['content']}" if entry["timestamp"] else str(entry["content"])
+    return (
+        f"[{entry['timestamp']}] {entry['content']}"
+        if entry["timestamp"]
+        else str(entry["content"])
+    )
 
 
 def reward_parts(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a step's reward by name; the optional part ``immediate`` only if it has a value."""
-    return {name: value for name, value in step["reward"].items() if name != "immediate" or known(value) is not None}
+    """Return the parts of a step's reward by name; the optional part ``immediate`` only if it has a
+    value.
+    """
+    return {
+        name: value
+        for name, value in step["reward"].items()
+        if name != "immediate" or known(value) is not None
+    }
 
 
 def rollout_accuracy(rollout: Mapping[str, Any]) -> float | None:
@@ -193,12 +236,18 @@ class Shown(NamedTuple):
 
 
 def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
-    """Return, for each step, the entries after it in creation order, including those it deleted, from the recorded changes."""
-    first: dict[str, Mapping[str, Any] | None] = {str(entry["id"]): entry for entry in rollout["memory"]}  # before any change
+    """Return, for each step, the entries after it in creation order, including those it deleted,
+    from the recorded changes.
+    """
+    first: dict[str, Mapping[str, Any] | None] = {
+        str(entry["id"]): entry for entry in rollout["memory"]
+    }  # before any change
     for change in reversed([change for step in rollout["steps"] for change in step["changes"]]):
         first[str((change["after"] or change["before"])["id"])] = change["before"]
     began = (entry for entry in first.values() if entry is not None)
-    memory = {str(entry["id"]): entry for entry in sorted(began, key=lambda entry: entry["created"])}
+    memory = {
+        str(entry["id"]): entry for entry in sorted(began, key=lambda entry: entry["created"])
+    }
     found = []
     for step in rollout["steps"]:
         before = dict(memory)

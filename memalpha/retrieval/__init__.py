@@ -9,7 +9,9 @@ from memalpha.config import Options
 
 
 class RetrievalMode(StrEnum):
-    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or a weighted sum of both."""
+    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or a weighted sum of
+    both.
+    """
 
     LEXICAL = "lexical"
     DENSE = "dense"
@@ -21,7 +23,8 @@ class RetrievalConfig(Options):
     """How a memory is searched.
 
     Attributes:
-        retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense`` or ``hybrid``.
+        retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense``
+            or ``hybrid``.
         embedder: Embedder of ``dense`` and ``hybrid``.
         sections_kept: Sections that layer 1 keeps (0 = all).
         router: Trained section router that layer 1 asks (empty = the built-in ranking).

@@ -1,7 +1,9 @@
-"""What holds now: the one rule of which of two statements is newer, for entries and for lines of the archive.
+"""What holds now: the one rule of which of two statements is newer, for entries and for lines of
+the archive.
 
-A statement is newer by its date where both have one, else by the chunk that said it. What merely resembles a newer statement
-ranks lower in a search and never disappears. A line leaves the archive only where an operation named the fact that it says.
+A statement is newer by its date where both have one, else by the chunk that said it. What merely
+resembles a newer statement ranks lower in a search and never disappears. A line leaves the archive
+only where an operation named the fact that it says.
 """
 
 from collections.abc import Sequence
@@ -16,17 +18,26 @@ from memalpha.times import later
 from memalpha.types import Entry
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
-UNDATED = 0.65  # the same, where dates do not tell which is newer: what stands further down in one text may be no newer version
-NEAR = 0.1  # how much less a newer statement may score to fit a question about as well as an older one
+# the same, where dates do not tell which is newer: what stands further down in one text may be no
+# newer version
+UNDATED = 0.65
+NEAR = (
+    0.1  # how much less a newer statement may score to fit a question about as well as an older one
+)
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
-REPLACED = 0.3  # what it loses if that one fits as well and one of the two is a line: two entries were both meant
+# what it loses if that one fits as well and one of the two is a line: two entries were both meant
+REPLACED = 0.3
 FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
 BY_OTHERS = 0.6  # of a line of somebody whom the fact does not name
 _NAME_WORDS = 4
 
 
-def losses(entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[np.float32]) -> list[float]:
-    """Return what each entry loses of its score to a newer one that resembles it; ``cosines``: (entries, entries)."""
+def losses(
+    entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[np.float32]
+) -> list[float]:
+    """Return what each entry loses of its score to a newer one that resembles it; ``cosines``:
+    (entries, entries).
+    """
     lost = [0.0] * len(entries)
     for row, other in np.argwhere(cosines >= ALIKE):
         dated = later(entries[other].timestamp, entries[row].timestamp) is not None
@@ -40,9 +51,9 @@ def losses(entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[n
 def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> Entry | None:
     """Return the line that says a fact, of several the last; None if it is not clear that any does.
 
-    It has at least half of the words that ``after`` took away (all, without it), and few others: a line that says more than the
-    fact, or says something else and only shares a name with it, is not meant. Somebody whom the fact does not name must say it
-    almost in its words.
+    It has at least half of the words that ``after`` took away (all, without it), and few others: a
+    line that says more than the fact, or says something else and only shares a name with it, is not
+    meant. Somebody whom the fact does not name must say it almost in its words.
     """
     best, most = None, 0.0
     every = set(tokenize(fact.content))

@@ -1,6 +1,8 @@
-"""Dense retrieval: exact nearest neighbours by cosine with FAISS, per section; sections ranked by vectors or by a trained router.
+"""Dense retrieval: exact nearest neighbours by cosine with FAISS, per section; sections ranked by
+vectors or by a trained router.
 
-Scores are rounded to 6 decimals; of equal scores the id added last is first (an updated id keeps its rank). A search compares all
+Scores are rounded to 6 decimals; of equal scores the id added last is first (an updated id keeps
+its rank). A search compares all
 candidates: 0.8 ms at 20,000 vectors of 384 dimensions on one core. No other module imports faiss.
 """
 
@@ -31,10 +33,14 @@ _SEARCHED = 0.5  # least probability of a section that a router searches
 
 
 def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
-    """Return a vector at length 1 (zero stays zero); InputError unless it holds ``dimension`` finite numbers."""
+    """Return a vector at length 1 (zero stays zero); InputError unless it holds ``dimension``
+    finite numbers.
+    """
     values = np.asarray(vector, dtype=np.float64)
     if values.shape != (dimension,) or not np.isfinite(values).all():
-        raise InputError(f"a vector of shape {values.shape}", expected=f"{dimension} finite numbers")
+        raise InputError(
+            f"a vector of shape {values.shape}", expected=f"{dimension} finite numbers"
+        )
     length = np.linalg.norm(values)
     return (values / length if length else values).astype(np.float32)
 
@@ -44,7 +50,9 @@ class VectorIndex:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._matrix: Vectors = np.zeros((64, dimension), dtype=np.float32)  # rows beyond len(self) are free
+        self._matrix: Vectors = np.zeros(
+            (64, dimension), dtype=np.float32
+        )  # rows beyond len(self) are free
         self._ids: list[str] = []
         self._rows: dict[str, int] = {}
         self._age: dict[str, int] = {}
@@ -80,7 +88,9 @@ class VectorIndex:
         return self._matrix[[self._rows[key] for key in keys]]
 
     def search(self, vector: ArrayLike, k: int) -> list[tuple[str, float]]:
-        """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first; a zero vector scores 0 everywhere."""
+        """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first; a
+        zero vector scores 0 everywhere.
+        """
         query = unit_vector(vector, self.dimension)
         pool = self._matrix[: len(self._ids)]
         k = min(k, len(pool))
@@ -88,21 +98,30 @@ class VectorIndex:
             return []
         wanted = min(len(pool), k + 8)
         while True:
-            scores, positions = faiss.knn(query[None], pool, wanted, metric=faiss.METRIC_INNER_PRODUCT)
+            scores, positions = faiss.knn(
+                query[None], pool, wanted, metric=faiss.METRIC_INNER_PRODUCT
+            )
             rounded = np.round(scores[0], _DECIMALS)
             if wanted == len(pool) or rounded[-1] < rounded[k - 1]:
                 break
             wanted = min(len(pool), 2 * wanted)  # ties at the cut need all tied ids
-        found = [(self._ids[row], score) for score, row in zip(rounded.tolist(), positions[0].tolist(), strict=True)]
+        found = [
+            (self._ids[row], score)
+            for score, row in zip(rounded.tolist(), positions[0].tolist(), strict=True)
+        ]
         return sorted(found, key=lambda pair: (-pair[1], -self._age[pair[0]]))[:k]
 
 
 class DenseSide:
-    """The dense part of the two-layer retriever: an index per list section, and the sums that rank sections."""
+    """The dense part of the two-layer retriever: an index per list section, and the sums that rank
+    sections.
+    """
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
         self._embed, self._dimension = embedder.embed, embedder.dimension
-        self._indexes = {section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)}
+        self._indexes = {
+            section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)
+        }
         self._sums = {name: np.zeros(embedder.dimension) for name in self._indexes}
         self._schema = schema
 
@@ -124,10 +143,16 @@ class DenseSide:
         if not len(index):
             self._sums[entry.section][:] = 0.0  # remove the rounding error
 
-    def search(self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()) -> dict[str, float]:
-        """Return the cosine with ``query`` of the nearest ``k`` entries of each section and of the entries ``also``, by id."""
+    def search(
+        self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()
+    ) -> dict[str, float]:
+        """Return the cosine with ``query`` of the nearest ``k`` entries of each section and of the
+        entries ``also``, by id.
+        """
         vector = self._embedded(query)
-        found = dict(pair for section in sections for pair in self._indexes[section].search(vector, k))
+        found = dict(
+            pair for section in sections for pair in self._indexes[section].search(vector, k)
+        )
         left = [entry for entry in also if entry.id not in found]
         cosines = np.round(self._vectors(left) @ vector, _DECIMALS).tolist()
         return found | dict(zip([entry.id for entry in left], cosines, strict=True))
@@ -138,10 +163,14 @@ class DenseSide:
         return vectors @ vectors.T
 
     def rank_sections(self, query: str) -> dict[str, float]:
-        """Return the cosine of each list section: of the nearer of two vectors, name and description, and mean of entries."""
+        """Return the cosine of each list section: of the nearer of two vectors, name and
+        description, and mean of entries.
+        """
         best, vector = {}, self._embedded(query)
         for name, described in self._descriptions.items():
-            anchors: list[ArrayLike] = [described, self._sums[name]] if len(self._indexes[name]) else [described]
+            anchors: list[ArrayLike] = (
+                [described, self._sums[name]] if len(self._indexes[name]) else [described]
+            )
             cosines = np.stack([unit_vector(anchor, len(vector)) for anchor in anchors]) @ vector
             best[name] = round(float(cosines.max()), _DECIMALS)
         return best
@@ -157,23 +186,32 @@ class DenseSide:
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:
-        texts = {section.name: f"{section.name.replace('_', ' ')}: {section.description}" for section in self._schema.lists}
+        texts = {
+            section.name: f"{section.name.replace('_', ' ')}: {section.description}"
+            for section in self._schema.lists
+        }
         return dict(zip(texts, self._embed(list(texts.values())), strict=True))
 
 
 class LearnedSectionRouter:
     """Ranks sections for a question as ``memalpha router train`` on ``task: sections`` learned it.
 
-    A section without entries in training is searched after the others; at least one trained one is searched. Several agents decide
-    by their mean probability. ``routes`` is the checkpoint's, ``embedder`` that of training; InputError if its dimension differs.
+    A section without entries in training is searched after the others; at least one trained one is
+    searched. Several agents decide by their mean probability. ``routes`` is the checkpoint's,
+    ``embedder`` that of training; InputError if its dimension differs.
     """
 
-    def __init__(self, policies: Sequence[Policy], routes: dict[str, Any], embedder: Embedder) -> None:
+    def __init__(
+        self, policies: Sequence[Policy], routes: dict[str, Any], embedder: Embedder
+    ) -> None:
         self.sections: tuple[str, ...] = tuple(routes["sections"])
         self._trained = set(routes["trained_sections"])
         self._policies, self._embedder = list(policies), embedder
         if (size := policies[0].shape.size) != embedder.dimension:
-            raise InputError(f"a router for embeddings of {size}", expected=f"the embedder's dimension, {embedder.dimension}")
+            raise InputError(
+                f"a router for embeddings of {size}",
+                expected=f"the embedder's dimension, {embedder.dimension}",
+            )
 
     @classmethod
     def load(cls, path: str | Path) -> LearnedSectionRouter:
@@ -184,11 +222,18 @@ class LearnedSectionRouter:
         policies = checkpoint.policies()
         if not checkpoint.routes.get("sections") or not policies:
             expected = "a checkpoint of mappo, grpo or ppo on task: sections"
-            raise InputError(f"{path} holds no policy that ranks sections (learner {checkpoint.learner!r})", expected=expected)
-        return cls(policies, dict(checkpoint.routes), make_embedder(str(checkpoint.routes["embedder"])))
+            raise InputError(
+                f"{path} holds no policy that ranks sections (learner {checkpoint.learner!r})",
+                expected=expected,
+            )
+        return cls(
+            policies, dict(checkpoint.routes), make_embedder(str(checkpoint.routes["embedder"]))
+        )
 
     def rank(self, query: str, memory: Memory) -> list[str]:
-        """Return the sections to search, likeliest first; InputError if the memory's list sections are not those of training."""
+        """Return the sections to search, likeliest first; InputError if the memory's list sections
+        are not those of training.
+        """
         import torch
 
         from memalpha.policies import mean_probabilities
@@ -196,9 +241,15 @@ class LearnedSectionRouter:
         present = tuple(section.name for section in memory.schema.lists)
         if present != self.sections:
             expected = f"one trained on those of the memory, {', '.join(present)}, or no router"
-            raise InputError(f"a router trained on the sections {', '.join(self.sections)}", expected=expected)
+            raise InputError(
+                f"a router trained on the sections {', '.join(self.sections)}", expected=expected
+            )
         seen = torch.from_numpy(self._embedder.embed([query])[:1].astype(np.float32))
         search = mean_probabilities(self._policies, seen)[0, :, 1].numpy()  # (K,)
-        ranked = [i for i in np.argsort(-search, kind="stable") if self.sections[i] in self._trained]
+        ranked = [
+            i for i in np.argsort(-search, kind="stable") if self.sections[i] in self._trained
+        ]
         chosen = [i for i in ranked if search[i] >= _SEARCHED] or ranked[:1]
-        return [self.sections[i] for i in chosen] + [name for name in self.sections if name not in self._trained]
+        return [self.sections[i] for i in chosen] + [
+            name for name in self.sections if name not in self._trained
+        ]

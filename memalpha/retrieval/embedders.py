@@ -1,7 +1,7 @@
 """Embedders, texts to vectors: hashing (no model), MiniLM, and a cache for either.
 
-The same text gives the same vector; rows have norm 1, or 0 for a blank text; a text longer than the model's window is embedded in
-windows and averaged.
+The same text gives the same vector; rows have norm 1, or 0 for a blank text; a text longer than the
+model's window is embedded in windows and averaged.
 """
 
 from __future__ import annotations
@@ -28,25 +28,36 @@ _CACHES: WeakSet[CachedEmbedder] = WeakSet()
 
 
 class HashingEmbedder:
-    """Words and their character 3-grams, hashed into ``dimension`` signed buckets. No model; for tests."""
+    """Words and their character 3-grams, hashed into ``dimension`` signed buckets. No model; for
+    tests.
+    """
 
     def __init__(self, dimension: int = 256) -> None:
         self.dimension = dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without words."""
+        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without
+        words.
+        """
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in zip(sums, texts, strict=True):
             for word in tokenize(text):
                 padded = f"^{word}$"
-                for feature in (f"word {word}", *(padded[i : i + 3] for i in range(len(padded) - 2))):
-                    code = zlib.crc32(feature.encode())  # stable over processes and versions, unlike hash()
+                for feature in (
+                    f"word {word}",
+                    *(padded[i : i + 3] for i in range(len(padded) - 2)),
+                ):
+                    code = zlib.crc32(
+                        feature.encode()
+                    )  # stable over processes and versions, unlike hash()
                     row[(code >> 1) % self.dimension] += 1.0 if code & 1 else -1.0
         return _unit_rows(sums)
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights; MissingExtraError if not installed."""
+    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights;
+    MissingExtraError if not installed.
+    """
 
     dimension = 384
 
@@ -56,7 +67,9 @@ class MiniLMEmbedder:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtraError(error.name or "sentence_transformers", "minilm") from error
-        self._model = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
+        self._model = SentenceTransformer(
+            str(get_model_path()), device="cpu", local_files_only=True
+        )
         self._window = int(self._model.max_seq_length) - 2  # room for the two special tokens
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -65,23 +78,37 @@ class MiniLMEmbedder:
         flat = [window for row in windows for window in row]
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if flat:
-            vectors: Any = self._model.encode(flat, batch_size=64, normalize_embeddings=True, show_progress_bar=False)
-            np.add.at(sums, np.repeat(np.arange(len(texts)), [len(row) for row in windows]), np.asarray(vectors, dtype=np.float32))
+            vectors: Any = self._model.encode(
+                flat, batch_size=64, normalize_embeddings=True, show_progress_bar=False
+            )
+            np.add.at(
+                sums,
+                np.repeat(np.arange(len(texts)), [len(row) for row in windows]),
+                np.asarray(vectors, dtype=np.float32),
+            )
         return _unit_rows(sums)
 
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
             return []
-        if len(unicodedata.normalize("NFD", text)) <= self._window:  # a token is at least one character of what the tokenizer sees
+        if (
+            len(unicodedata.normalize("NFD", text)) <= self._window
+        ):  # a token is at least one character of what the tokenizer sees
             return [text]
-        ids = self._model.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        ids = self._model.tokenizer(
+            text, add_special_tokens=False, truncation=False, verbose=False
+        )["input_ids"]
         if len(ids) <= self._window:
             return [text]
-        return [str(self._model.tokenizer.decode(ids[start : start + self._window])) for start in range(0, len(ids), self._window)]
+        return [
+            str(self._model.tokenizer.decode(ids[start : start + self._window]))
+            for start in range(0, len(ids), self._window)
+        ]
 
 
 class CachedEmbedder:
-    """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded once, ``_PIECE`` in a batch.
+    """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded
+    once, ``_PIECE`` in a batch.
 
     Threads use the model in turn after each batch: a question does not wait for another's index.
     """
@@ -103,7 +130,9 @@ class CachedEmbedder:
             with self._next:  # who waits here is before a thread that comes again
                 self._model.acquire()
             try:
-                vectors.update(zip(batch, map(np.copy, self._embedder.embed(batch)), strict=True))  # a view keeps the whole batch
+                vectors.update(
+                    zip(batch, map(np.copy, self._embedder.embed(batch)), strict=True)
+                )  # a view keeps the whole batch
             finally:
                 self._model.release()
         with self._lock:
@@ -112,20 +141,31 @@ class CachedEmbedder:
                 self._vectors.move_to_end(text)
                 if len(self._vectors) > self._capacity:
                     self._vectors.popitem(last=False)
-        return np.stack([vectors[text] for text in texts]) if texts else np.zeros((0, self.dimension), dtype=np.float32)
+        return (
+            np.stack([vectors[text] for text in texts])
+            if texts
+            else np.zeros((0, self.dimension), dtype=np.float32)
+        )
 
     def keep(self, texts: Set[str]) -> None:
         """Drop the vectors of all other texts."""
         with self._lock:
-            self._vectors = OrderedDict((text, vector) for text, vector in self._vectors.items() if text in texts)
+            self._vectors = OrderedDict(
+                (text, vector) for text, vector in self._vectors.items() if text in texts
+            )
 
 
-EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "minilm": MiniLMEmbedder}
+EMBEDDERS: dict[str, Callable[[], Embedder]] = {
+    "hashing": HashingEmbedder,
+    "minilm": MiniLMEmbedder,
+}
 
 
 @cache
 def make_embedder(name: str) -> Embedder:
-    """Return this process's embedder of that name, which caches; InputError if unknown, MissingExtraError if not installed."""
+    """Return this process's embedder of that name, which caches; InputError if unknown,
+    MissingExtraError if not installed.
+    """
     if name not in EMBEDDERS:
         raise InputError(f"no embedder {name!r}", expected=f"one of {', '.join(sorted(EMBEDDERS))}")
     return CachedEmbedder(EMBEDDERS[name]())

@@ -1,8 +1,11 @@
-"""BM25 over short texts, with an inverted index that follows each write (libraries such as bm25s must index all texts again).
+"""BM25 over short texts, with an inverted index that follows each write (libraries such as bm25s
+must index all texts again).
 
-Scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with
-``idf = ln(1 + (N - df + .5) / (df + .5))``; N, df and mean length are those of all groups. Of equal scores the text added last is
-first (a replaced text keeps its rank). Not covered: languages without spaces, stemming.
+Scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - b + b * length /
+mean length))`` with
+``idf = ln(1 + (N - df + .5) / (df + .5))``; N, df and mean length are those of all groups. Of equal
+scores the text added last is first (a replaced text keeps its rank). Not covered: languages without
+spaces, stemming.
 """
 
 import re
@@ -21,7 +24,9 @@ _FUNCTION_WORDS = (
     "or our she so than that the their them then there these they this those to was we were what when where which who whom whose "
     "why with you your"
 )
-STOP_WORDS = frozenset(_FUNCTION_WORDS.split())  # not: no, not, will, may, us, am (negations, names, months, acronyms)
+STOP_WORDS = frozenset(
+    _FUNCTION_WORDS.split()
+)  # not: no, not, will, may, us, am (negations, names, months, acronyms)
 
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
@@ -31,7 +36,9 @@ _DECIMALS = 9  # scores that differ only by rounding must tie
 
 @lru_cache(maxsize=65536)
 def tokenize(text: str) -> tuple[str, ...]:
-    """Split a text into lower-case words (NFKC) without stop words; if there are no others, they are kept ("The Who")."""
+    """Split a text into lower-case words (NFKC) without stop words; if there are no others, they
+    are kept ("The Who").
+    """
     words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
     return tuple([word for word in words if word not in STOP_WORDS] or words)
 
@@ -54,16 +61,22 @@ def _words(text: str) -> list[str]:
 
 
 def _is_mark(char: str) -> bool:  # of a word: a variation selector only picks a glyph
-    return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")
+    return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith(
+        "VARIATION SELECTOR"
+    )
 
 
 class LexicalIndex:
-    """Texts by id, searched by BM25; ``k1``: saturation of repeated words, ``b``: length normalisation in [0, 1]."""
+    """Texts by id, searched by BM25; ``k1``: saturation of repeated words, ``b``: length
+    normalisation in [0, 1].
+    """
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self._k1, self._b = k1, b
         self._slots: dict[str, int] = {}
-        self._postings: dict[str, tuple[array[int], array[int]]] = {}  # slots of the texts with a word, ascending; its counts there
+        self._postings: dict[
+            str, tuple[array[int], array[int]]
+        ] = {}  # slots of the texts with a word, ascending; its counts there
         self._groups: dict[str, int] = {}
         self._total_length = 0
         self._added = 0
@@ -77,7 +90,9 @@ class LexicalIndex:
         return len(self._slots)
 
     def write(self, key: str, text: str, group: str = "") -> None:
-        """Add a text to a group of texts, or replace it; then it keeps its group and its rank among ties."""
+        """Add a text to a group of texts, or replace it; then it keeps its group and its rank among
+        ties.
+        """
         if key in self._slots:
             self._erase(self._slots[key])
         else:
@@ -100,7 +115,9 @@ class LexicalIndex:
         self._erase(slot)
         self._free.append(slot)
 
-    def search(self, query: str, k: int, groups: Collection[str] | None = None) -> list[tuple[str, float]]:
+    def search(
+        self, query: str, k: int, groups: Collection[str] | None = None
+    ) -> list[tuple[str, float]]:
         """Return at most ``k`` ids by BM25 score, best first, from these ``groups`` (None: all)."""
         slots, scores = self._score(query)
         if groups is not None:
@@ -111,15 +128,21 @@ class LexicalIndex:
             keep = scores >= np.partition(scores, -k)[-k]
             slots, scores = slots[keep], scores[keep]
         best = np.lexsort((-np.frombuffer(self._order, np.int64)[slots], -scores))[: max(0, k)]
-        return [(self._ids[slot], score) for slot, score in zip(slots[best].tolist(), scores[best].tolist(), strict=True)]
+        return [
+            (self._ids[slot], score)
+            for slot, score in zip(slots[best].tolist(), scores[best].tolist(), strict=True)
+        ]
 
     def rank_groups(self, query: str) -> dict[str, float]:
         """Return the groups with a text found by ``query``, with the score of their best text."""
         slots, scores = self._score(query)
         groups, names = np.frombuffer(self._group_of, np.int32)[slots], list(self._groups)
-        return {names[code]: float(scores[groups == code].max()) for code in np.unique(groups).tolist()}
+        return {
+            names[code]: float(scores[groups == code].max()) for code in np.unique(groups).tolist()
+        }
 
-    # -------------------------------------------------------------------------------------------- scores
+    # --------------------------------------------------------------------------------------------
+    # scores
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Slots of the texts found and their rounded scores, both of shape (found,)."""
         words = Counter(word for word in tokenize(query) if word in self._postings)
@@ -132,17 +155,22 @@ class LexicalIndex:
         slots = np.concatenate([np.frombuffer(column, np.int32) for column, _ in lists])
         counts = np.concatenate([np.frombuffer(column, np.int32) for _, column in lists])
         lengths = np.frombuffer(self._lengths)[slots] * (len(self) / self._total_length)
-        scores = np.repeat(idf, found) * counts / (counts + self._k1 * (1 - self._b + self._b * lengths))
+        scores = (
+            np.repeat(idf, found) * counts / (counts + self._k1 * (1 - self._b + self._b * lengths))
+        )
         total = np.bincount(slots, scores).astype(np.float64, copy=False)
         best = np.flatnonzero(total)
         rounded: NDArray[np.float64] = np.round(total[best], _DECIMALS)
         return best[rounded > 0], rounded[rounded > 0]
 
-    # -------------------------------------------------------------------------------------------- writing
+    # --------------------------------------------------------------------------------------------
+    # writing
     def _post(self, slot: int, words: Sequence[str]) -> None:
         frequencies = Counter(words)
         for word, count in frequencies.items():
-            slots, counts = self._postings.get(word) or self._postings.setdefault(word, (array("i"), array("i")))
+            slots, counts = self._postings.get(word) or self._postings.setdefault(
+                word, (array("i"), array("i"))
+            )
             place = bisect_left(slots, slot)
             slots.insert(place, slot)
             counts.insert(place, count)

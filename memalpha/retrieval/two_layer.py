@@ -1,10 +1,12 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
-Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by both, or by a router. Lines of the
-archive are ranked with the entries, whatever layer 1 chooses; of what says nearly the same, the newest ranks highest
-(``retrieval.current``). ``k`` limits the entries and the lines, each: an entry is short and should not take a line's place. All
-applied changes are seen; of equal scores the entry created last is first; results depend only on the memory's present state.
-Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
+Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by
+both, or by a router. Lines of the archive are ranked with the entries, whatever layer 1 chooses; of
+what says nearly the same, the newest ranks highest (``retrieval.current``). ``k`` limits the
+entries and the lines, each: an entry is short and should not take a line's place. All applied
+changes are seen; of equal scores the entry created last is first; results depend only on the
+memory's present state. Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of
+``k`` over all sections.
 """
 
 from __future__ import annotations
@@ -26,18 +28,29 @@ from memalpha.types import Entry
 if TYPE_CHECKING:
     from memalpha.retrieval.dense import DenseSide
 
-Router = Callable[[str, Memory], list[str]]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
+Router = Callable[
+    [str, Memory], list[str]
+]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
-DENSE_SHARE = 0.8  # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS 2023)
-BELOW = 0.07  # what a line of the archive loses (this and the next: chosen on dialogues, SQuAD and written conversations)
-ASSISTANT, ANSWERS = "assistant: ", 0.1  # how a line of an assistant begins, and what it loses more: people tell, it answers
+# of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS
+# 2023)
+DENSE_SHARE = 0.8
+# what a line of the archive loses (this and the next: chosen on dialogues, SQuAD and written
+# conversations)
+BELOW = 0.07
+ASSISTANT, ANSWERS = (
+    "assistant: ",
+    0.1,
+)  # how a line of an assistant begins, and what it loses more: people tell, it answers
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
 
 
 class TwoLayerRetriever:
-    """Searches the list sections of one memory (a ``Retriever``); InputError in dense and hybrid mode without ``embedder``."""
+    """Searches the list sections of one memory (a ``Retriever``); InputError in dense and hybrid
+    mode without ``embedder``.
+    """
 
     def __init__(
         self,
@@ -54,7 +67,8 @@ class TwoLayerRetriever:
         self._reset()
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries and ``k`` lines of the archive from ``sections`` (None: all), best first, in one ranking.
+        """Return at most ``k`` entries and ``k`` lines of the archive from ``sections`` (None:
+        all), best first, in one ranking.
 
         InputError if a section is no list.
         """
@@ -70,14 +84,19 @@ class TwoLayerRetriever:
         return [Hit(self._entries[key], score) for key, score in self._layer_two(query, k, where)]
 
     def rebind(self, memory: Memory) -> None:
-        """Follow another memory from now on, and index what differs; the one before must not be used again."""
+        """Follow another memory from now on, and index what differs; the one before must not be
+        used again.
+        """
         self._memory.restore(memory.snapshot())
         self._follow()
         self._memory, self._cursor = memory, len(memory.changes)
 
-    # -------------------------------------------------------------------------------------------- layer 1: where to look
+    # --------------------------------------------------------------------------------------------
+    # layer 1: where to look
     def route(self, query: str) -> list[str]:
-        """Return the sections that layer 1 chooses, best first; all in schema order if it is not in use."""
+        """Return the sections that layer 1 chooses, best first; all in schema order if it is not in
+        use.
+        """
         self._follow()
         return self._layer_one(query, self._lists)
 
@@ -88,20 +107,30 @@ class TwoLayerRetriever:
             self._check_sections(ranked, "sections ranked by the router")
         elif 0 < kept < len(names):
             words = self._lexical.rank_groups(query) if self._lexical is not None else {}
-            scores = self._weighed(words, self._dense.rank_sections(query) if self._dense is not None else {})
-            ranked = sorted(scores, key=lambda name: (-round(scores[name], _DECIMALS), self._sections.index(name)))
+            scores = self._weighed(
+                words, self._dense.rank_sections(query) if self._dense is not None else {}
+            )
+            ranked = sorted(
+                scores,
+                key=lambda name: (-round(scores[name], _DECIMALS), self._sections.index(name)),
+            )
         else:
             return list(names)
         return [name for name in ranked if name in names][: kept or None]
 
-    # -------------------------------------------------------------------------------------------- layer 2: which entries
+    # --------------------------------------------------------------------------------------------
+    # layer 2: which entries
     def _layer_two(self, query: str, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
         words, cosines = dict[str, float](), dict[str, float]()
         if self._lexical is not None:
             everything = sum(map(self._memory.section_size, where)) == len(self._entries)
-            words = dict(self._lexical.search(query, max(k, WEIGHED), None if everything else where))
+            words = dict(
+                self._lexical.search(query, max(k, WEIGHED), None if everything else where)
+            )
         if self._dense is not None:
-            cosines = self._dense.search(query, max(k, WEIGHED), where, [self._entries[key] for key in words])
+            cosines = self._dense.search(
+                query, max(k, WEIGHED), where, [self._entries[key] for key in words]
+            )
         weighed = self._weighed(words, cosines)
         if not (ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name)):
             return self._best(weighed, k)
@@ -111,22 +140,35 @@ class TwoLayerRetriever:
         texts = [entry.content for entry in entries]
         alike = self._dense.cosines(entries) if self._dense is not None else word_cosines(texts)
         lost = losses(entries, [weighed[key] for key, _ in best], alike)
-        ranked = self._best({key: score - loss for (key, score), loss in zip(best, lost, strict=True)}, len(best))
+        ranked = self._best(
+            {key: score - loss for (key, score), loss in zip(best, lost, strict=True)}, len(best)
+        )
         lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
         others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
         return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]
 
     def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
-        return sorted(scores.items(), key=lambda pair: (-round(pair[1], _DECIMALS), -self._entries[pair[0]].created))[:k]
+        return sorted(
+            scores.items(),
+            key=lambda pair: (-round(pair[1], _DECIMALS), -self._entries[pair[0]].created),
+        )[:k]
 
-    def _weighed(self, words: Mapping[str, float], cosines: Mapping[str, float]) -> dict[str, float]:
-        """Scores of what was found, by id: shares of the cosine, and of BM25 relative to the best."""
+    def _weighed(
+        self, words: Mapping[str, float], cosines: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Scores of what was found, by id: shares of the cosine, and of BM25 relative to the
+        best.
+        """
         share = 0.0 if self._dense is None else 1.0 if self._lexical is None else DENSE_SHARE
         best = max(words.values(), default=1.0)
         found = dict.fromkeys((*words, *cosines))
-        return {key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best for key in found}
+        return {
+            key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best
+            for key in found
+        }
 
-    # -------------------------------------------------------------------------------------------- following the memory
+    # --------------------------------------------------------------------------------------------
+    # following the memory
     def _reset(self) -> None:
         mode = self._config.retrieval
         self._cursor = 0  # if the embedder fails below, the next search retries
@@ -137,7 +179,10 @@ class TwoLayerRetriever:
             from memalpha.retrieval.dense import DenseSide  # imports faiss
 
             if self._embedder is None:
-                raise InputError(f"retrieval mode {mode} without an embedder", expected="embedder=make_embedder(name)")
+                raise InputError(
+                    f"retrieval mode {mode} without an embedder",
+                    expected="embedder=make_embedder(name)",
+                )
             self._dense = DenseSide(self._memory.schema, self._embedder)
         entries = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
         self._write(sorted(entries, key=lambda entry: entry.created))
@@ -148,18 +193,23 @@ class TwoLayerRetriever:
         changes = self._memory.changes
         if self._cursor == len(changes):
             return
-        touched = dict.fromkeys(entry.id for change in changes[self._cursor :] for entry in change if entry is not None)
+        touched = dict.fromkeys(
+            entry.id for change in changes[self._cursor :] for entry in change if entry is not None
+        )
         written = []
         for key in touched:
             before, after = self._entries.get(key), self._memory.get(key)
-            if before is not None and (after is None or (after.section, after.created) != (before.section, before.created)):
+            if before is not None and (
+                after is None or (after.section, after.created) != (before.section, before.created)
+            ):
                 self._remove(before)
             if after is not None and after.section in self._sections and after != before:
                 written.append(after)
         written.sort(key=lambda entry: entry.created)
         last = next((entry.created for entry in reversed(self._entries.values())), -1)
         if any(entry.created <= last for entry in written if entry.id not in self._entries):
-            self._reset()  # a restore brought back an older entry; indexes break ties by order of adding
+            # a restore brought back an older entry; indexes break ties by order of adding
+            self._reset()
             return
         self._write(written)
         self._cursor = len(changes)
@@ -183,23 +233,35 @@ class TwoLayerRetriever:
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:
         if unknown := [name for name in names if name not in self._sections]:
-            raise InputError(f"{what}: {unknown}", expected=f"list sections of the schema: {', '.join(self._sections)}")
+            raise InputError(
+                f"{what}: {unknown}",
+                expected=f"list sections of the schema: {', '.join(self._sections)}",
+            )
 
 
-def retriever_factory(config: RetrievalConfig | None = None, *, archive: bool = True) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; all share one router, and all of the process one embedder.
+def retriever_factory(
+    config: RetrievalConfig | None = None, *, archive: bool = True
+) -> RetrieverFactory:
+    """Return a function that makes a memory's retriever; all share one router, and all of the
+    process one embedder.
 
     Without ``archive`` the lines that a memory may hold are not found.
     """
     settings = config or RetrievalConfig()
-    embedder = None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
+    embedder = (
+        None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
+    )
     router = None
     if settings.router:
         from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
         router = LearnedSectionRouter.load(settings.router).rank
-    return partial(TwoLayerRetriever, config=settings, embedder=embedder, router=router, archive=archive)
+    return partial(
+        TwoLayerRetriever, config=settings, embedder=embedder, router=router, archive=archive
+    )
 
 
 def _loses(entry: Entry) -> float:
-    return (BELOW + ANSWERS * entry.content.lower().startswith(ASSISTANT)) * (entry.section == ARCHIVE.name)
+    return (BELOW + ANSWERS * entry.content.lower().startswith(ASSISTANT)) * (
+        entry.section == ARCHIVE.name
+    )

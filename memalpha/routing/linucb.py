@@ -14,22 +14,30 @@ from memalpha.routing.tasks import Floats, Integers
 
 
 class LinUCB:
-    """A linear bandit (Li et al., arXiv 1003.0146, algorithm 1, disjoint models): a ridge regression a decider and option.
+    """A linear bandit (Li et al., arXiv 1003.0146, algorithm 1, disjoint models): a ridge
+    regression a decider and option.
 
-    Departures: episodes in lockstep choose and update together; each decider gets the whole team reward.
+    Departures: episodes in lockstep choose and update together; each decider gets the whole team
+        reward.
     """
 
     def __init__(self, shape: Shape, alpha: float = 1.0, ridge: float = 1.0) -> None:
         self.shape, self.alpha = shape, alpha
         widths = [stop - start for start, stop in shape.views]
-        self._squares = [np.stack([ridge * np.eye(width)] * shape.choices) for width in widths]  # per decider (A, d, d)
+        self._squares = [
+            np.stack([ridge * np.eye(width)] * shape.choices) for width in widths
+        ]  # per decider (A, d, d)
         self._sums = [np.zeros((shape.choices, width)) for width in widths]  # per decider (A, d)
 
-    def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
+    def update(
+        self, task: Task, episodes: int, length: int, seed: int, share_left: float
+    ) -> dict[str, float]:
         """Act by upper confidence bounds and learn after every step; as ``PPO.update``."""
         if isinstance(task, LogTask):
             rows = task.draw(episodes * length, seed)
-            self.observe(rows.observations.numpy(), rows.actions.numpy(), rows.rewards.double().numpy())
+            self.observe(
+                rows.observations.numpy(), rows.actions.numpy(), rows.rewards.double().numpy()
+            )
             return {"reward": float(rows.rewards.mean())}
         running, earned = begin(task, episodes, seed), []
         for _ in range(length):
@@ -42,15 +50,23 @@ class LinUCB:
     def estimates(self, observations: Floats, alpha: float = 0.0) -> NDArray[np.float64]:
         """Return estimates of the reward plus ``alpha`` standard deviations, shape (n, K, A)."""
         columns = []
-        for (start, stop), squares, sums in zip(self.shape.views, self._squares, self._sums, strict=True):
+        for (start, stop), squares, sums in zip(
+            self.shape.views, self._squares, self._sums, strict=True
+        ):
             seen = observations[:, start:stop].astype(np.float64)
             inverse = np.linalg.inv(squares)
             means = seen @ np.einsum("aij,aj->ai", inverse, sums).T
-            variances = np.einsum("ni,aij,nj->na", seen, inverse, seen, optimize=True) if alpha else np.zeros_like(means)
+            variances = (
+                np.einsum("ni,aij,nj->na", seen, inverse, seen, optimize=True)
+                if alpha
+                else np.zeros_like(means)
+            )
             columns.append(means + alpha * np.sqrt(np.maximum(variances, 0.0)))
         return np.stack(columns, axis=1)
 
-    def observe(self, observations: Floats, actions: Integers, rewards: NDArray[np.float64]) -> None:
+    def observe(
+        self, observations: Floats, actions: Integers, rewards: NDArray[np.float64]
+    ) -> None:
         """Learn from observations (n, size), actions (n, K) and rewards (n,)."""
         for k, (start, stop) in enumerate(self.shape.views):
             seen = observations[:, start:stop].astype(np.float64)
@@ -67,11 +83,19 @@ class LinUCB:
     def state(self) -> dict[str, Any]:
         """Return the regressions."""
         held = {"squares": self._squares, "sums": self._sums}
-        return {name: [torch.from_numpy(array.copy()) for array in arrays] for name, arrays in held.items()}
+        return {
+            name: [torch.from_numpy(array.copy()) for array in arrays]
+            for name, arrays in held.items()
+        }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Load regressions; InputError if they are of another task."""
-        shapes, wanted = ({name: [tuple(a.shape) for a in held] for name, held in one.items()} for one in (state, self.state()))
+        shapes, wanted = (
+            {name: [tuple(a.shape) for a in held] for name, held in one.items()}
+            for one in (state, self.state())
+        )
         if shapes != wanted:
             raise InputError(f"LinUCB state of shapes {shapes}", expected=f"{wanted}")
-        self._squares, self._sums = ([tensor.numpy() for tensor in state[name]] for name in ("squares", "sums"))
+        self._squares, self._sums = (
+            [tensor.numpy() for tensor in state[name]] for name in ("squares", "sums")
+        )

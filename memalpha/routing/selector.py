@@ -4,13 +4,17 @@
     selector.register("search", "looks facts up in the memory")
     selector.register("ask_user", "asks the person a question")
     selection = selector.select("What is the city of Marta?", context="...")
-    selector.observe(selection, reward=1.0)        # learns by itself after ``update_every`` observations
+    selector.observe(selection, reward=1.0)        # learns by itself after ``update_every``
+    observations
 
-Several steps: ``observe(..., next_observation=(query, context), done=False)``, then ``select(query, context, after=selection)``.
-Exploring, agents take turns, an episode each, and draw from their own probabilities; greedy, the group takes the highest mean
-probability. Learning is that of multi-agent GRPO (``grpo.learn``) on GAE. What another agent or an older policy chose is
-weighted by its ratio (``advantages``): all agents learn from all steps, outcomes may come late, the buffer can be trained from.
-Departure from the public selector: features are embeddings, not random numbers; their projection keeps networks and file small.
+Several steps: ``observe(..., next_observation=(query, context), done=False)``, then ``select(query,
+context, after=selection)``. Exploring, agents take turns, an episode each, and draw from their own
+probabilities; greedy, the group takes the highest mean probability. Learning is that of multi-agent
+GRPO (``grpo.learn``) on GAE. What another agent or an older policy chose is weighted by its ratio
+(``advantages``): all agents learn from all steps, outcomes may come late, the buffer can be trained
+from.
+Departure from the public selector: features are embeddings, not random numbers; their projection
+keeps networks and file small.
 """
 
 from __future__ import annotations
@@ -39,34 +43,51 @@ from memalpha.routing.ppo import Agent, Experience, PPOOptions, pack, unpack
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length
 Evaluator = Callable[[str, str], float]  # how good a context is for a query
-Reward = Callable[[str, float, float], float]  # of the tool, and how good the context was before and after it
-Progress = Callable[[int, Mapping[str, float]], None]  # called with each agent's number and probabilities, as they are computed
+Reward = Callable[
+    [str, float, float], float
+]  # of the tool, and how good the context was before and after it
+Progress = Callable[
+    [int, Mapping[str, float]], None
+]  # called with each agent's number and probabilities, as they are computed
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions(Options):
     """Options of a selector."""
 
-    update_every: NonNegativeInt = 100  # observations between updates (0 = only when ``update`` is called)
+    update_every: NonNegativeInt = (
+        100  # observations between updates (0 = only when ``update`` is called)
+    )
     replay: NonNegativeInt = 0  # earlier observations that an update also learns from
-    capacity: PositiveInt = 128  # most steps of the buffer, and choices that wait for an outcome; the oldest are dropped
+    # most steps of the buffer, and choices that wait for an outcome; the oldest are dropped
+    capacity: PositiveInt = 128
     embedder: str = "minilm"  # makes the features, unless a function does
-    features: PositiveInt = 64  # numbers that the embeddings of a query and its context are projected to
-    policy: PolicyOptions = field(default_factory=lambda: PolicyOptions(hidden=(16,)))  # every agent's, ``separate``
+    features: PositiveInt = (
+        64  # numbers that the embeddings of a query and its context are projected to
+    )
+    policy: PolicyOptions = field(
+        default_factory=lambda: PolicyOptions(hidden=(16,))
+    )  # every agent's, ``separate``
     ppo: PPOOptions = field(default_factory=lambda: PPOOptions(lr_actor=6e-3, lr_critic=6e-3))
-    group: GroupOptions = field(default_factory=lambda: GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01)))
+    group: GroupOptions = field(
+        default_factory=lambda: GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01))
+    )
     seed: NonNegativeInt = 0  # draws first weights, explored tools and minibatches
     device: str = "cpu"  # torch device of the networks
 
     def check(self) -> None:
-        """Check that an update's steps fit into the buffer and that tools can be added to the networks."""
+        """Check that an update's steps fit into the buffer and that tools can be added to the
+        networks.
+        """
         if self.update_every > self.capacity or self.policy.kind != "separate":
             what = f"update_every {self.update_every}, capacity {self.capacity}, kind {self.policy.kind!r}"
             raise InputError(what, expected="update_every of at most the capacity, kind separate")
 
 
 class Selection(NamedTuple):
-    """One choice, with the probabilities of who made it and of every agent; ``agent`` None = the whole group (greedy)."""
+    """One choice, with the probabilities of who made it and of every agent; ``agent`` None = the
+    whole group (greedy).
+    """
 
     tool: str
     probabilities: dict[str, float]
@@ -76,7 +97,9 @@ class Selection(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A step: features, action and its log-probability; whose episode it is in, as which selection, after which (-1 = none)."""
+    """A step: features, action and its log-probability; whose episode it is in, as which selection,
+    after which (-1 = none).
+    """
 
     features: Tensor
     action: int
@@ -99,22 +122,32 @@ class ToolSelector:
     """Chooses tools and learns from rewards; the functions are called, never saved."""
 
     def __init__(
-        self, options: SelectorOptions | None = None, *, feature_extractor: Features | None = None,
-        reward_function: Reward = gain, context_evaluator: Evaluator | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        options: SelectorOptions | None = None,
+        *,
+        feature_extractor: Features | None = None,
+        reward_function: Reward = gain,
+        context_evaluator: Evaluator | None = None,
+    ) -> None:
         self.options = options or SelectorOptions()
         self.tools: dict[str, str] = {}
-        self.earned: dict[str, tuple[int, float]] = {}  # of each tool: outcomes, and the sum of their rewards
+        self.earned: dict[
+            str, tuple[int, float]
+        ] = {}  # of each tool: outcomes, and the sum of their rewards
         self.updates = 0
         self.buffer: deque[_Step] = deque(maxlen=self.options.capacity)
-        self._extract = feature_extractor or _embedding(self.options.embedder, self.options.features)
+        self._extract = feature_extractor or _embedding(
+            self.options.embedder, self.options.features
+        )
         self._reward, self._evaluate = reward_function, context_evaluator
         self._agents: list[Agent] = []
         self._members = b""  # they as they are saved; empty once they have changed
         self._size = 0  # of a feature vector; 0: none was seen
         self._generator = torch.Generator().manual_seed(self.options.seed)
         self._open: dict[int, _Step] = {}
-        self._number = self._episodes = self._fresh = 0  # selections, episodes, steps at the buffer's end not learned from
+        self._number = self._episodes = self._fresh = (
+            0  # selections, episodes, steps at the buffer's end not learned from
+        )
 
     def register(self, name: str, description: str) -> None:
         """Add a tool; InputError if the name is empty or taken. What was learned is kept."""
@@ -127,58 +160,100 @@ class ToolSelector:
             _add_choice(agent)
 
     def select(
-        self, query: str, context: str = "", *, explore: bool = True, after: Selection | int | None = None,
+        self,
+        query: str,
+        context: str = "",
+        *,
+        explore: bool = True,
+        after: Selection | int | None = None,
         progress: Progress | None = None,
-    ) -> Selection:  # fmt: skip
-        """Choose a tool; exploring, the next agent draws, or the agent of the step ``after`` which this one comes.
+    ) -> Selection:
+        """Choose a tool; exploring, the next agent draws, or the agent of the step ``after`` which
+        this one comes.
 
-        InputError with fewer than two tools, features of another length, or an ``after`` that is not in the buffer or open.
+        InputError with fewer than two tools, features of another length, or an ``after`` that is
+        not in the buffer or open.
         """
         features, names = self._features(query, context), list(self.tools)
         before = None if after is None else self._find(after)
         rows = []
         for i, agent in enumerate(self._agents):
             with torch.no_grad():
-                rows.append(agent.policy.log_probs(features[None].to(self.options.device))[0, 0].exp().cpu())
+                rows.append(
+                    agent.policy.log_probs(features[None].to(self.options.device))[0, 0].exp().cpu()
+                )
             if progress:
                 progress(i, dict(zip(names, rows[-1].tolist(), strict=True)))
         everyone = tuple(dict(zip(names, row.tolist(), strict=True)) for row in rows)
         number, self._number = self._number, self._number + 1
         if not explore:
             mean = torch.stack(rows).mean(dim=0)
-            return Selection(names[int(mean.argmax())], dict(zip(names, mean.tolist(), strict=True)), everyone, None, number)
+            return Selection(
+                names[int(mean.argmax())],
+                dict(zip(names, mean.tolist(), strict=True)),
+                everyone,
+                None,
+                number,
+            )
         own = before.agent if before else self._episodes % len(rows)
-        episode, self._episodes = (before.episode, self._episodes) if before else (self._episodes, self._episodes + 1)
+        episode, self._episodes = (
+            (before.episode, self._episodes) if before else (self._episodes, self._episodes + 1)
+        )
         action = int(torch.multinomial(rows[own], 1, generator=self._generator))
-        step = _Step(features, action, float(rows[own][action].log()), own, episode, number, before.number if before else -1)
-        self._open[number] = step._replace(quality=self._evaluate(query, context)) if self._evaluate else step
+        step = _Step(
+            features,
+            action,
+            float(rows[own][action].log()),
+            own,
+            episode,
+            number,
+            before.number if before else -1,
+        )
+        self._open[number] = (
+            step._replace(quality=self._evaluate(query, context)) if self._evaluate else step
+        )
         if len(self._open) > self.options.capacity:
             del self._open[min(self._open)]
         return Selection(names[action], everyone[own], everyone, own, number)
 
     def observe(
-        self, selection: Selection | int, reward: float | None = None, *,
-        next_observation: tuple[str, str] | None = None, done: bool = True,
-    ) -> dict[str, float]:  # fmt: skip
-        """Record the outcome of a choice, also by its number; returns the report of an update that it completed.
+        self,
+        selection: Selection | int,
+        reward: float | None = None,
+        *,
+        next_observation: tuple[str, str] | None = None,
+        done: bool = True,
+    ) -> dict[str, float]:
+        """Record the outcome of a choice, also by its number; returns the report of an update that
+        it completed.
 
-        Without a reward, ``reward_function`` makes one of what ``context_evaluator`` says of the contexts before and after.
-        Greedy choices are not learned from. InputError if the reward is missing or not finite, the choice is unknown or observed
-        already, or the next observation, (query, context), is missing.
+        Without a reward, ``reward_function`` makes one of what ``context_evaluator`` says of the
+        contexts before and after. Greedy choices are not learned from. InputError if the reward is
+        missing or not finite, the choice is unknown or observed already, or the next observation,
+        (query, context), is missing.
         """
         if isinstance(selection, Selection) and selection.agent is None:
             return {}
         number = selection if isinstance(selection, int) else selection.number
         if number not in self._open:
-            expected = f"one made while exploring, not observed yet, of the last {self.options.capacity}"
+            expected = (
+                f"one made while exploring, not observed yet, of the last {self.options.capacity}"
+            )
             raise InputError(f"selection {number}", expected=expected)
         if next_observation is None and (reward is None or not done):
-            raise InputError(f"reward {reward}, done {done}, no next_observation", expected="(query, context) after the tool")
+            raise InputError(
+                f"reward {reward}, done {done}, no next_observation",
+                expected="(query, context) after the tool",
+            )
         step = self._open[number]
         if reward is None and next_observation is not None:
             if self._evaluate is None:
-                raise InputError("no reward", expected="a finite number, or a selector with a context_evaluator")
-            reward = self._reward(list(self.tools)[step.action], step.quality, self._evaluate(*next_observation))
+                raise InputError(
+                    "no reward", expected="a finite number, or a selector with a context_evaluator"
+                )
+            reward = self._reward(
+                list(self.tools)[step.action], step.quality, self._evaluate(*next_observation)
+            )
         if reward is None or not np.isfinite(reward):
             raise InputError(f"reward {reward!r}", expected="a finite number")
         reached = None if done or next_observation is None else self._features(*next_observation)
@@ -190,7 +265,9 @@ class ToolSelector:
         return self.update() if self._fresh == self.options.update_every else {}
 
     def update(self) -> dict[str, float]:
-        """Learn from the observations since the last update; returns figures such as ``agent_0/kl``, none without observations."""
+        """Learn from the observations since the last update; returns figures such as
+        ``agent_0/kl``, none without observations.
+        """
         if not self._fresh:
             return {}
         first = max(0, len(self.buffer) - self._fresh - self.options.replay)
@@ -205,29 +282,62 @@ class ToolSelector:
         seed = int(np.random.SeedSequence([self.options.seed, self.updates]).generate_state(1)[0])
         ordered = sorted(steps, key=lambda step: (step.episode, step.number))
         team = Experience(*(column.to(self.options.device) for column in _columns(ordered)))
-        batches = [batch_of(replay(agent.policy, team, agent.options.max_ratio), agent.options) for agent in self._agents]
+        batches = [
+            batch_of(replay(agent.policy, team, agent.options.max_ratio), agent.options)
+            for agent in self._agents
+        ]
         reports = learn(self._agents, self.options.group.relative_weights, batches, seed)
         self._members = b""
         self.updates += 1
-        return {f"agent_{i}/{name}": value for i, report in enumerate(reports) for name, value in report.items()}
+        return {
+            f"agent_{i}/{name}": value
+            for i, report in enumerate(reports)
+            for name, value in report.items()
+        }
 
     def save(self, path: str | Path) -> None:
-        """Write all there is: tools, options, agents, optimizers, buffer, choices without an outcome, random state."""
+        """Write all there is: tools, options, agents, optimizers, buffer, choices without an
+        outcome, random state.
+        """
         self._features("", "")
         self._members = self._members or packed(pack(self._agents))
         members = torch.frombuffer(bytearray(self._members), dtype=torch.uint8)
-        held = {"buffer": _pack(self.buffer), "open": _pack(self._open.values()), "episodes": self._episodes, "fresh": self._fresh}
-        state = {"members": members, "generator": self._generator.get_state(), "earned": self.earned, **held}
-        routes, config = {"tools": dict(self.tools), "size": self._size}, plain(asdict(self.options))
-        Checkpoint("tool_selector", self.updates, self._number, self.options.seed, config, state, routes).save(path)
+        held = {
+            "buffer": _pack(self.buffer),
+            "open": _pack(self._open.values()),
+            "episodes": self._episodes,
+            "fresh": self._fresh,
+        }
+        state = {
+            "members": members,
+            "generator": self._generator.get_state(),
+            "earned": self.earned,
+            **held,
+        }
+        routes, config = (
+            {"tools": dict(self.tools), "size": self._size},
+            plain(asdict(self.options)),
+        )
+        Checkpoint(
+            "tool_selector", self.updates, self._number, self.options.seed, config, state, routes
+        ).save(path)
 
     def stats(self) -> dict[str, Any]:
         """Return what every tool has earned, and how much was observed and learned."""
         tools = {
-            name: {"description": self.tools[name], "observations": n, "mean_reward": earned / n if n else None}
+            name: {
+                "description": self.tools[name],
+                "observations": n,
+                "mean_reward": earned / n if n else None,
+            }
             for name, (n, earned) in self.earned.items()
         }
-        return {"tools": tools, "observations": self.observations, "updates": self.updates, "waiting": sorted(self._open)}
+        return {
+            "tools": tools,
+            "observations": self.observations,
+            "updates": self.updates,
+            "waiting": sorted(self._open),
+        }
 
     @property
     def observations(self) -> int:
@@ -236,14 +346,19 @@ class ToolSelector:
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None, **functions: Any) -> ToolSelector:
-        """Return the selector that ``save`` wrote, on its device or another; ``functions`` as when it was made.
+        """Return the selector that ``save`` wrote, on its device or another; ``functions`` as when
+        it was made.
 
         InputError if the file is none of a selector or the features have another length.
         """
         checkpoint = Checkpoint.load(path)
         if checkpoint.learner != "tool_selector":
             raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
-        options = read(SelectorOptions, {**checkpoint.config, **({"device": device} if device else {})}, f"the selector {path}")
+        options = read(
+            SelectorOptions,
+            {**checkpoint.config, **({"device": device} if device else {})},
+            f"the selector {path}",
+        )
         made = cls(options, **functions)
         for name, description in checkpoint.routes["tools"].items():
             made.register(name, description)
@@ -253,7 +368,11 @@ class ToolSelector:
         unpack(unpacked(state["members"].numpy().tobytes()), made._agents)
         made._generator.set_state(state["generator"])
         made.updates, made._number = checkpoint.updates, checkpoint.steps
-        made._episodes, made._fresh, made.earned = state["episodes"], state["fresh"], state["earned"]
+        made._episodes, made._fresh, made.earned = (
+            state["episodes"],
+            state["fresh"],
+            state["earned"],
+        )
         made.buffer.extend(_unpack(state["buffer"]))
         made._open = {step.number: step for step in _unpack(state["open"])}
         return made
@@ -262,37 +381,54 @@ class ToolSelector:
         if isinstance(selection, Selection) and selection.agent is None:
             return None
         number = selection if isinstance(selection, int) else selection.number
-        held = self._open.get(number) or next((step for step in reversed(self.buffer) if step.number == number), None)
+        held = self._open.get(number) or next(
+            (step for step in reversed(self.buffer) if step.number == number), None
+        )
         if held is None:
-            raise InputError(f"after selection {number}", expected="a selection made while exploring that is still held")
+            raise InputError(
+                f"after selection {number}",
+                expected="a selection made while exploring that is still held",
+            )
         return held
 
     def _features(self, query: str, context: str) -> Tensor:
         """Return the features, after building the networks for their length."""
         if len(self.tools) < 2:
-            raise InputError(f"a choice among {len(self.tools)} tools", expected="at least two registered tools")
+            raise InputError(
+                f"a choice among {len(self.tools)} tools", expected="at least two registered tools"
+            )
         found = torch.from_numpy(np.array(self._extract(query, context), dtype=np.float32))
         if found.dim() != 1 or not found.isfinite().all() or self._size not in (0, len(found)):
             expected = f"a vector of {self._size or 'finite'} numbers"
-            raise InputError(f"features of shape {tuple(found.shape)} for {query[:60]!r}", expected=expected)
+            raise InputError(
+                f"features of shape {tuple(found.shape)} for {query[:60]!r}", expected=expected
+            )
         self._size = len(found)
         if not self._agents:
             o, shape = self.options, Shape(self._size, 1, len(self.tools), ((0, self._size),))
-            self._agents = make_agents(shape, o.policy, o.ppo, o.group, seeds_of(o.seed, 1)[0], o.device)
+            self._agents = make_agents(
+                shape, o.policy, o.ppo, o.group, seeds_of(o.seed, 1)[0], o.device
+            )
         return found
 
 
 @cache
 def _embedding(name: str, width: int) -> Features:
-    """Return embeddings of both texts, projected by random signs that are always the same (Achlioptas 2003)."""
+    """Return embeddings of both texts, projected by random signs that are always the same
+    (Achlioptas 2003).
+    """
     embedder = make_embedder(name)
     bits = np.random.SeedSequence(width).generate_state(2 * embedder.dimension * width) % 2
-    signs = (np.float32(2) * bits - 1).astype(np.float32).reshape(-1, width) / np.float32(width**0.5)
+    signs = (np.float32(2) * bits - 1).astype(np.float32).reshape(-1, width) / np.float32(
+        width**0.5
+    )
     return lambda query, context: np.concatenate(embedder.embed([query, context])) @ signs
 
 
 def _columns(steps: Sequence[_Step]) -> Experience:
-    """Return steps, sorted by episode; a step is its episode's last one here if its successor does not follow it."""
+    """Return steps, sorted by episode; a step is its episode's last one here if its successor does
+    not follow it.
+    """
     following = [later.after == step.number for step, later in pairwise(steps)] + [False]
     return Experience(
         torch.stack([step.features for step in steps]),
@@ -309,7 +445,10 @@ def _pack(steps: Any) -> dict[str, Any]:
     """Return steps as few tensors: features, next ones where there are any, and the plain rest."""
     steps = list(steps)
     reached = [step.reached for step in steps if step.reached is not None]
-    stacks = [torch.stack(column) if column else torch.zeros(0, 0) for column in ([step.features for step in steps], reached)]
+    stacks = [
+        torch.stack(column) if column else torch.zeros(0, 0)
+        for column in ([step.features for step in steps], reached)
+    ]
     rest = [[*step[1:-1], step.reached is not None] for step in steps]
     return {"features": stacks[0], "reached": stacks[1], "rest": rest}
 
@@ -317,20 +456,32 @@ def _pack(steps: Any) -> dict[str, Any]:
 def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
     reached = iter(packed["reached"])
     rows = zip(packed["features"], packed["rest"], strict=True)
-    return [_Step._make((features, *rest[:-1], next(reached) if rest[-1] else None)) for features, rest in rows]
+    return [
+        _Step._make((features, *rest[:-1], next(reached) if rest[-1] else None))
+        for features, rest in rows
+    ]
 
 
 def _add_choice(agent: Agent) -> None:
-    """Add an option whose logit is the mean of the old ones', so odds among these stay the same; Adam's means get zeros."""
+    """Add an option whose logit is the mean of the old ones', so odds among these stay the same;
+    Adam's means get zeros.
+    """
     policy = agent.policy
     last: Any = policy.actor[-1]
     for name in ("weight", "bias"):
         old: Tensor = getattr(last, name)
         new = nn.Parameter(torch.cat([old.detach(), old.detach().mean(dim=0, keepdim=True)]))
         for group in agent.optimizer.param_groups:
-            group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
-        if moments := agent.optimizer.state.pop(old, None):  # all but "step" have the parameter's shape
-            padded = {key: torch.cat([m, torch.zeros_like(m[:1])]) if m.dim() else m for key, m in moments.items()}
+            group["params"] = [
+                new if parameter is old else parameter for parameter in group["params"]
+            ]
+        if moments := agent.optimizer.state.pop(
+            old, None
+        ):  # all but "step" have the parameter's shape
+            padded = {
+                key: torch.cat([m, torch.zeros_like(m[:1])]) if m.dim() else m
+                for key, m in moments.items()
+            }
             agent.optimizer.state[new] = padded
         setattr(last, name, new)
     last.out_features = policy.shape.choices + 1

@@ -1,8 +1,11 @@
-"""Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core writes the SQL.
+"""Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core
+writes the SQL.
 
-Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether files still need scrubbing),
-``secrets`` (key of a namespace's digests). Readers never wait for a writer. One writer by SQLite's lock, which network file systems
-do not keep, or PostgreSQL's advisory lock. Not covered: a server's own log, replicas and dumps keep erased bytes for a while.
+Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether
+    files still need scrubbing),
+``secrets`` (key of a namespace's digests). Readers never wait for a writer. One writer by SQLite's
+lock, which network file systems do not keep, or PostgreSQL's advisory lock. Not covered: a server's
+own log, replicas and dumps keep erased bytes for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +25,13 @@ from sqlalchemy import BigInteger, Column, Integer, Table, Text, delete, insert,
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.schema import CreateTable
 
-from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, JournalError, MissingExtraError
+from memalpha.errors import (
+    InputError,
+    JournalBusyError,
+    JournalDamagedError,
+    JournalError,
+    MissingExtraError,
+)
 from memalpha.files import flush
 from memalpha.store.records import REGISTRY, Head, Record, root
 
@@ -32,21 +41,35 @@ APPLICATION_ID = 0x4D454D41  # "MEMA"
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
 _RIGHTS = "check the rights of the files and of their folder"
 _RESCUE = "bring a backup back"
-# SQLite's codes and PostgreSQL's states; error, message and advice. Any other error of SQLite is damage.
+# SQLite's codes and PostgreSQL's states; error, message and advice. Any other error of SQLite is
+# damage.
 _ERRORS: tuple[tuple[tuple[int | str, ...], type[JournalError], str, str], ...] = (
     (
-        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, "55P03"), JournalBusyError,
-        "is being written by another for more than {wait} s", "try again",
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, "55P03"),
+        JournalBusyError,
+        "is being written by another for more than {wait} s",
+        "try again",
     ),
     (
-        (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, "53000", "53100", "53200", "53300", "53400"), JournalError,
+        (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, "53000", "53100", "53200", "53300", "53400"),
+        JournalError,
         "could not be read or written ({cause})",
         "make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe",
     ),
-    ((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN), JournalError, "cannot be opened for writing ({cause})", _RIGHTS),
-    ((sqlite3.SQLITE_NOTADB,), JournalDamagedError, "is no store, or its head is damaged ({cause})", "name another file"),
+    (
+        (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
+        JournalError,
+        "cannot be opened for writing ({cause})",
+        _RIGHTS,
+    ),
+    (
+        (sqlite3.SQLITE_NOTADB,),
+        JournalDamagedError,
+        "is no store, or its head is damaged ({cause})",
+        "name another file",
+    ),
     (("XX001", "XX002"), JournalDamagedError, "is damaged ({cause})", _RESCUE),
-)  # fmt: skip
+)
 
 
 def _needed(name: str, kind: Any) -> Column[Any]:
@@ -55,23 +78,45 @@ def _needed(name: str, kind: Any) -> Column[Any]:
 
 _METADATA = sa.MetaData()
 LOG = Table(
-    "log", _METADATA,
-    Column("ns", Text, primary_key=True), Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    _needed("kind", Text), _needed("entry", Text), _needed("gone", Integer), _needed("time", Text), _needed("note", Text),
-    _needed("commitment", Text), _needed("previous", Text), _needed("hash", Text), Column("salt", Text), Column("body", Text),
-)  # fmt: skip
-HEADS = Table("heads", _METADATA, Column("ns", Text, primary_key=True), _needed("seq", BigInteger), _needed("hash", Text))
+    "log",
+    _METADATA,
+    Column("ns", Text, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    _needed("kind", Text),
+    _needed("entry", Text),
+    _needed("gone", Integer),
+    _needed("time", Text),
+    _needed("note", Text),
+    _needed("commitment", Text),
+    _needed("previous", Text),
+    _needed("hash", Text),
+    Column("salt", Text),
+    Column("body", Text),
+)
+HEADS = Table(
+    "heads",
+    _METADATA,
+    Column("ns", Text, primary_key=True),
+    _needed("seq", BigInteger),
+    _needed("hash", Text),
+)
 STATE = Table(
-    "state", _METADATA, Column("one", Integer, primary_key=True, autoincrement=False), _needed("format", Integer),
+    "state",
+    _METADATA,
+    Column("one", Integer, primary_key=True, autoincrement=False),
+    _needed("format", Integer),
     _needed("scrub", Integer),
-)  # fmt: skip
+)
 SECRETS = Table("secrets", _METADATA, Column("ns", Text, primary_key=True), _needed("secret", Text))
-# The erasing transaction wrote the row of ``state``; VACUUM FULL copies the rows that it erased while an older snapshot sees them.
+# The erasing transaction wrote the row of ``state``; VACUUM FULL copies the rows that it erased
+# while an older snapshot sees them.
 _OLDER_SNAPSHOTS = (
     "SELECT count(*) FROM pg_stat_activity, state WHERE datname = current_database() AND pid <> pg_backend_pid() "
     "AND age(backend_xmin) >= age(state.xmin)"
 )
-_MARK = update(STATE).values(scrub=STATE.c.scrub + 1)  # something was erased that is still in the files
+_MARK = update(STATE).values(
+    scrub=STATE.c.scrub + 1
+)  # something was erased that is still in the files
 
 
 def connect(url: str, wait: float = 30.0) -> Database:
@@ -80,7 +125,10 @@ def connect(url: str, wait: float = 30.0) -> Database:
         return Sqlite(url, wait)
     try:
         address = sa.make_url(url)
-    except (ArgumentError, ValueError) as error:  # the message leaves the address out: it may hold the password
+    except (
+        ArgumentError,
+        ValueError,
+    ) as error:  # the message leaves the address out: it may hold the password
         what = f"a store at {url.split('://')[0]}://..., which is no address"
         raise InputError(what, expected="postgresql://user:password@host:port/database") from error
     match address.drivername:
@@ -88,11 +136,16 @@ def connect(url: str, wait: float = 30.0) -> Database:
             return Postgres(address, wait)
         case "sqlite":
             return Sqlite(address.database or IN_MEMORY, wait)
-    raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
+    raise InputError(
+        f"a store at {url!r}",
+        expected="a path, sqlite:///path, postgresql://user@host/database or :memory:",
+    )
 
 
 class Database(ABC):
-    """A log in a database; one connection, used by one thread at a time; ``name`` is its address without a password."""
+    """A log in a database; one connection, used by one thread at a time; ``name`` is its address
+    without a password.
+    """
 
     _settings: tuple[str, ...]
     _waiting: str
@@ -106,7 +159,11 @@ class Database(ABC):
         self._connection: sa.Connection | None = None
         # This class begins and commits transactions itself; the driver must not.
         self._engine = sa.create_engine(
-            address, connect_args=driver, poolclass=sa.StaticPool, isolation_level="AUTOCOMMIT", hide_parameters=True
+            address,
+            connect_args=driver,
+            poolclass=sa.StaticPool,
+            isolation_level="AUTOCOMMIT",
+            hide_parameters=True,
         )
         sa.event.listen(self._engine, "connect", self._set_up)
         with self.writing():
@@ -116,7 +173,10 @@ class Database(ABC):
                 self.execute(insert(STATE), [{"one": 1, "format": FORMAT, "scrub": 0}])
             lost = bool(self.execute(select(LOG.c.ns).limit(1))) and not self.head(REGISTRY).seq
             if lost or self.execute(select(STATE.c.format)) != [(FORMAT,)]:
-                raise JournalDamagedError(f"{name} has lost its registry of namespaces, or is of another format", fix=_RESCUE)
+                raise JournalDamagedError(
+                    f"{name} has lost its registry of namespaces, or is of another format",
+                    fix=_RESCUE,
+                )
 
     @abstractmethod
     def _rewrite(self) -> None:
@@ -131,21 +191,37 @@ class Database(ABC):
         self._closed = True
         self._engine.dispose()
 
-    def execute(self, statement: sa.Executable | str, rows: Sequence[Mapping[str, Any]] = ()) -> list[Any]:
+    def execute(
+        self, statement: sa.Executable | str, rows: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Any]:
         """Run one statement, once or for each row of arguments; return all result rows."""
         with self._session() as connection:
             try:
-                result = connection.execute(sa.text(statement) if isinstance(statement, str) else statement, list(rows) or None)
+                result = connection.execute(
+                    sa.text(statement) if isinstance(statement, str) else statement,
+                    list(rows) or None,
+                )
                 found = list(result) if result.returns_rows else []
             except DBAPIError as error:
                 raise self._error(error) from error
             except UnicodeError as error:
-                raise JournalDamagedError(f"{self.name} holds bytes that are no text: {error}", fix=_RESCUE) from error
-        if isinstance(statement, sa.Select):  # a damaged SQLite file can hold any value in any column
-            for column, values in zip(statement.selected_columns, zip(*found, strict=True), strict=False):
-                kinds = {type(value) for value in values if value is not None or not column.nullable}
+                raise JournalDamagedError(
+                    f"{self.name} holds bytes that are no text: {error}", fix=_RESCUE
+                ) from error
+        if isinstance(
+            statement, sa.Select
+        ):  # a damaged SQLite file can hold any value in any column
+            for column, values in zip(
+                statement.selected_columns, zip(*found, strict=True), strict=False
+            ):
+                kinds = {
+                    type(value) for value in values if value is not None or not column.nullable
+                }
                 if kinds - {column.type.python_type}:
-                    raise JournalDamagedError(f"{self.name} is damaged (a wrong type in the column {column.name})", fix=_RESCUE)
+                    raise JournalDamagedError(
+                        f"{self.name} is damaged (a wrong type in the column {column.name})",
+                        fix=_RESCUE,
+                    )
         return found
 
     @contextmanager
@@ -170,7 +246,9 @@ class Database(ABC):
 
     @contextmanager
     def reading(self) -> Iterator[bool]:
-        """Read one consistent snapshot inside the block; gives whether it is the outermost such block."""
+        """Read one consistent snapshot inside the block; gives whether it is the outermost such
+        block.
+        """
         outermost = self._connection is None
         with self._session():
             if outermost:
@@ -179,9 +257,14 @@ class Database(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer; changes are on disk after the block, or undone if it raised. JournalBusyError after ``wait`` s."""
+        """Be the only writer; changes are on disk after the block, or undone if it raised.
+        JournalBusyError after ``wait`` s.
+        """
         if self._connection is not None:
-            raise JournalError("a write inside a write of the same journal", fix="finish the first block before the next")
+            raise JournalError(
+                "a write inside a write of the same journal",
+                fix="finish the first block before the next",
+            )
         with self._session():
             for statement in self._write:
                 self.execute(statement)
@@ -191,17 +274,29 @@ class Database(ABC):
     def _error(self, error: DBAPIError) -> JournalError:
         cause, text = error.orig, str(error.orig).strip()
         of_sqlite = isinstance(cause, sqlite3.Error)
-        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF if of_sqlite else getattr(cause, "sqlstate", None)
+        code = (
+            getattr(cause, "sqlite_errorcode", 0) & 0xFF
+            if of_sqlite
+            else getattr(cause, "sqlstate", None)
+        )
         for codes, kind, what, fix in _ERRORS:
             if code in codes:
                 return kind(f"{self.name} {what.format(wait=self.wait, cause=text)}", fix=fix)
         if of_sqlite:
             return JournalDamagedError(f"{self.name} is damaged ({text})", fix=_RESCUE)
-        return JournalError(f"{self.name} cannot be reached ({text})", fix="check server and address; the next call connects again")
+        return JournalError(
+            f"{self.name} cannot be reached ({text})",
+            fix="check server and address; the next call connects again",
+        )
 
     def rows(self, ns: str, after: int = 0) -> list[Record]:
         """Return a chain's records in order, those after number ``after``."""
-        return [Record(*row) for row in self.execute(select(LOG).where(LOG.c.ns == ns, LOG.c.seq > after).order_by(LOG.c.seq))]
+        return [
+            Record(*row)
+            for row in self.execute(
+                select(LOG).where(LOG.c.ns == ns, LOG.c.seq > after).order_by(LOG.c.seq)
+            )
+        ]
 
     def head(self, ns: str) -> Head:
         """Return the last record of a chain; number 0 if it has none."""
@@ -218,14 +313,18 @@ class Database(ABC):
         try:
             return bytes.fromhex(found[0][0]) if found else b""
         except ValueError as error:
-            raise JournalDamagedError(f"{self.name} is damaged (the secret of a namespace is none)", fix=_RESCUE) from error
+            raise JournalDamagedError(
+                f"{self.name} is damaged (the secret of a namespace is none)", fix=_RESCUE
+            ) from error
 
     def chains(self) -> set[str]:
         """Return the ids of all chains that have records."""
         return {str(ns) for (ns,) in self.execute(select(LOG.c.ns).distinct())}
 
     def integrity(self) -> list[str]:
-        """Return the faults that the database finds in its own files; PostgreSQL leaves this to the server."""
+        """Return the faults that the database finds in its own files; PostgreSQL leaves this to the
+        server.
+        """
         return []
 
     # Writing: call these inside ``writing``.
@@ -238,8 +337,13 @@ class Database(ABC):
 
     def erase(self, ns: str, numbers: Iterable[int]) -> None:
         """Erase body and salt of some records."""
-        row = update(LOG).where(LOG.c.ns == sa.bindparam("chain"), LOG.c.seq == sa.bindparam("number"))
-        self.execute(row.values(body=None, salt=None), [{"chain": ns, "number": number} for number in numbers])
+        row = update(LOG).where(
+            LOG.c.ns == sa.bindparam("chain"), LOG.c.seq == sa.bindparam("number")
+        )
+        self.execute(
+            row.values(body=None, salt=None),
+            [{"chain": ns, "number": number} for number in numbers],
+        )
         self.execute(_MARK)
 
     def drop(self, ns: str) -> None:
@@ -259,7 +363,9 @@ class Database(ABC):
         return int(self.execute(select(STATE.c.scrub))[0][0])
 
     def scrub(self, wait: float) -> None:
-        """Remove erased data, if there is any, from the files; JournalError if that fails after ``wait`` s for other readers."""
+        """Remove erased data, if there is any, from the files; JournalError if that fails after
+        ``wait`` s for other readers.
+        """
         marked, usual = self.to_scrub(), self.wait
         if not marked:
             return
@@ -270,7 +376,9 @@ class Database(ABC):
                 self.execute(update(STATE).where(STATE.c.scrub == marked).values(scrub=0))
         except JournalError as error:
             what = f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}"
-            raise type(error)(what, fix="make room and close other readers; the store tries again by itself") from error
+            raise type(error)(
+                what, fix="make room and close other readers; the store tries again by itself"
+            ) from error
         finally:
             self._wait(usual)
 
@@ -283,7 +391,12 @@ class Sqlite(Database):
     """A log in one file (created with mode 600), or for ``:memory:`` in process memory."""
 
     _waiting = "PRAGMA busy_timeout={}"
-    _settings = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA secure_delete=ON", "PRAGMA temp_store=MEMORY")
+    _settings = (
+        "PRAGMA journal_mode=WAL",
+        "PRAGMA synchronous=FULL",
+        "PRAGMA secure_delete=ON",
+        "PRAGMA temp_store=MEMORY",
+    )
 
     def __init__(self, path: str, wait: float) -> None:
         self.path = None if path == IN_MEMORY else Path(path)
@@ -297,7 +410,10 @@ class Sqlite(Database):
             except PermissionError as error:
                 raise JournalError(f"{path} cannot be used: {error}", fix=_RIGHTS) from error
             except (OSError, ValueError) as error:
-                raise InputError(f"a store at {path!r}: {error}", expected="the name of a file in a folder that exists") from error
+                raise InputError(
+                    f"a store at {path!r}: {error}",
+                    expected="the name of a file in a folder that exists",
+                ) from error
         address = sa.URL.create("sqlite", database=str(self.path or IN_MEMORY))
         super().__init__(address, path, wait, timeout=wait, check_same_thread=False)
 
@@ -308,20 +424,31 @@ class Sqlite(Database):
             if new:
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-                raise JournalDamagedError(f"{self.name} is a SQLite database but no journal of memalpha", fix="name another file")
+                raise JournalDamagedError(
+                    f"{self.name} is a SQLite database but no journal of memalpha",
+                    fix="name another file",
+                )
             super()._set_up(connection, _)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer of all processes; JournalDamagedError if the file was removed or replaced since it was opened."""
+        """Be the only writer of all processes; JournalDamagedError if the file was removed or
+        replaced since it was opened.
+        """
         if self.path and (there := _identity(self.path)) != self._file:
             how = "replaced by another file" if there else "removed"
-            raise JournalDamagedError(f"{self.name} was {how} while it was in use; nothing was written", fix=_RESCUE)
+            raise JournalDamagedError(
+                f"{self.name} was {how} while it was in use; nothing was written", fix=_RESCUE
+            )
         with super().writing():
             yield
 
     def _rewrite(self) -> None:
-        for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+        for statement in (
+            "PRAGMA wal_checkpoint(TRUNCATE)",
+            "VACUUM",
+            "PRAGMA wal_checkpoint(TRUNCATE)",
+        ):
             found = self.execute(statement)  # waits for readers first
             if found and found[0][0]:
                 raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
@@ -332,7 +459,9 @@ class Sqlite(Database):
 
 
 class Postgres(Database):
-    """A log at ``postgresql://user:password@host:port/database``. JournalError if unreachable; MissingExtraError: no psycopg."""
+    """A log at ``postgresql://user:password@host:port/database``. JournalError if unreachable;
+    MissingExtraError: no psycopg.
+    """
 
     _waiting = "SET lock_timeout TO {}"
     _read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -340,9 +469,17 @@ class Postgres(Database):
 
     def __init__(self, address: sa.URL, wait: float) -> None:
         name = f"postgresql://{address.host or ''}:{address.port or 5432}/{address.database or ''}"
-        self._settings = ("SET synchronous_commit TO on", self._waiting.format(max(1, int(wait * 1000))))
+        self._settings = (
+            "SET synchronous_commit TO on",
+            self._waiting.format(max(1, int(wait * 1000))),
+        )
         try:
-            super().__init__(address.set(drivername="postgresql+psycopg"), name, wait, connect_timeout=max(2, int(wait)))
+            super().__init__(
+                address.set(drivername="postgresql+psycopg"),
+                name,
+                wait,
+                connect_timeout=max(2, int(wait)),
+            )
         except ImportError as error:
             raise MissingExtraError("psycopg", "postgres") from error
 

@@ -1,7 +1,8 @@
 """The durable store with retrievers, for servers and agents.
 
-What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another namespace. No
-namespace waits for another's index; an index stays when another entry is forgotten, or a write fails.
+What always holds: a search sees every acknowledged write of its own namespace, of any process, and
+nothing of another namespace. No namespace waits for another's index; an index stays when another
+entry is forgotten, or a write fails.
 """
 
 import threading
@@ -22,7 +23,9 @@ from memalpha.types import Change, Operation, OperationResult
 
 
 class _Open:
-    """A namespace in use: its durable memory and, once it was searched, the memory that its retriever follows."""
+    """A namespace in use: its durable memory and, once it was searched, the memory that its
+    retriever follows.
+    """
 
     def __init__(self, durable: DurableMemory) -> None:
         self.durable = durable
@@ -30,7 +33,9 @@ class _Open:
         self.retriever: Retriever | None = None
 
     def current(self, make: RetrieverFactory) -> tuple[JournalMemory, Retriever]:
-        """Return the current memory and its retriever; what the index has of the memory before stays."""
+        """Return the current memory and its retriever; what the index has of the memory before
+        stays.
+        """
         memory = self.durable.memory
         if self.retriever is None or memory is not self.memory:
             if isinstance(self.retriever, TwoLayerRetriever):
@@ -42,10 +47,18 @@ class _Open:
 
 
 class IndexedStore:
-    """Durable searchable memories, one per namespace; the ``keep`` last used stay in this process, others are rebuilt on use."""
+    """Durable searchable memories, one per namespace; the ``keep`` last used stay in this process,
+    others are rebuilt on use.
+    """
 
     def __init__(
-        self, journal: Journal, schema: MemorySchema, make: RetrieverFactory, count: TokenCounter = count_words, *, keep: int = 64
+        self,
+        journal: Journal,
+        schema: MemorySchema,
+        make: RetrieverFactory,
+        count: TokenCounter = count_words,
+        *,
+        keep: int = 64,
     ) -> None:
         self.journal, self.schema = journal, schema
         self._make, self._count, self._keep = make, count, keep
@@ -69,18 +82,24 @@ class IndexedStore:
 
     @contextmanager
     def reading(self, namespace: Namespace) -> Iterator[tuple[JournalMemory, Retriever]]:
-        """Give a namespace's current memory and retriever; no thread changes them inside the block."""
+        """Give a namespace's current memory and retriever; no thread changes them inside the
+        block.
+        """
         with self._using(namespace) as opened:
             yield opened.current(self._make)
 
-    def search(self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
+    def search(
+        self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None
+    ) -> list[Hit]:
         """Return at most ``k`` entries and lines of a namespace, best first."""
         with self.reading(namespace) as (_, retriever):
             return retriever.search(query, k, sections)[:k]
 
     @contextmanager
     def writing(self, namespace: Namespace, origin: Origin) -> Iterator[JournalMemory]:
-        """Give a namespace's memory to write to (``DurableMemory.writing``); its searches wait meanwhile."""
+        """Give a namespace's memory to write to (``DurableMemory.writing``); its searches wait
+        meanwhile.
+        """
         with self._using(namespace) as opened, opened.durable.writing(origin) as memory:
             yield memory
 
@@ -94,17 +113,29 @@ class IndexedStore:
         with self._using(namespace) as opened:
             return opened.durable.undo(seq, origin)
 
-    def forget(self, namespace: Namespace, entry_id: str | None = None, also: Sequence[str] = ()) -> Receipt:
-        """Erase entries (``DurableMemory.forget``), or the whole namespace, from log, files, indexes and caches."""
+    def forget(
+        self, namespace: Namespace, entry_id: str | None = None, also: Sequence[str] = ()
+    ) -> Receipt:
+        """Erase entries (``DurableMemory.forget``), or the whole namespace, from log, files,
+        indexes and caches.
+        """
         with self._using(namespace) as opened:
             try:
-                return self.journal.forget(namespace) if entry_id is None else opened.durable.forget(entry_id, also)
+                return (
+                    self.journal.forget(namespace)
+                    if entry_id is None
+                    else opened.durable.forget(entry_id, also)
+                )
             finally:
                 if opened.retriever is not None:
                     opened.current(self._make)  # refers to nothing that was erased
                 with self._lock:
-                    memories = [other.memory for other in self._open.values() if other.memory is not None]
-                forget_texts({entry.content for memory in memories for entry in memory.snapshot().entries})
+                    memories = [
+                        other.memory for other in self._open.values() if other.memory is not None
+                    ]
+                forget_texts(
+                    {entry.content for memory in memories for entry in memory.snapshot().entries}
+                )
 
     @contextmanager
     def _using(self, namespace: Namespace) -> Iterator[_Open]:
@@ -115,7 +146,9 @@ class IndexedStore:
             with self._lock:
                 opened = self._open.get(namespace)
                 if opened is None:
-                    opened = self._open[namespace] = _Open(self.journal.memory(namespace, self.schema, self._count))
+                    opened = self._open[namespace] = _Open(
+                        self.journal.memory(namespace, self.schema, self._count)
+                    )
                 self._open.move_to_end(namespace)
                 while len(self._open) > self._keep:
                     self._open.popitem(last=False)

@@ -1,6 +1,7 @@
 """The memory of one namespace, built from its records, and its past states.
 
-``Memory.apply`` decides once, at writing, and the record keeps the result: another tokenizer, limit or version changes no past.
+``Memory.apply`` decides once, at writing, and the record keeps the result: another tokenizer, limit
+or version changes no past.
 """
 
 from __future__ import annotations
@@ -22,37 +23,57 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.store.records import Body, Event, Kind, Origin, Record, moment_of
 from memalpha.types import Change, Entry, Operation, OperationResult
 
-_FEW = 50  # texts; a word in more, and in more than half of all, such as the user's name, tells nothing
+# texts; a word in more, and in more than half of all, such as the user's name, tells nothing
+_FEW = 50
 
 
-Draft = tuple[Change, dict[str, Any]]  # a change that is not logged yet, and the rest of its ``Body``
+Draft = tuple[
+    Change, dict[str, Any]
+]  # a change that is not logged yet, and the rest of its ``Body``
 Step = tuple[Record, Body]  # a record and its body, read once
 
 
 class JournalMemory(Memory):
-    """A memory that follows a journal: changes carry its operation numbers; operations are accepted inside ``writing`` only."""
+    """A memory that follows a journal: changes carry its operation numbers; operations are accepted
+    inside ``writing`` only.
+    """
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         super().__init__(schema, count_tokens)
         self.seq = 0
-        self.draft: list[Draft] | None = None  # what was applied since ``writing`` began; None outside of it
+        self.draft: list[Draft] | None = (
+            None  # what was applied since ``writing`` began; None outside of it
+        )
 
-    def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
-        """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside such a block."""
+    def apply(
+        self, operation: Operation, *, chunk: int | None = None, time: str | None = None
+    ) -> OperationResult:
+        """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside
+        such a block.
+        """
         if self.draft is None:
-            raise JournalError("a durable memory was written outside of its journal", fix="durable.writing(origin)")
+            raise JournalError(
+                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
+            )
         self._clock = self.seq + 1
         result = super().apply(operation, chunk=chunk, time=time)
         if result.logged:
             self.seq += 1
             fields = {name: value for name, value in asdict(operation).items() if value is not None}
-            self.draft.append((self.changes[-1], {"operation": fields, "chunk": chunk, "said": time, "call": None}))
+            self.draft.append(
+                (
+                    self.changes[-1],
+                    {"operation": fields, "chunk": chunk, "said": time, "call": None},
+                )
+            )
         return result
 
     def apply_all(
         self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
     ) -> list[OperationResult]:
-        """Apply the operations of one call (``Memory.apply_all``); the log keeps that they belong together."""
+        """Apply the operations of one call (``Memory.apply_all``); the log keeps that they belong
+        together.
+        """
         first, results = self.seq + 1, super().apply_all(operations, chunk=chunk, time=time)
         if self.draft and self.seq > first:
             for _, body in self.draft[first - self.seq - 1 :]:
@@ -60,7 +81,9 @@ class JournalMemory(Memory):
         return results
 
     def replay(self, records: Sequence[Record]) -> None:
-        """Apply records in order, following those applied before; JournalDamagedError if a record does not fit."""
+        """Apply records in order, following those applied before; JournalDamagedError if a record
+        does not fit.
+        """
         for record in records:
             self._take(record)
         self._clock = self.seq + 1
@@ -69,15 +92,27 @@ class JournalMemory(Memory):
         body, before = record.read(Body), self.get(record.entry)
         after = body.after
         if after is not None and (after.section not in self.schema or after.id != record.entry):
-            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
-        if after is not None and before is not None and (after.section, after.created) != (before.section, before.created):
+            raise JournalDamagedError(
+                f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}"
+            )
+        if (
+            after is not None
+            and before is not None
+            and (after.section, after.created) != (before.section, before.created)
+        ):
             raise JournalDamagedError(f"operation {record.seq} moved the entry {after.id}")
-        if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (body.of or 0) >= record.seq:
+        if (after is not None and not 0 < after.created <= after.updated <= record.seq) or (
+            body.of or 0
+        ) >= record.seq:
             raise JournalDamagedError(f"operation {record.seq} names one that comes after it")
         self.seq = self._clock = record.seq
-        if after is not None and (record.kind == Kind.UNDO or (before is None and after.created < record.seq)):
+        if after is not None and (
+            record.kind == Kind.UNDO or (before is None and after.created < record.seq)
+        ):
             entries = [entry for entry in self._entries.values() if entry.id != record.entry]
-            insort(entries, after, key=attrgetter("created"))  # the earlier state returns at its earlier position
+            insort(
+                entries, after, key=attrgetter("created")
+            )  # the earlier state returns at its earlier position
             self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
         elif before != after:
             if after is not None:
@@ -98,14 +133,24 @@ class JournalMemory(Memory):
 
 
 def shape(schema: MemorySchema) -> dict[str, object]:
-    """Return the part of a schema that must not change: its name; names, kinds and times of its sections."""
-    return {"name": schema.name, "sections": [[s.name, s.kind.value, s.timestamps] for s in schema.sections]}
+    """Return the part of a schema that must not change: its name; names, kinds and times of its
+    sections.
+    """
+    return {
+        "name": schema.name,
+        "sections": [[s.name, s.kind.value, s.timestamps] for s in schema.sections],
+    }
 
 
 def schema_of(shape: Any) -> MemorySchema:
-    """Return an unlimited schema of a recorded shape; JournalDamagedError if the shape is invalid."""
+    """Return an unlimited schema of a recorded shape; JournalDamagedError if the shape is
+    invalid.
+    """
     try:
-        sections = tuple(Section(name, SectionKind(kind), timestamps=times) for name, kind, times in shape["sections"])
+        sections = tuple(
+            Section(name, SectionKind(kind), timestamps=times)
+            for name, kind, times in shape["sections"]
+        )
         return MemorySchema(str(shape["name"]), sections)
     except (TypeError, ValueError, KeyError) as error:
         raise JournalDamagedError(f"{str(shape)[:200]!r} is recorded as a schema") from error
@@ -125,13 +170,17 @@ def events(steps: Iterable[Step]) -> list[Event]:
         before = None if receipt else states.get(record.entry)
         origin = Origin(*body.origin) if body.origin else None
         what = Kind(record.kind), moment_of(record.time), origin, body.operation, before, body.after
-        history.append(Event(record.seq, record.entry, *what, record.erased or receipt, body.of, body.chunk))
+        history.append(
+            Event(record.seq, record.entry, *what, record.erased or receipt, body.of, body.chunk)
+        )
         states[record.entry] = body.after
     return history
 
 
 def taken_back(steps: Sequence[Step], seq: int) -> Change | None:
-    """Return what the undo of its whole call did to an operation's entry; None if it was not undone, or the entry changed since."""
+    """Return what the undo of its whole call did to an operation's entry; None if it was not
+    undone, or the entry changed since.
+    """
     target, body = steps[seq - 1]
     undo = next((each for _, each in reversed(steps) if each.of == seq), None)
     last = next(each for record, each in reversed(steps) if record.entry == target.entry)
@@ -139,28 +188,41 @@ def taken_back(steps: Sequence[Step], seq: int) -> Change | None:
 
 
 def before_of(history: Sequence[Event], seq: int) -> Entry | None:
-    """Return the entry that an operation wrote as it was before; raises as ``DurableMemory.undo``."""
+    """Return the entry that an operation wrote as it was before; raises as
+    ``DurableMemory.undo``.
+    """
     target = history[seq - 1]
     earlier = [event for event in history[: seq - 1] if event.entry == target.entry]
     later = [event for event in history[seq:] if event.entry == target.entry]
     if target.forgotten or any(event.kind == Kind.FORGET for event in later):
         raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
     if later and later[-1].after != target.after:
-        what = f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}"
+        what = (
+            f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}"
+        )
         raise JournalConflictError(what, fix=f"undo {later[-1].seq} first")
     if earlier and earlier[-1].forgotten and earlier[-1].kind != Kind.FORGET:
-        raise ForgottenError(f"what was before operation {seq} was forgotten: forgetting wins over undo")
+        raise ForgottenError(
+            f"what was before operation {seq} was forgotten: forgetting wins over undo"
+        )
     return target.before
 
 
-# ------------------------------------------------------------------------------------------------ lines of the archive
+# ------------------------------------------------------------------------------------------------
+# lines of the archive
 def lines_of(history: Sequence[Event], operations: Iterable[Event]) -> dict[int, set[str]]:
-    """Return the ids of the lines, of now or of the past, that say what some of the operations changed, by the operation's number.
+    """Return the ids of the lines, of now or of the past, that say what some of the operations
+    changed, by the operation's number.
 
-    These are a line of the chunk that the operation followed from, and one of the chunk that the entry was from before.
+    These are a line of the chunk that the operation followed from, and one of the chunk that the
+    entry was from before.
     """
     lines: defaultdict[int | None, list[Entry]] = defaultdict(list)
-    for line in {event.entry: event.after for event in history if event.after and event.after.section == ARCHIVE.name}.values():
+    for line in {
+        event.entry: event.after
+        for event in history
+        if event.after and event.after.section == ARCHIVE.name
+    }.values():
         lines[line.source_chunk].append(line)
     told = dict[int, set[str]]()
     for event in operations:
@@ -173,15 +235,21 @@ def lines_of(history: Sequence[Event], operations: Iterable[Event]) -> dict[int,
 
 
 def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change]]:
-    """Return what the undo that began with event ``first`` changes in the archive: the number to take back, and its effect.
+    """Return what the undo that began with event ``first`` changes in the archive: the number to
+    take back, and its effect.
 
-    What was done to a line is taken back with an operation that names it (``lines_of``), or else with the last of its chunk.
+    What was done to a line is taken back with an operation that names it (``lines_of``), or else
+    with the last of its chunk.
     """
     target = history[first - 1]
     while target.undoes:
         target = history[target.undoes - 1]
-    written = [event for event in history if event.operation and event.operation.section == ARCHIVE.name]
-    touched = {event.entry for event in written if event.chunk is not None and event.chunk == target.chunk}
+    written = [
+        event for event in history if event.operation and event.operation.section == ARCHIVE.name
+    ]
+    touched = {
+        event.entry for event in written if event.chunk is not None and event.chunk == target.chunk
+    }
     chunks = {event.chunk for event in written if event.entry in touched}
     told = lines_of(history, [event for event in history if event.chunk in chunks])
     then, now = _undone(history[: first - 1]), _undone(history)
@@ -212,7 +280,8 @@ def _undone(history: Sequence[Event]) -> set[int]:
 
 
 def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """Return the entries that have a word of some texts, one of each id, those with most and with the rarest words first.
+    """Return the entries that have a word of some texts, one of each id, those with most and with
+    the rarest words first.
 
     A word does not count if more than half of the entries, and more than 50, have it.
     """

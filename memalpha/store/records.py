@@ -1,8 +1,10 @@
 """The records of the log, their hash chain, and related types.
 
-A record has a permanent header (no user text) and an erasable body. The hash covers the header, which holds the previous record's
-hash and a commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are erased the chain still holds,
-and nobody can confirm a guess of the content. Without a key (HMAC-SHA256) the chain detects accidents, but not an attacker.
+A record has a permanent header (no user text) and an erasable body. The hash covers the header,
+which holds the previous record's
+hash and a commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are
+erased the chain still holds, and nobody can confirm a guess of the content. Without a key
+(HMAC-SHA256) the chain detects accidents, but not an attacker.
 """
 
 import hashlib
@@ -27,7 +29,9 @@ REGISTRY = ""  # id of the registry chain
 
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
-    """Owner of a memory: user, agent and session. Use one session name if a memory outlives conversations."""
+    """Owner of a memory: user, agent and session. Use one session name if a memory outlives
+    conversations.
+    """
 
     user: str
     agent: str = "default"
@@ -36,8 +40,16 @@ class Namespace:
     def __post_init__(self) -> None:
         for part in ("user", "agent", "session"):
             name = getattr(self, part)
-            if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable() or name != name.strip():
-                raise InputError(f"{part} of a namespace is {name!r}", expected="1 to 200 printable characters, no spaces around")
+            if (
+                not isinstance(name, str)
+                or not 0 < len(name) <= 200
+                or not name.isprintable()
+                or name != name.strip()
+            ):
+                raise InputError(
+                    f"{part} of a namespace is {name!r}",
+                    expected="1 to 200 printable characters, no spaces around",
+                )
 
     def __str__(self) -> str:
         return f"{self.user}/{self.agent}/{self.session}"
@@ -47,7 +59,8 @@ class Namespace:
 class Origin:
     """Where an operation came from: writer, chunk id or hash, ``hash_prompt`` of the prompt.
 
-    Digests are stored keyed (``DurableMemory.keyed``), since a plain one would confirm a guess of forgotten content.
+    Digests are stored keyed (``DurableMemory.keyed``), since a plain one would confirm a guess of
+    forgotten content.
     """
 
     agent: str
@@ -65,11 +78,17 @@ class Kind(StrEnum):
 
 
 def stamp(moment: datetime) -> str:
-    """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or outside UTC years."""
+    """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or
+    outside UTC years.
+    """
     if moment.tzinfo is None:
-        raise InputError(f"the time {moment} has no time zone", expected=f"such as {moment.isoformat()}Z")
+        raise InputError(
+            f"the time {moment} has no time zone", expected=f"such as {moment.isoformat()}Z"
+        )
     try:
-        return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"  # %Y would not pad the year
+        return (
+            moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        )  # %Y would not pad the year
     except OverflowError as error:
         raise InputError(f"the time {moment} cannot be told in UTC") from error
 
@@ -95,13 +114,17 @@ Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
 
 
 def _bounded(entry: Entry) -> Entry:
-    if not all(0 <= number < 1 << 63 for number in (entry.created, entry.updated, entry.source_chunk or 0)):
+    if not all(
+        0 <= number < 1 << 63 for number in (entry.created, entry.updated, entry.source_chunk or 0)
+    ):
         raise ValueError(f"the numbers of entry {entry.id!r} are not all from 0 to 2**63 - 1")
     return entry
 
 
 class Body(BaseModel):
-    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk or undone."""
+    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to
+    which chunk or undone.
+    """
 
     model_config = ConfigDict(strict=True)
 
@@ -111,16 +134,22 @@ class Body(BaseModel):
     chunk: Number | None = None
     said: str | None = None
     of: Number | None = None
-    call: Number | None = None  # of several operations of one call, or their undo: the number of the first
+    call: Number | None = (
+        None  # of several operations of one call, or their undo: the number of the first
+    )
 
     @property
     def texts(self) -> set[str]:
         """The requested and the resulting content."""
-        return {part.content.strip() for part in (self.operation, self.after) if part and part.content}
+        return {
+            part.content.strip() for part in (self.operation, self.after) if part and part.content
+        }
 
 
 class Registered(BaseModel):
-    """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
+    """The body of a registry record: names and schema shape (``store.memory.shape``) of a
+    namespace.
+    """
 
     user: str
     agent: str
@@ -149,8 +178,9 @@ class Head(NamedTuple):
 class Record(NamedTuple):
     """One line of the log, with the columns of the table.
 
-    ``seq`` counts from 1 without gaps; ``gone``: the entry does not exist afterwards; ``time`` never goes back; ``note`` is JSON of
-    a ``Note``; ``body`` (JSON of a ``Body``, registry: ``Registered``) and ``salt`` are None if there is none or it was erased.
+    ``seq`` counts from 1 without gaps; ``gone``: the entry does not exist afterwards; ``time``
+    never goes back; ``note`` is JSON of a ``Note``; ``body`` (JSON of a ``Body``, registry:
+    ``Registered``) and ``salt`` are None if there is none or it was erased.
     """
 
     ns: Chain
@@ -181,7 +211,9 @@ class Record(NamedTuple):
         return json.dumps(self[:9]).encode("ascii")
 
     def read(self, model: type[_Model]) -> _Model:
-        """Return its note as a ``Note``, or its body as another model; both may be empty. JournalDamagedError if unreadable."""
+        """Return its note as a ``Note``, or its body as another model; both may be empty.
+        JournalDamagedError if unreadable.
+        """
         text = self.note if model is Note else self.body
         try:
             return model.model_validate_json(text or "{}")
@@ -194,9 +226,11 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was erased is None.
+    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was
+    erased is None.
 
-    ``entry`` is the entry's id, ``undoes`` the number of the operation that an undo took back, ``chunk`` that of what was read.
+    ``entry`` is the entry's id, ``undoes`` the number of the operation that an undo took back,
+    ``chunk`` that of what was read.
     """
 
     seq: int
@@ -216,8 +250,9 @@ class Event:
 class Receipt:
     """Proof of an erasure of an entry or a namespace's chain: how many records lost their content.
 
-    ``said_by``: other entries and lines, of now or of the past, that still hold words of it, those with most first; the log does
-    not keep this list. ``scrubbed``: False if its bytes are still in the files; the store then tries again by itself.
+    ``said_by``: other entries and lines, of now or of the past, that still hold words of it, those
+        with most first; the log does not keep this list. ``scrubbed``: False if its bytes are still
+        in the files; the store then tries again by itself.
     """
 
     entry: str
@@ -248,14 +283,37 @@ def digest(header: bytes, key: bytes | None) -> str:
 
 
 def seal(
-    head: Head, key: bytes | None, *, ns: str, kind: Kind, time: str, entry: str = "", gone: bool = False, note: str = "",
+    head: Head,
+    key: bytes | None,
+    *,
+    ns: str,
+    kind: Kind,
+    time: str,
+    entry: str = "",
+    gone: bool = False,
+    note: str = "",
     body: Mapping[str, Any] | None = None,
-) -> Record:  # fmt: skip
-    """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as JSON."""
+) -> Record:
+    """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as
+    JSON.
+    """
     text = None if body is None else json.dumps(body, separators=(",", ":"))
     salt = None if body is None else secrets.token_hex(32)
     commitment = "" if text is None or salt is None else commit(text, salt)
-    draft = Record(ns, head.seq + 1, kind.value, entry, int(gone), time, note, commitment, head.hash, "", salt, text)
+    draft = Record(
+        ns,
+        head.seq + 1,
+        kind.value,
+        entry,
+        int(gone),
+        time,
+        note,
+        commitment,
+        head.hash,
+        "",
+        salt,
+        text,
+    )
     return draft._replace(hash=digest(draft.header(), key))
 
 
@@ -264,7 +322,11 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
     body, salt = record.body, record.salt
     try:
         Kind(record.kind), moment_of(record.time)
-        sealed = salt is None if body is None else salt is not None and commit(body, salt) == record.commitment
+        sealed = (
+            salt is None
+            if body is None
+            else salt is not None and commit(body, salt) == record.commitment
+        )
     except (TypeError, ValueError) as error:
         return f"is unreadable ({error})"
     if digest(record.header(), key) != record.hash:
@@ -277,7 +339,9 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
 
 
 def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None) -> list[str]:
-    """Return all faults of consecutive records of a chain after ``before`` up to ``head``, one line each."""
+    """Return all faults of consecutive records of a chain after ``before`` up to ``head``, one line
+    each.
+    """
     found, covered, last = [], set[int](), before
     for record in records:
         if problem := fault(record, last, key):
@@ -291,7 +355,9 @@ def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None
     if last != head:
         found.append(f"the last operation is number {last.seq}, it should be number {head.seq}")
     if bare := [r.seq for r in records if r.erased and r.seq not in covered]:
-        found.append(f"operations {bare} have lost their content and no receipt says that they were forgotten")
+        found.append(
+            f"operations {bare} have lost their content and no receipt says that they were forgotten"
+        )
     return found
 
 

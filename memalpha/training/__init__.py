@@ -1,1 +1,3 @@
-"""Training: warm start on demonstrations, then GRPO over chunk steps. trainer.py and config.py alone import trl."""
+"""Training: warm start on demonstrations, then GRPO over chunk steps. trainer.py and config.py
+alone import trl.
+"""

@@ -44,7 +44,9 @@ class Parts(NamedTuple):
 
 
 def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
-    """Load and check everything before training (without it ``instances`` is empty); InputError if parts do not fit together."""
+    """Load and check everything before training (without it ``instances`` is empty); InputError if
+    parts do not fit together.
+    """
     run = arguments.run
     InputError.raise_if(
         training and not run.train_data,
@@ -52,7 +54,9 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         expected="a prepared folder, a file of instances, or the name of a generated one",
     )
     train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
-    held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
+    held_out = (
+        load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
+    )
     validation, held_out = split_held_out(run, held_out)
     InputError.raise_if(
         run.early_stopping_patience and not arguments.grpo.load_best_model_at_end,
@@ -69,7 +73,9 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         "eval_strategy is 'steps', and there are no held-out instances",
         fix="add --eval_data",
     )
-    set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
+    set_seed(
+        arguments.grpo.seed
+    )  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
     if run.train_layers:
         freeze_lower_layers(model, run.train_layers)
@@ -79,12 +85,37 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, model, tokenizer)
-    train = begun(train, agent, run.rollout_chunks, arguments.grpo.seed, run.rollout_cut, run.rollout_coverage) if training else []
-    return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature, validation)
+    train = (
+        begun(
+            train,
+            agent,
+            run.rollout_chunks,
+            arguments.grpo.seed,
+            run.rollout_cut,
+            run.rollout_coverage,
+        )
+        if training
+        else []
+    )
+    return Parts(
+        model,
+        tokenizer,
+        agent,
+        generator,
+        scorer,
+        train,
+        held_out,
+        run.eval_temperature,
+        validation,
+    )
 
 
-def make_scorer(arguments: TrainArguments, agent: AgentStep, instances: Sequence[Instance], model: Any) -> RolloutScorer:
-    """Return what scores rollouts of these instances; InputError if one cannot be read, asked or judged."""
+def make_scorer(
+    arguments: TrainArguments, agent: AgentStep, instances: Sequence[Instance], model: Any
+) -> RolloutScorer:
+    """Return what scores rollouts of these instances; InputError if one cannot be read, asked or
+    judged.
+    """
     run = arguments.run
     for instance in instances:
         for index, chunk in enumerate(instance.chunks):
@@ -92,22 +123,36 @@ def make_scorer(arguments: TrainArguments, agent: AgentStep, instances: Sequence
     reader = make_reader(run, agent, model, agent.encoder.tokenizer)
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
     evaluator.check([question for instance in instances for question in instance.questions])
-    return RolloutScorer(evaluator, make_judge(run, instances, agent.schema), arguments.reward, run.max_masked_share, agent)
+    return RolloutScorer(
+        evaluator,
+        make_judge(run, instances, agent.schema),
+        arguments.reward,
+        run.max_masked_share,
+        agent,
+    )
 
 
-def split_held_out(run: RunOptions, instances: Sequence[Instance]) -> tuple[list[Instance], list[Instance]]:
-    """Return the instances kept for validation, at even distances, and those of before and after."""
+def split_held_out(
+    run: RunOptions, instances: Sequence[Instance]
+) -> tuple[list[Instance], list[Instance]]:
+    """Return the instances kept for validation, at even distances, and those of before and
+    after.
+    """
     count, total = run.validation_instances, len(instances)
     kept = {place * total // count for place in range(min(count, total))}
     rest = [instance for place, instance in enumerate(instances) if place not in kept]
     InputError.raise_if(
-        instances and not rest, f"validation_instances is {count}", expected=f"fewer than the {total} held-out instances"
+        instances and not rest,
+        f"validation_instances is {count}",
+        expected=f"fewer than the {total} held-out instances",
     )
     return [instances[place] for place in sorted(kept)], rest[: run.eval_instances or None]
 
 
 def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:
-    """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy, log-probabilities are kept."""
+    """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy,
+    log-probabilities are kept.
+    """
     run = arguments.run
     if run.vllm_urls:
         return VLLMServers(
@@ -119,41 +164,69 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
         )
     merge = exact(model) and not arguments.grpo.bf16
     return HFGenerator(
-        model, tokenizer, max_batch=run.generation_rows, merge_adapters=merge, logprobs=not merge or run.staleness > 0
+        model,
+        tokenizer,
+        max_batch=run.generation_rows,
+        merge_adapters=merge,
+        logprobs=not merge or run.staleness > 0,
     )
 
 
 def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
-    """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or bare for full fine-tuning."""
+    """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or
+    bare for full fine-tuning.
+    """
     more = dict(options.model_init_kwargs)
     if options.load_in_4bit:
         more["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16,
         )
     model, tokenizer = load_policy_model(
         options.model, adapter=options.adapter or None, dtype=options.dtype, trainable=True, **more
     )
     for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):  # drawing would pack the weights, and then they pass no gradient on
+        if hasattr(
+            module, "support_avx512bf16_for_cpu"
+        ):  # drawing would pack the weights, and then they pass no gradient on
             module.support_avx512bf16_for_cpu = False
     if not options.adapter and not options.full_finetuning:
         check_layers(model, options)
         lora = LoraConfig(
-            r=options.lora_r, lora_alpha=options.lora_alpha, target_modules=options.lora_targets, task_type="CAUSAL_LM",
-            lora_dropout=options.lora_dropout, rank_pattern=options.lora_rank_pattern,
-        )  # fmt: skip
+            r=options.lora_r,
+            lora_alpha=options.lora_alpha,
+            target_modules=options.lora_targets,
+            task_type="CAUSAL_LM",
+            lora_dropout=options.lora_dropout,
+            rank_pattern=options.lora_rank_pattern,
+        )
         model = get_peft_model(model, lora, revision=more.get("revision"))
     use_fast_layers(model)  # before the first update, too: the first rollouts are drawn by them
     return model, tokenizer
 
 
 def check_layers(model: Any, options: PolicyOptions) -> None:
-    """Raise InputError for a name of lora_targets or lora_rank_pattern that fits no layer: PEFT would leave it out in silence."""
+    """Raise InputError for a name of lora_targets or lora_rank_pattern that fits no layer: PEFT
+    would leave it out in silence.
+    """
     head = model.get_output_embeddings()
-    names = [f".{name}" for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head]
+    names = [
+        f".{name}"
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    ]
     targets = [] if options.lora_targets == "all-linear" else options.lora_targets
-    adapted = [name for name in names if not targets or name.endswith(tuple(f".{target}" for target in targets))]
-    for option, ends, among in (("lora_targets", targets, names), ("lora_rank_pattern", options.lora_rank_pattern, adapted)):
+    adapted = [
+        name
+        for name in names
+        if not targets or name.endswith(tuple(f".{target}" for target in targets))
+    ]
+    for option, ends, among in (
+        ("lora_targets", targets, names),
+        ("lora_rank_pattern", options.lora_rank_pattern, adapted),
+    ):
         if wrong := [end for end in ends if not any(name.endswith(f".{end}") for name in among)]:
             raise InputError(
                 f"{option} names {wrong[0]!r}, which fits no adapted layer below the head",
@@ -162,9 +235,15 @@ def check_layers(model: Any, options: PolicyOptions) -> None:
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
-    """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer layers."""
+    """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer
+    layers.
+    """
     count = int(model.config.num_hidden_layers)
-    InputError.raise_if(not 0 < top <= count, f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
+    InputError.raise_if(
+        not 0 < top <= count,
+        f"train_layers is {top}",
+        expected=f"from 1 to {count}, the model's layers (0 = all)",
+    )
     for name, parameter in model.named_parameters():
         parts = name.split(".layers.")
         if parameter.requires_grad and len(parts) > 1 and int(parts[1].split(".")[0]) < count - top:
@@ -176,21 +255,31 @@ def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -
     if run.reader == "recall":
         return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
-        return readers.EndpointReader(run.reader_client(), agent.config.reader_tokens, agent.encoder.count)
+        return readers.EndpointReader(
+            run.reader_client(), agent.config.reader_tokens, agent.encoder.count
+        )
     if run.reader == "trained":
-        answering = trained_reader(run.reader_adapter, dtype=run.dtype, device=PartialState().device)
+        answering = trained_reader(
+            run.reader_adapter, dtype=run.dtype, device=PartialState().device
+        )
     else:
         answering = frozen_base(model, tokenizer)
     return readers.ModelReader(answering, agent.config.reader_tokens, agent.encoder.count)
 
 
 def make_answer_judge(run: RunOptions) -> AnswerJudge | None:
-    """Return the judge of questions of metric ``judge``: the judges' server, or None without one."""
+    """Return the judge of questions of metric ``judge``: the judges' server, or None without
+    one.
+    """
     return judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
 
 
-def make_judge(run: RunOptions, instances: Sequence[Instance], sections: Container[str] = ()) -> ContentJudge:
-    """Return the configured content judge; InputError if ``facts`` are missing, or differ between instances of one id."""
+def make_judge(
+    run: RunOptions, instances: Sequence[Instance], sections: Container[str] = ()
+) -> ContentJudge:
+    """Return the configured content judge; InputError if ``facts`` are missing, or differ between
+    instances of one id.
+    """
     if run.content_judge == "grounded":
         return judges.GroundedContentJudge()
     if run.content_judge == "endpoint":

@@ -1,7 +1,8 @@
 """Atomic checkpoints, and the trainer's mixin that saves and resumes them.
 
-A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed, so ``checkpoint-N`` was complete when it
-got this name; an older one is removed only afterwards. Not covered: nodes without a shared file system.
+A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed, so
+``checkpoint-N`` was complete when it got this name; an older one is removed only afterwards. Not
+covered: nodes without a shared file system.
 """
 
 from __future__ import annotations
@@ -33,9 +34,14 @@ UNFINISHED = ".unfinished"  # temporary folder of a checkpoint, inside the run f
 
 
 def publish(unfinished: Path, final: Path) -> None:
-    """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file system."""
+    """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file
+    system.
+    """
     found = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
-    files = {str(p.relative_to(unfinished)): {"bytes": p.stat().st_size, "sha256": file_sha256(p)} for p in found}
+    files = {
+        str(p.relative_to(unfinished)): {"bytes": p.stat().st_size, "sha256": file_sha256(p)}
+        for p in found
+    }
     (unfinished / SEAL).write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
     for path in [*unfinished.rglob("*"), unfinished]:
         flush(path)
@@ -51,7 +57,11 @@ def damage(checkpoint: Path) -> str:
         files = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
         for name, row in files.items():
             path = checkpoint / name
-            if not path.is_file() or path.stat().st_size != row["bytes"] or file_sha256(path) != row["sha256"]:
+            if (
+                not path.is_file()
+                or path.stat().st_size != row["bytes"]
+                or file_sha256(path) != row["sha256"]
+            ):
                 return f"{name} is missing or has other content than was written"
     except FileNotFoundError:
         return f"{SEAL} is missing: it was not finished"
@@ -61,7 +71,9 @@ def damage(checkpoint: Path) -> str:
 
 
 def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, str]]:
-    """Return the newest undamaged checkpoint, and what is wrong with each newer one, by name; input in order of steps."""
+    """Return the newest undamaged checkpoint, and what is wrong with each newer one, by name; input
+    in order of steps.
+    """
     damaged: dict[str, str] = {}
     for path in reversed(checkpoints):
         if not (reason := damage(path)):
@@ -71,7 +83,9 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
 
 
 class WithoutArguments(_Trainer):  # type: ignore[misc]
-    """Mixin for a trainer: saves no pickle of its arguments, which may hold hub_token; resuming does not read it."""
+    """Mixin for a trainer: saves no pickle of its arguments, which may hold hub_token; resuming
+    does not read it.
+    """
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
@@ -79,7 +93,9 @@ class WithoutArguments(_Trainer):  # type: ignore[misc]
 
 
 class WholeCheckpoints(WithoutArguments):
-    """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps still need."""
+    """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps
+    still need.
+    """
 
     _step: int
     _served: int
@@ -96,34 +112,57 @@ class WholeCheckpoints(WithoutArguments):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of steps of then."""
+        """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of
+        steps of then.
+        """
         super()._load_optimizer_and_scheduler(checkpoint)
-        scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)  # inside DeepSpeed's wrapper
+        scheduler = getattr(
+            self.lr_scheduler, "scheduler", self.lr_scheduler
+        )  # inside DeepSpeed's wrapper
         if checkpoint and isinstance(scheduler, LambdaLR):
             pairs = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
             scheduler._last_lr = [base * share(scheduler.last_epoch) for base, share in pairs]
-            for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
+            for group, rate in zip(
+                scheduler.optimizer.param_groups, scheduler._last_lr, strict=True
+            ):
                 group["lr"] = rate
 
     def _check_processes(self, checkpoint: Path) -> None:
-        """Warn if another number of processes wrote a checkpoint; RunFolderError if this one cannot go on from it."""
+        """Warn if another number of processes wrote a checkpoint; RunFolderError if this one cannot
+        go on from it.
+        """
         wrote, now = len(list(checkpoint.glob("rng_state*.pth"))), self.args.world_size
         if wrote in (0, now):
             return
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        why = "the optimizer's state is sharded" if sharded else "it stands amid a batch of rollouts"
+        why = (
+            "the optimizer's state is sharded" if sharded else "it stands amid a batch of rollouts"
+        )
         said = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
-        RunFolderError.raise_if(sharded or any(checkpoint.glob("rows_*.pt")), f"{said}; {why}", expected=f"{wrote} processes")
-        logger.warning("%s: instances, order and steps stay; rollouts are drawn with other random numbers from here on", said)
+        RunFolderError.raise_if(
+            sharded or any(checkpoint.glob("rows_*.pt")),
+            f"{said}; {why}",
+            expected=f"{wrote} processes",
+        )
+        logger.warning(
+            "%s: instances, order and steps stay; rollouts are drawn with other random numbers from here on",
+            said,
+        )
 
     def load_best(self) -> int:
-        """Load the best checkpoint's weights (if a step was evaluated), and return the step of the weights."""
+        """Load the best checkpoint's weights (if a step was evaluated), and return the step of the
+        weights.
+        """
         now = int(self.state.global_step)
         best = int(self.state.best_global_step or now)
         if best != now:
             path = Path(self.args.output_dir) / f"checkpoint-{best}"
             reason = damage(path)
-            RunFolderError.raise_if(reason, f"{path.name}, the best one, cannot be loaded: {reason}", expected="it as it was saved")
+            RunFolderError.raise_if(
+                reason,
+                f"{path.name}, the best one, cannot be loaded: {reason}",
+                expected="it as it was saved",
+            )
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
             self.state.best_model_checkpoint = None
@@ -143,17 +182,23 @@ class WholeCheckpoints(WithoutArguments):
             self._saving_to = str(unfinished)
             super()._save_checkpoint(model, trial)
             self._save_pending(unfinished / name)
-            if self.args.should_save:  # transformers names the best one by its temporary place, deletes and looks for it there
+            # transformers names the best one by its temporary place, deletes and looks for it there
+            if self.args.should_save:
                 self.state.best_model_checkpoint = None
                 self.state.save_to_json(str(unfinished / name / TRAINER_STATE_NAME))
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(unfinished / name, run / name)
-                limit, best = self.args.save_total_limit, self.state.best_global_step if self.args.load_best_model_at_end else None
+                limit, best = (
+                    self.args.save_total_limit,
+                    self.state.best_global_step if self.args.load_best_model_at_end else None,
+                )
                 others = [path for path in checkpoints_in(run) if checkpoint_step(path) != best]
                 for path in others[:-limit] if limit and limit > 0 else []:
                     shutil.rmtree(path)
-        except Exception as error:  # torch, safetensors and json raise different errors for a full disk
+        except (
+            Exception
+        ) as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]
             said = f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}"
             raise TrainingAborted(
@@ -168,7 +213,9 @@ class WholeCheckpoints(WithoutArguments):
 
     def _save_pending(self, folder: Path) -> None:
         if self._step % (self.args.steps_per_generation * self.num_iterations):
-            torch.save({"step": self._step, "rows": self._buffered_inputs}, folder / self._pending_name)
+            torch.save(
+                {"step": self._step, "rows": self._buffered_inputs}, folder / self._pending_name
+            )
 
     @property
     def _pending_name(self) -> str:

@@ -14,7 +14,9 @@ from accelerate.utils import broadcast_object_list
 from memalpha.generation.products import Products, product, using
 from memalpha.training.config import PolicyOptions
 
-FASTER = 1.3  # how much faster bfloat16 must be on a CPU: rollouts are then weighed by trained over sampled probability
+# how much faster bfloat16 must be on a CPU: rollouts are then weighed by trained over sampled
+# probability
+FASTER = 1.3
 
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -24,19 +26,27 @@ Kind = TypeVar("Kind", bound=PolicyOptions)
 
 
 def product_seconds() -> tuple[float, float]:
-    """Median seconds of a product of (512, 576) with a weight (4096, 576) on the CPU in float32 and in bfloat16, timed in turns."""
+    """Median seconds of a product of (512, 576) with a weight (4096, 576) on the CPU in float32 and
+    in bfloat16, timed in turns.
+    """
     left, weight = torch.rand(512, 576), torch.rand(4096, 576)
     pairs = [(left, weight), (left.bfloat16(), weight.bfloat16())]
     with using(Products()):
-        rounds = [[timeit(partial(product, *pair), number=1) for pair in pairs] for _ in range(4)][1:]  # the first warms up
+        rounds = [[timeit(partial(product, *pair), number=1) for pair in pairs] for _ in range(4)][
+            1:
+        ]  # the first warms up
     return median(first for first, _ in rounds), median(second for _, second in rounds)
 
 
-def choose_dtype(device: torch.device, timed: Callable[[], tuple[float, float]] = product_seconds) -> tuple[str, str]:
+def choose_dtype(
+    device: torch.device, timed: Callable[[], tuple[float, float]] = product_seconds
+) -> tuple[str, str]:
     """Return ``float32`` or ``bfloat16`` for a device, and why."""
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
-        return ("bfloat16" if native else "float32"), f"the GPU {'computes' if native else 'only emulates'} bfloat16"
+        return (
+            "bfloat16" if native else "float32"
+        ), f"the GPU {'computes' if native else 'only emulates'} bfloat16"
     if device.type != "cpu":
         return "float32", f"nothing is known about {device.type}"
     exact, rounded = timed()
@@ -51,7 +61,11 @@ def settled(options: Kind, device: torch.device, report: Report) -> tuple[Kind, 
     if options.dtype != "auto":
         return options, "the option dtype"
     whole = ("float32", "weights of 16 bits lose small steps")
-    found = [whole if options.full_finetuning else choose_dtype(device)] if PartialState().is_main_process else [("", "")]
+    found = (
+        [whole if options.full_finetuning else choose_dtype(device)]
+        if PartialState().is_main_process
+        else [("", "")]
+    )
     ((dtype, why),) = broadcast_object_list(found) if PartialState().num_processes > 1 else found
     if PartialState().is_main_process:
         report("load", {"what": f"the base in {dtype} ({why})"})

@@ -1,9 +1,11 @@
-"""LoRA layers, and on CPUs RMS norms, with their own backward pass: exact formulas, fewer operations and copies.
+"""LoRA layers, and on CPUs RMS norms, with their own backward pass: exact formulas, fewer
+operations and copies.
 
-Values and gradients equal PEFT's and transformers' up to rounding. Products are in the type of autocast, else of the base. PEFT
-multiplies an adapter in float32 there, outside autocast, and keeps its input in float32. In 16 bits draws, kept log-probabilities
-and the update all go through here, so that they round alike. PEFT's code still runs in float32 without a gradient, and for
-anything but one active, plain float32 adapter; norms off the CPU are transformers'.
+Values and gradients equal PEFT's and transformers' up to rounding. Products are in the type of
+autocast, else of the base. PEFT multiplies an adapter in float32 there, outside autocast, and keeps
+its input in float32. In 16 bits draws, kept log-probabilities and the update all go through here,
+so that they round alike. PEFT's code still runs in float32 without a gradient, and for anything but
+one active, plain float32 adapter; norms off the CPU are transformers'.
 """
 
 from functools import cache
@@ -20,7 +22,9 @@ NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
 
 def use_fast_layers(model: nn.Module) -> None:
-    """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, permanently."""
+    """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module,
+    permanently.
+    """
     for module in model.modules():
         kind: Any = type(module)
         module.__class__ = _fast_class(kind)
@@ -31,7 +35,11 @@ def _fast_class(kind: Any) -> Any:
     from peft.tuners.lora.layer import Linear
 
     mixin = FastLoraLinear if kind is Linear else FastRMSNorm if kind.__name__ in NORMS else None
-    return type(kind.__name__, (mixin, kind), {"__module__": __name__}) if mixin and not issubclass(kind, mixin) else kind
+    return (
+        type(kind.__name__, (mixin, kind), {"__module__": __name__})
+        if mixin and not issubclass(kind, mixin)
+        else kind
+    )
 
 
 class FastLoraLinear:
@@ -43,22 +51,40 @@ class FastLoraLinear:
         if name is not None:
             base, a, b = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
             kind, bias = _product_type(base.weight), base.bias
-            used = plain(a, b) and (torch.is_grad_enabled() or kind is not torch.float32) and not base.weight.requires_grad
+            used = (
+                plain(a, b)
+                and (torch.is_grad_enabled() or kind is not torch.float32)
+                and not base.weight.requires_grad
+            )
             if used and all(_casts(t, kind) for t in (x, base.weight)):
-                weight, bias = rounded(base.weight, kind), bias if bias is None else rounded(bias, kind)
+                weight, bias = (
+                    rounded(base.weight, kind),
+                    bias if bias is None else rounded(bias, kind),
+                )
                 rows = x.reshape(-1, x.shape[-1]).to(kind)
-                y: Tensor = LoraProduct.apply(rows, weight, bias, a.to(kind), b.to(kind), self.scaling[name])  # type: ignore[no-untyped-call]
+                y: Tensor = LoraProduct.apply(
+                    rows, weight, bias, a.to(kind), b.to(kind), self.scaling[name]
+                )  # type: ignore[no-untyped-call]
                 return y.view(*x.shape[:-1], -1)
         return super().forward(x, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _single_adapter(self: Any) -> str | None:
         names = [name for name in self.active_adapters if name in self.lora_A]
-        if len(names) != 1 or self.disable_adapters or self.merged or type(self.base_layer) is not nn.Linear:
+        if (
+            len(names) != 1
+            or self.disable_adapters
+            or self.merged
+            or type(self.base_layer) is not nn.Linear
+        ):
             return None
         name: str = names[0]
         bias = self.base_layer.bias
         frozen = bias is None or not bias.requires_grad
-        plain = name not in self.lora_variant and not self.lora_bias[name] and isinstance(self.lora_dropout[name], nn.Identity)
+        plain = (
+            name not in self.lora_variant
+            and not self.lora_bias[name]
+            and isinstance(self.lora_dropout[name], nn.Identity)
+        )
         return name if plain and frozen else None
 
 
@@ -80,8 +106,12 @@ class LoraProduct(torch.autograd.Function):
     """``x W' + bias + s (x A') B'``, with W and bias frozen."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        """Multiply x (tokens, inputs); weight (outputs, inputs), bias (outputs,), a (rank, inputs), b (outputs, rank)."""
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        """Multiply x (tokens, inputs); weight (outputs, inputs), bias (outputs,), a (rank, inputs),
+        b (outputs, rank).
+        """
         inner = x @ a.t()
         y = product(x, weight, bias).addmm_(inner, b.t(), alpha=scale)
         ctx.save_for_backward(x, weight, a, b, inner)
@@ -90,7 +120,9 @@ class LoraProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, None, None, Tensor | None, Tensor | None, None]:
         """Return the gradients of x, A and B, where needed."""
         x, weight, a, b, inner = ctx.saved_tensors
         of_x, _, _, of_a, of_b, _ = ctx.needs_input_grad
@@ -118,7 +150,9 @@ class FastRMSNorm:
 
 
 class RMSNormProduct(torch.autograd.Function):
-    """``weight * x * r`` with r = 1 / sqrt(mean(x**2) + epsilon) over the last axis; under autocast in float32, too."""
+    """``weight * x * r`` with r = 1 / sqrt(mean(x**2) + epsilon) over the last axis; under autocast
+    in float32, too.
+    """
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]

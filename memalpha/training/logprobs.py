@@ -1,7 +1,9 @@
-"""Log-probabilities and entropies of chosen tokens, without a second array of the logits' size; exact up to rounding.
+"""Log-probabilities and entropies of chosen tokens, without a second array of the logits' size;
+exact up to rounding.
 
-``hidden_scores`` never builds all logits: with hidden state h, frozen head W, p = softmax(W h / T) and token y, the gradient of log
-p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over vocabulary blocks, as flash attention does.
+``hidden_scores`` never builds all logits: with hidden state h, frozen head W, p = softmax(W h / T)
+and token y, the gradient of log p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over
+vocabulary blocks, as flash attention does.
 """
 
 from typing import Any, NamedTuple
@@ -16,20 +18,28 @@ ELEMENTS_AT_ONCE = 2**20
 
 
 class TokenScores(NamedTuple):
-    """Log-probabilities (with gradient) and entropies (nats, no gradient; zeros if not asked for) of N tokens, float32 (N,)."""
+    """Log-probabilities (with gradient) and entropies (nats, no gradient; zeros if not asked for)
+    of N tokens, float32 (N,).
+    """
 
     logps: Tensor
     entropies: Tensor
 
 
-def token_scores(logits: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False) -> TokenScores:
-    """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float type; temperature > 0."""
+def token_scores(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
+) -> TokenScores:
+    """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float
+    type; temperature > 0.
+    """
     return TokenScores(*_TokenScores.apply(logits, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
 
 
 class _TokenScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float, compute_entropy: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, compute_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
         norms = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         entropies = torch.zeros_like(norms)
         for part in _parts(logits):
@@ -74,14 +84,18 @@ HEAD_ROWS = 2048
 
 
 def frozen_head(model: Any) -> Any | None:
-    """Return the LM head if ``hidden_scores`` can replace it, else None; ``model`` without PEFT and DDP wrappers."""
+    """Return the LM head if ``hidden_scores`` can replace it, else None; ``model`` without PEFT and
+    DDP wrappers.
+    """
     head: Any = model.get_output_embeddings()
     if model.config.model_type not in PLAIN_HEADS or head.__class__ is not nn.Linear:
         return None
     weight: Any = head.weight
     fits = (
         weight.__class__ is nn.Parameter  # neither sharded nor quantised
-        and not hasattr(weight, "ds_id")  # ZeRO-3 gathers a weight only for its own module's forward
+        and not hasattr(
+            weight, "ds_id"
+        )  # ZeRO-3 gathers a weight only for its own module's forward
         and vars(head)["_parameters"]["bias"] is None
         and not weight.requires_grad
         and "forward" not in vars(head)
@@ -90,16 +104,28 @@ def frozen_head(model: Any) -> Any | None:
 
 
 def hidden_scores(
-    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    temperature: float = 1.0,
+    *,
+    compute_entropy: bool = False,
 ) -> TokenScores:
-    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H)."""
+    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen
+    weight (V, H).
+    """
     return TokenScores(*_HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
 
 
 class _HiddenScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, compute_entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        temperature: float,
+        compute_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         needs_mean = ctx.needs_input_grad[0] or compute_entropy
         scaled = (hidden / temperature).to(hidden.dtype)
@@ -107,7 +133,11 @@ class _HiddenScores(torch.autograd.Function):
         scaled, chosen = (x.to(rounded).float() for x in (scaled, weight[targets]))
         with torch.autocast(hidden.device.type, enabled=False):
             logps = torch.linalg.vecdot(scaled, chosen).to(rounded).float() - norms
-            entropies = norms - torch.linalg.vecdot(scaled, mean) if compute_entropy else torch.zeros_like(norms)
+            entropies = (
+                norms - torch.linalg.vecdot(scaled, mean)
+                if compute_entropy
+                else torch.zeros_like(norms)
+            )
         ctx.mark_non_differentiable(entropies)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(chosen.sub_(mean).div_(temperature))
@@ -121,16 +151,28 @@ class _HiddenScores(torch.autograd.Function):
         return (direction * grad[:, None]).to(ctx.dtype), None, None, None, None
 
 
-def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Tensor, Tensor, torch.dtype]:
+def _log_partition(
+    hidden: Tensor, weight: Tensor, needs_mean: bool
+) -> tuple[Tensor, Tensor, torch.dtype]:
     device = hidden.device
     norms = torch.empty(len(hidden), device=device)
     mean = torch.zeros(hidden.shape, device=device)
-    elements, rounded = (HEAD_ELEMENTS if device.type == "cpu" else GPU_HEAD_ELEMENTS), torch.float32
+    elements, rounded = (
+        (HEAD_ELEMENTS if device.type == "cpu" else GPU_HEAD_ELEMENTS),
+        torch.float32,
+    )
     for start in range(0, len(hidden), TOKENS_AT_ONCE):
         part = hidden[start : start + TOKENS_AT_ONCE]
         sums = mean[start : start + len(part)]
-        top, total = torch.full((len(part), 1), -torch.inf, device=device), torch.zeros(len(part), 1, device=device)
-        for block in blocks(weight, HEAD_ROWS) if fits(weight) else torch.split(weight, max(1, elements // len(part))):
+        top, total = (
+            torch.full((len(part), 1), -torch.inf, device=device),
+            torch.zeros(len(part), 1, device=device),
+        )
+        for block in (
+            blocks(weight, HEAD_ROWS)
+            if fits(weight)
+            else torch.split(weight, max(1, elements // len(part)))
+        ):
             logits = product(part, block)
             rounded, scores = logits.dtype, logits.float()
             before, top = top, torch.maximum(top, scores.amax(-1, keepdim=True))
@@ -139,7 +181,11 @@ def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Te
             total.mul_(shrink).add_(scores.sum(-1, keepdim=True))
             if needs_mean and block.dtype is torch.float32:
                 sums.mul_(shrink)
-                sums = sums.add_(product(scores, block, transposed=True)) if fits(block) else sums.addmm_(scores, block)
+                sums = (
+                    sums.add_(product(scores, block, transposed=True))
+                    if fits(block)
+                    else sums.addmm_(scores, block)
+                )
             elif needs_mean:
                 sums.mul_(shrink).add_(scores.to(block.dtype) @ block)
         norms[start : start + len(part)] = (top + total.log()).squeeze(-1)

@@ -1,4 +1,6 @@
-"""Rollouts that are drawn and scored while something else goes on: other rollouts, or the update of an earlier batch."""
+"""Rollouts that are drawn and scored while something else goes on: other rollouts, or the update of
+an earlier batch.
+"""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -33,7 +35,7 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001
             future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -41,7 +43,9 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
 
 
 def parts_of(count: int, group: int, parts: int) -> list[slice]:
-    """Divide ``count`` rollouts into at most ``parts`` slices of whole groups, as equal as can be, larger ones first."""
+    """Divide ``count`` rollouts into at most ``parts`` slices of whole groups, as equal as can be,
+    larger ones first.
+    """
     groups = count // group
     parts = max(1, min(parts, groups))
     bounds = [group * -(-groups * i // parts) for i in range(parts)] + [count]

@@ -1,8 +1,10 @@
-"""Log-probabilities of completions with the common prompt prefix computed once, and an exact gradient.
+"""Log-probabilities of completions with the common prompt prefix computed once, and an exact
+gradient.
 
-Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row 1][rest of row 2]...
-Each row attends to its prefix and itself only, and its positions restart after the prefix, so values equal those of a forward over
-the row alone. Logits are divided by the temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
+Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row
+1][rest of row 2]... Each row attends to its prefix and itself only, and its positions restart after
+the prefix, so values equal those of a forward over the row alone. Logits are divided by the
+temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,9 @@ from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, 
 
 
 class Row(NamedTuple):
-    """Token ids of a prompt (at least one) and its completion; ``shared``: leading prompt ids that may be shared."""
+    """Token ids of a prompt (at least one) and its completion; ``shared``: leading prompt ids that
+    may be shared.
+    """
 
     prompt_ids: Sequence[int]
     completion_ids: Sequence[int]
@@ -29,7 +33,9 @@ class Row(NamedTuple):
 
 
 class PackedLogps(NamedTuple):
-    """Per row a tensor (completion length,): logps with gradient; entropies in nats without, None if not asked for."""
+    """Per row a tensor (completion length,): logps with gradient; entropies in nats without, None
+    if not asked for.
+    """
 
     logps: list[Tensor]
     entropies: list[Tensor] | None
@@ -44,7 +50,9 @@ class Group(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """One sequence: ids and positions (1, L); ``predictors`` (N,): index of the token that predicts each of the ``targets``."""
+    """One sequence: ids and positions (1, L); ``predictors`` (N,): index of the token that predicts
+    each of the ``targets``.
+    """
 
     input_ids: Tensor
     position_ids: Tensor
@@ -55,11 +63,21 @@ class Pack(NamedTuple):
 
 
 def packed_logps(
-    model: nn.Module, rows: Sequence[Row], *, temperature: float = 1.0, compute_entropy: bool = False, max_tokens: int = 0
+    model: nn.Module,
+    rows: Sequence[Row],
+    *,
+    temperature: float = 1.0,
+    compute_entropy: bool = False,
+    max_tokens: int = 0,
 ) -> PackedLogps:
-    """Score completions, differentiably, ``max_tokens`` a forward (0 = all). InputError if rows or model do not fit."""
+    """Score completions, differentiably, ``max_tokens`` a forward (0 = all). InputError if rows or
+    model do not fit.
+    """
     InputError.raise_if(
-        not temperature > 0, f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions"
+        not temperature > 0,
+        f"temperature {temperature}",
+        expected="a number above 0",
+        fix="use 1.0 for greedy completions",
     )
     prefix_attention.use_prefix_attention(base_model(model))
     logps: list[Tensor] = [torch.empty(0)] * len(rows)
@@ -74,7 +92,9 @@ def packed_logps(
 
 
 def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
-    """Return the row indices of each pack of at most ``max_tokens`` tokens (0 = one pack); equal prefixes stay together."""
+    """Return the row indices of each pack of at most ``max_tokens`` tokens (0 = one pack); equal
+    prefixes stay together.
+    """
     packs: list[list[int]] = []
     used = 0
     for prefix, members in _by_prefix(rows).items():
@@ -90,7 +110,9 @@ def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
 
 
 def pack_rows(rows: Sequence[Row]) -> Pack:
-    """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the row order. All on the CPU."""
+    """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the row order.
+    All on the CPU.
+    """
     ids, positions, groups = list[int](), list[int](), list[Group]()
     predictors: list[list[int]] = [[]] * len(rows)
     for prefix, indices in _by_prefix(rows).items():
@@ -106,7 +128,9 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
             first = start + rest - 1 if rest else last_shared
             predictors[i] = [first, *range(start + rest, len(ids))] if len(completion) else []
     chosen = torch.tensor([p for own in predictors for p in own], dtype=torch.long)
-    targets = torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long)
+    targets = torch.tensor(
+        [token for row in rows for token in row.completion_ids], dtype=torch.long
+    )
     return Pack(
         torch.tensor([ids]),
         torch.tensor([positions]),
@@ -121,16 +145,24 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
     device, base = next(model.parameters()).device, base_model(model)
     use_fast_layers(base)
     head, targets = frozen_head(base), pack.targets.to(device)
-    with nullcontext() if head is None else forwarding({head: nn.Identity().forward}):  # its input instead of logits
+    with (
+        nullcontext() if head is None else forwarding({head: nn.Identity().forward})
+    ):  # its input instead of logits
         output = model(
-            input_ids=pack.input_ids.to(device), position_ids=pack.position_ids.to(device), use_cache=False,
-            attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # four axes: transformers makes none of its own
+            input_ids=pack.input_ids.to(device),
+            position_ids=pack.position_ids.to(device),
+            use_cache=False,
+            attention_mask=torch.zeros(
+                1, 1, 1, 1, device=device
+            ),  # four axes: transformers makes none of its own
             prefix_layout=[prefix_attention.group_layout(*group, device) for group in pack.groups],
             logits_to_keep=pack.predictors.to(device),
-        )  # fmt: skip
+        )
     predicted = output.logits.squeeze(0)
     if head is not None:
-        return hidden_scores(predicted, head.weight, targets, temperature, compute_entropy=compute_entropy)
+        return hidden_scores(
+            predicted, head.weight, targets, temperature, compute_entropy=compute_entropy
+        )
     return token_scores(predicted, targets, temperature, compute_entropy=compute_entropy)
 
 
@@ -156,17 +188,23 @@ def base_model(model: nn.Module) -> Any:
 
 
 def trim(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Cut, in place, padding that no row needs: of prompts on the left, of completions on the right."""
+    """Cut, in place, padding that no row needs: of prompts on the left, of completions on the
+    right.
+    """
     completion = max(1, int(inputs["completion_mask"].sum(1).max()))
     prompt = int(inputs["prompt_mask"].any(0).int().argmax())
     for name, value in inputs.items():
         if value.ndim == 2:
-            inputs[name] = value[:, prompt:] if name.startswith("prompt_") else value[:, :completion]
+            inputs[name] = (
+                value[:, prompt:] if name.startswith("prompt_") else value[:, :completion]
+            )
     return inputs
 
 
 def unpad(input_ids: Tensor, attention_mask: Tensor, keep: int, shared: Sequence[int]) -> list[Row]:
-    """Return the rows of a batch (B, T): prompts padded on the left, completions (``keep`` wide) on the right."""
+    """Return the rows of a batch (B, T): prompts padded on the left, completions (``keep`` wide) on
+    the right.
+    """
     return [
         Row(ids[:-keep][mask[:-keep]].tolist(), ids[-keep:][mask[-keep:]].tolist(), prefix)
         for ids, mask, prefix in zip(input_ids, attention_mask.bool(), shared, strict=True)

@@ -1,7 +1,9 @@
-"""Attention over a packed sequence that skips masked keys: each row attends to its own prefix and to itself only.
+"""Attention over a packed sequence that skips masked keys: each row attends to its own prefix and
+to itself only.
 
-Group by group, the prefix attends to itself, then its rows as a batch to [prefix, own part]; results equal those of a dense mask.
-Calls without ``prefix_layout`` run plain ``sdpa``, so generation, saving and evaluation do not change.
+Group by group, the prefix attends to itself, then its rows as a batch to [prefix, own part];
+results equal those of a dense mask. Calls without ``prefix_layout`` run plain ``sdpa``, so
+generation, saving and evaluation do not change.
 """
 
 from collections.abc import Sequence
@@ -20,10 +22,12 @@ NAME = "memalpha_prefix"
 
 
 class GroupLayout(NamedTuple):
-    """R rows behind one prefix: it spans ``start`` to ``own`` (P tokens), they span ``own`` to ``stop``, the longest has M tokens.
+    """R rows behind one prefix: it spans ``start`` to ``own`` (P tokens), they span ``own`` to
+    ``stop``, the longest has M tokens.
 
-    ``tokens`` (R * M,) from ``own``, a shorter row repeats its first at the end; ``real``: entries that are no repeats; ``allowed``
-    (M, P + M) bool: the keys [prefix, own part] a row's tokens see.
+    ``tokens`` (R * M,) from ``own``, a shorter row repeats its first at the end; ``real``: entries
+    that are no repeats; ``allowed`` (M, P + M) bool: the keys [prefix, own part] a row's tokens
+    see.
     """
 
     start: int
@@ -34,8 +38,12 @@ class GroupLayout(NamedTuple):
     allowed: Tensor
 
 
-def group_layout(start: int, prefix: int, lengths: Sequence[int], device: torch.device) -> GroupLayout:
-    """Lay out a group from its first token, its prefix length (may be 0) and each row's own length (0 is left out)."""
+def group_layout(
+    start: int, prefix: int, lengths: Sequence[int], device: torch.device
+) -> GroupLayout:
+    """Lay out a group from its first token, its prefix length (may be 0) and each row's own length
+    (0 is left out).
+    """
     sizes = torch.tensor([n for n in lengths if n], dtype=torch.long)
     longest = int(sizes.max()) if len(sizes) else 0
     steps = torch.arange(longest)
@@ -44,29 +52,53 @@ def group_layout(start: int, prefix: int, lengths: Sequence[int], device: torch.
     allowed = torch.ones(longest, prefix + longest, dtype=torch.bool).tril(prefix)
     own = start + prefix
     tensors = (tokens.flatten(), inside.flatten().nonzero().squeeze(-1), allowed)
-    return GroupLayout(start, own, own + int(sizes.sum()), *(tensor.to(device) for tensor in tensors))
+    return GroupLayout(
+        start, own, own + int(sizes.sum()), *(tensor.to(device) for tensor in tensors)
+    )
 
 
 def prefix_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
-    scaling: float | None = None, prefix_layout: Sequence[GroupLayout] | None = None, **kwargs: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key heads, L, size)."""
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    prefix_layout: Sequence[GroupLayout] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key
+    heads, L, size).
+    """
     if prefix_layout is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)  # type: ignore[no-any-return]
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, **kwargs
+        )  # type: ignore[no-any-return]
     repeats = query.shape[1] // key.shape[1]
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
     parts = []
     for group in prefix_layout:
         if group.own > group.start:
             q, k, v = (x[:, :, group.start : group.own] for x in (query, key, value))
-            parts.append(scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling, is_causal=True))
+            parts.append(
+                scaled_dot_product_attention(
+                    q, k, v, dropout_p=dropout, scale=scaling, is_causal=True
+                )
+            )
         if group.stop > group.own:
             parts.append(_own_parts(group, query, key, value, dropout, scaling))
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 
-def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None) -> Tensor:
+def _own_parts(
+    group: GroupLayout,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    scaling: float | None,
+) -> Tensor:
     heads, size = query.shape[1], query.shape[-1]
 
     def rows(x: Tensor) -> Tensor:  # (R, heads, M, head size)
@@ -75,18 +107,31 @@ def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dr
 
     def behind_prefix(x: Tensor) -> Tensor:  # (R, heads, P + M, head size)
         own = rows(x)
-        return torch.cat([x[:, :, group.start : group.own].expand(len(own), -1, -1, -1), own], dim=2)
+        return torch.cat(
+            [x[:, :, group.start : group.own].expand(len(own), -1, -1, -1), own], dim=2
+        )
 
     out = scaled_dot_product_attention(
-        rows(query), behind_prefix(key), behind_prefix(value), attn_mask=group.allowed, dropout_p=dropout, scale=scaling
+        rows(query),
+        behind_prefix(key),
+        behind_prefix(value),
+        attn_mask=group.allowed,
+        dropout_p=dropout,
+        scale=scaling,
     )
     return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
 
 
 def use_prefix_attention(base: Any) -> None:
-    """Switch a transformers model to this attention; InputError without ``sdpa`` and full attention in every layer."""
+    """Switch a transformers model to this attention; InputError without ``sdpa`` and full attention
+    in every layer.
+    """
     kinds = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
-    if not kinds and base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
+    if (
+        not kinds
+        and base.config._attn_implementation == "sdpa"
+        and base._can_set_attn_implementation()
+    ):
         AttentionInterface.register(NAME, prefix_attention)
         AttentionMaskInterface.register(NAME, sdpa_mask)
         base.set_attn_implementation(NAME)

@@ -1,8 +1,10 @@
-"""Converts scored rollouts to training rows, one per (rollout, chunk), with group-relative advantages.
+"""Converts scored rollouts to training rows, one per (rollout, chunk), with group-relative
+advantages.
 
-Advantages: GRPO (arXiv 2402.03300, section 4.1.2), Mem-alpha (arXiv 2509.25911, section 3.4). A NaN reward masks its row: it enters
-no mean and gets advantage 0. Departure: the published code divides by std + 1e-6, with duplicated padding rows in its statistics;
-here it is the unbiased standard deviation + 1e-4, as in TRL, without padding rows.
+Advantages: GRPO (arXiv 2402.03300, section 4.1.2), Mem-alpha (arXiv 2509.25911, section 3.4). A NaN
+    reward masks its row: it enters no mean and gets advantage 0. Departure: the published code
+    divides by std + 1e-6, with duplicated padding rows in its statistics; here it is the unbiased
+    standard deviation + 1e-4, as in TRL, without padding rows.
 """
 
 import math
@@ -19,22 +21,30 @@ STD_EPSILON = 1e-4
 
 
 class Grouping(StrEnum):
-    """Rows that are compared: the G rollouts at one chunk of an instance, or all rows of its G rollouts (as published)."""
+    """Rows that are compared: the G rollouts at one chunk of an instance, or all rows of its G
+    rollouts (as published).
+    """
 
     STEP = "step"
     INSTANCE = "instance"
 
 
 class Scale(StrEnum):
-    """Divisor of the centred rewards: standard deviation of the group, of all processes' rows (by the trainer), or 1."""
+    """Divisor of the centred rewards: standard deviation of the group, of all processes' rows (by
+    the trainer), or 1.
+    """
 
     GROUP = "group"
     BATCH = "batch"
     NONE = "none"
 
 
-def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scale = Scale.GROUP) -> list[float]:
-    """Return reward - group mean, divided by std + 1e-4 (GROUP), of each row; 0 if masked or in a group of one scored row."""
+def advantages(
+    rewards: Sequence[float], groups: Sequence[Hashable], scale: Scale = Scale.GROUP
+) -> list[float]:
+    """Return reward - group mean, divided by std + 1e-4 (GROUP), of each row; 0 if masked or in a
+    group of one scored row.
+    """
     members: dict[Hashable, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         if not math.isnan(reward):
@@ -47,13 +57,17 @@ def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scal
             result.append(0.0)
             continue
         std = math.sqrt(sum((value - means[group]) ** 2 for value in values) / (len(values) - 1))
-        result.append((reward - means[group]) / (std + STD_EPSILON if scale is Scale.GROUP else 1.0))
+        result.append(
+            (reward - means[group]) / (std + STD_EPSILON if scale is Scale.GROUP else 1.0)
+        )
     return result
 
 
 @dataclass(slots=True)
 class TrainingRow:
-    """One completion to train on, ids as sampled; ``shared``: leading prompt ids equal in its group; ``total`` is NaN if masked."""
+    """One completion to train on, ids as sampled; ``shared``: leading prompt ids equal in its
+    group; ``total`` is NaN if masked.
+    """
 
     group_index: int
     rollout_index: int
@@ -69,26 +83,43 @@ class TrainingRow:
 
 
 def build_rows(
-    rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]], group_size: int, reward_config: RewardConfig,
-    grouping: Grouping, scale: Scale,
-) -> list[TrainingRow]:  # fmt: skip
-    """Return rows ordered (instance, chunk, rollout) from ``group_size`` consecutive rollouts per instance, else ValueError."""
+    rollouts: Sequence[Rollout],
+    rewards: Sequence[Sequence[StepReward]],
+    group_size: int,
+    reward_config: RewardConfig,
+    grouping: Grouping,
+    scale: Scale,
+) -> list[TrainingRow]:
+    """Return rows ordered (instance, chunk, rollout) from ``group_size`` consecutive rollouts per
+    instance, else ValueError.
+    """
     for start in range(0, len(rollouts), group_size):
         ids = [rollout.instance.id for rollout in rollouts[start : start + group_size]]
         if ids != ids[:1] * group_size:
-            raise ValueError(f"rollouts {start} to {start + len(ids) - 1} should be {group_size} of one instance and read {ids}")
+            raise ValueError(
+                f"rollouts {start} to {start + len(ids) - 1} should be {group_size} of one instance and read {ids}"
+            )
     rows = [
         TrainingRow(
-            group_index=index // group_size, rollout_index=index, chunk_index=step.chunk_index, prompt_ids=step.prompt.ids,
-            completion_ids=step.completion.ids, shared=step.prompt.shared, reward=reward, total=reward.total(reward_config),
-            logprobs=step.completion.logprobs, mask=step.completion.mask,
+            group_index=index // group_size,
+            rollout_index=index,
+            chunk_index=step.chunk_index,
+            prompt_ids=step.prompt.ids,
+            completion_ids=step.completion.ids,
+            shared=step.prompt.shared,
+            reward=reward,
+            total=reward.total(reward_config),
+            logprobs=step.completion.logprobs,
+            mask=step.completion.mask,
         )
         for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True))
         for step, reward in zip(rollout.steps, parts, strict=True)
-    ]  # fmt: skip
+    ]
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
     keys = [group_key(row, grouping) for row in rows]
-    for row, advantage in zip(rows, advantages([row.total for row in rows], keys, scale), strict=True):
+    for row, advantage in zip(
+        rows, advantages([row.total for row in rows], keys, scale), strict=True
+    ):
         row.advantage = advantage
     return rows
 
@@ -99,7 +130,9 @@ def group_key(row: TrainingRow, grouping: Grouping) -> tuple[int, int]:
 
 
 def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:
-    """Permute the advantages among scored rows, in place, for the control run. Masked rows keep 0."""
+    """Permute the advantages among scored rows, in place, for the control run. Masked rows keep
+    0.
+    """
     scored = [row for row in rows if not math.isnan(row.total)]
     values = [row.advantage for row in scored]
     random.Random(seed).shuffle(values)

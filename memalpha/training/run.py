@@ -1,6 +1,8 @@
-"""One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate`` does not train.
+"""One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate``
+does not train.
 
-Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second stops at once.
+Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second
+stops at once.
 """
 
 import json
@@ -32,17 +34,38 @@ from memalpha.generation.products import float32_products
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
 from memalpha.rewards.total import RewardConfig, full_name
-from memalpha.runs import RunFolder, check_apart, checkpoint_step, checkpoints_in, environment, make_folder, masked, trajectory_name
+from memalpha.runs import (
+    RunFolder,
+    check_apart,
+    checkpoint_step,
+    checkpoints_in,
+    environment,
+    make_folder,
+    masked,
+    trajectory_name,
+)
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
 from memalpha.training.dtype import Report, settled
-from memalpha.training.results import InstanceResult, instance_result, paired_difference, read_results, rollout_to_json, summarise
+from memalpha.training.results import (
+    InstanceResult,
+    instance_result,
+    paired_difference,
+    read_results,
+    rollout_to_json,
+    summarise,
+)
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
+from memalpha.training.warm_start import (
+    WarmupOptions,
+    WarmupRunOptions,
+    WarmupTrainingArguments,
+    warm_up,
+)
 from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
@@ -51,7 +74,9 @@ Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Roll
 
 
 def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
-    """Run training and return the summary; InputError if options do not fit, TrainingAborted if the run had to stop."""
+    """Run training and return the summary; InputError if options do not fit, TrainingAborted if the
+    run had to stop.
+    """
     started, seed = time.time(), arguments.grpo.seed
     state = PartialState()
     if state.is_main_process:
@@ -70,7 +95,9 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
 
     def validate() -> dict[str, float]:
         name = f"step-{trainer.state.global_step:06d}"
-        return callback.on_validated(evaluate_held_out(watched, trainer.run_rollouts, folder, name, report, seed))
+        return callback.on_validated(
+            evaluate_held_out(watched, trainer.run_rollouts, folder, name, report, seed)
+        )
 
     trainer.validate = validate
     trainer.remove_callback(PrinterCallback)
@@ -95,7 +122,14 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         own = {"reader": "reader"} if arguments.run.reader == "trained" else {}
         if own:  # the agent's folder stands alone
             copy_files(Path(arguments.run.reader_adapter), adapter / "reader", ADAPTER_FILES)
-        write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo", **own)
+        write_adapter_record(
+            adapter,
+            resolve_model(arguments.run.model),
+            model.config,
+            parts.tokenizer,
+            method="grpo",
+            **own,
+        )
     state.wait_for_everyone()
     known = f"step-{kept:06d}"  # the same weights on the same instances
     after = [] if parts.validation else read_results(folder, known)
@@ -110,7 +144,11 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         "seconds": round(time.time() - started, 1),
     }
     if parts.held_out:
-        summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
+        summary |= {
+            "before": summarise(before),
+            "after": summarise(after),
+            "delta": paired_difference(before, after),
+        }
     if arguments.grpo.load_best_model_at_end:
         summary["selection"] = {
             "step": kept,
@@ -135,10 +173,19 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         state.wait_for_everyone()
         same = {name: getattr(run, name) for name in names(PolicyOptions)}
         training = WarmupTrainingArguments(
-            output_dir=str(unfinished), max_steps=run.warm_start_steps, learning_rate=run.warm_start_learning_rate,
-            seed=arguments.grpo.seed, use_cpu=arguments.grpo.use_cpu, bf16=arguments.grpo.bf16,  # one precision per process
-        )  # fmt: skip
-        options = WarmupOptions(data=run.train_data, data_options=run.train_options, rollout_chunks=run.rollout_chunks, **same)
+            output_dir=str(unfinished),
+            max_steps=run.warm_start_steps,
+            learning_rate=run.warm_start_learning_rate,
+            seed=arguments.grpo.seed,
+            use_cpu=arguments.grpo.use_cpu,
+            bf16=arguments.grpo.bf16,  # one precision per process
+        )
+        options = WarmupOptions(
+            data=run.train_data,
+            data_options=run.train_options,
+            rollout_chunks=run.rollout_chunks,
+            **same,
+        )
         warm_up(WarmupRunOptions(options, arguments.agent, training), report)
         if state.is_main_process:
             unfinished.rename(target)
@@ -148,10 +195,14 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
 
 
 def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
-    """Put the trainer together; InputError if there are too few instances, or an option needs a missing package."""
+    """Put the trainer together; InputError if there are too few instances, or an option needs a
+    missing package.
+    """
     run, grpo = arguments.run, arguments.grpo
     splits = grpo.steps_per_generation or 1
-    groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
+    groups = (
+        grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
+    )
     InputError.raise_if(
         len(parts.instances) < groups,
         f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
@@ -160,24 +211,43 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     try:
         rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
-            model=parts.model, args=grpo, train_dataset=Dataset.from_list(rows), processing_class=parts.tokenizer,
-            agent=parts.agent, instances=parts.instances, scorer=parts.scorer, options=run,
-            eval_dataset=None if grpo.eval_strategy == "no" else Dataset.from_list(rows),  # not read: see evaluate
+            model=parts.model,
+            args=grpo,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=parts.tokenizer,
+            agent=parts.agent,
+            instances=parts.instances,
+            scorer=parts.scorer,
+            options=run,
+            eval_dataset=None
+            if grpo.eval_strategy == "no"
+            else Dataset.from_list(rows),  # not read: see evaluate
             generator=None if grpo.use_vllm else parts.generator,
-        )  # fmt: skip
+        )
     except ImportError as error:  # such as vLLM
-        raise InputError(f"an option needs a package that is not there: {error}", fix="install it") from error
+        raise InputError(
+            f"an option needs a package that is not there: {error}", fix="install it"
+        ) from error
     InputError.raise_if(
         grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
         "load_best_model_at_end with FSDP or DeepSpeed",
         expected="false: weights that are sharded hang when loaded",
     )
-    check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm, run.load_in_4bit)
+    check_sharding(
+        sharding_of(trainer.accelerator),
+        run.reader,
+        grpo.ds3_gather_for_generation or grpo.use_vllm,
+        run.load_in_4bit,
+    )
     return trainer
 
 
-def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int) -> list[InstanceResult]:
-    """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted if too few are scored."""
+def evaluate_held_out(
+    parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int
+) -> list[InstanceResult]:
+    """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted
+    if too few are scored.
+    """
     state, clock, instances = PartialState(), time.time(), parts.held_out
     sampling = Sampling(
         parts.agent.config.max_completion_length,
@@ -186,7 +256,9 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
     )
 
     def tell(done: int, total: int) -> None:
-        report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)})
+        report(
+            "evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}
+        )
 
     rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
     config = parts.scorer.reward_config
@@ -197,26 +269,52 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
         found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
     results = [result for result, _ in found]
     if state.is_main_process:
-        folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
-    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
-    check_masked_share(sum(math.isnan(r.reward) for r in results), len(results), parts.scorer.max_masked_share, errors)
+        folder.write_lines(
+            f"held_out/{name}.jsonl",
+            [{"result": asdict(result), "rollout": rollout} for result, rollout in found],
+        )
+    errors = [
+        part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])
+    ]
+    check_masked_share(
+        sum(math.isnan(r.reward) for r in results),
+        len(results),
+        parts.scorer.max_masked_share,
+        errors,
+    )
     if state.is_main_process:
-        report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
+        report(
+            "evaluated",
+            {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)},
+        )
     return results
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes steps and rollouts to the run folder; saves and stops after a step in which any rank received a signal."""
+    """Writes steps and rollouts to the run folder; saves and stops after a step in which any rank
+    received a signal.
+    """
 
     repeated_after = 1.0  # seconds before which a second Ctrl-C is ignored
 
-    def __init__(self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report) -> None:
-        self.trainer, self.reward_config, self.folder, self.report = trainer, reward_config, folder, report
+    def __init__(
+        self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report
+    ) -> None:
+        self.trainer, self.reward_config, self.folder, self.report = (
+            trainer,
+            reward_config,
+            folder,
+            report,
+        )
         self.signal: signal.Signals | None = None
         self.stopped, self._since = False, 0.0
-        self._table: list[dict[str, Any]] = []  # some of the last batch's rows, over the whole batch
+        self._table: list[
+            dict[str, Any]
+        ] = []  # some of the last batch's rows, over the whole batch
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
         """Record the row; the last row, without a loss, is a summary and is skipped."""
         if state.is_world_process_zero and logs and "loss" in logs:
             row = {"step": state.global_step, "max_steps": state.max_steps, **logs}
@@ -224,24 +322,47 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                 row["loss"] = None
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
-            for name in sorted({"wandb", "trackio"} & set(args.report_to)) if args.log_completions else ():
+            for name in (
+                sorted({"wandb", "trackio"} & set(args.report_to)) if args.log_completions else ()
+            ):
                 tracker, frame = import_module(name), Dataset.from_list(self._table).to_pandas()
-                tracker.log({"rollouts": tracker.Table(dataframe=frame), "train/global_step": state.global_step})
+                tracker.log(
+                    {
+                        "rollouts": tracker.Table(dataframe=frame),
+                        "train/global_step": state.global_step,
+                    }
+                )
 
     def on_validated(self, results: Sequence[InstanceResult]) -> dict[str, float]:
-        """Record an evaluation while training; return its means, also by kind of question, without their errors."""
+        """Record an evaluation while training; return its means, also by kind of question, without
+        their errors.
+        """
         found = summarise(results)
-        means = {name: value for name, value in found.items() if name not in ("kinds", "operations", "stderr", "n", "masked")}
+        means = {
+            name: value
+            for name, value in found.items()
+            if name not in ("kinds", "operations", "stderr", "n", "masked")
+        }
         means |= {f"accuracy_{kind}": data["accuracy"] for kind, data in found["kinds"].items()}
         now = self.trainer.state
         if now.is_world_process_zero:
-            row = {f"eval_{name}": value for name, value in {**means, "stderr": found["stderr"]}.items()}
-            self.folder.append_line("metrics.jsonl", {"step": now.global_step, "max_steps": now.max_steps, **row})
+            row = {
+                f"eval_{name}": value
+                for name, value in {**means, "stderr": found["stderr"]}.items()
+            }
+            self.folder.append_line(
+                "metrics.jsonl", {"step": now.global_step, "max_steps": now.max_steps, **row}
+            )
         return means
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop after ``early_stopping_patience`` evaluations that were no better than the best one."""
-        name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
+        """Stop after ``early_stopping_patience`` evaluations that were no better than the best
+        one.
+        """
+        name, sign = (
+            f"eval_{args.metric_for_best_model.removeprefix('eval_')}",
+            1 if args.greater_is_better else -1,
+        )
         values = [sign * row[name] for row in state.log_history if name in row]
         patience = self.trainer.options.early_stopping_patience
         InputError.raise_if(
@@ -254,7 +375,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
     on_train_begin = on_evaluate  # a resumed run may have stopped
 
-    def on_rollouts(self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Any]) -> None:
+    def on_rollouts(
+        self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Any]
+    ) -> None:
         """Record a step's rollouts."""
         advantage = {(row.rollout_index, row.chunk_index): row.advantage for row in rows}
         size, step = self.trainer.num_generations, self.trainer.state.global_step + 1
@@ -263,17 +386,30 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             mine = [advantage[index, step.chunk_index] for step in rollout.steps]
             place = {"step": step, "group": index // size, "rollout": index}
             lines.append(place | rollout_to_json(rollout, rewards[index], self.reward_config, mine))
-        self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
-        drawn = [{"step": step, "instance": line["instance"], **chunk} for line in lines for chunk in line["steps"]]
+        self.folder.write_lines(
+            trajectory_name(step, self.trainer.accelerator.process_index), lines
+        )
+        drawn = [
+            {"step": step, "instance": line["instance"], **chunk}
+            for line in lines
+            for chunk in line["steps"]
+        ]
         last, wanted = len(drawn) - 1, self.trainer.args.num_completions_to_print or len(drawn)
         places = sorted({place * last // max(wanted - 1, 1) for place in range(wanted)})
         columns = ("step", "instance", "chunk", "text", "completion", "advantage")
-        self._table = [{name: drawn[i][name] for name in columns} | {"reward": drawn[i]["total"]} for i in places]
+        self._table = [
+            {name: drawn[i][name] for name in columns} | {"reward": drawn[i]["total"]}
+            for i in places
+        ]
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Handle SIGINT and SIGTERM inside the block, if it runs in the main thread."""
-        numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+        numbers = (
+            [signal.SIGINT, signal.SIGTERM]
+            if threading.current_thread() is threading.main_thread()
+            else []
+        )
         before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             yield
@@ -284,7 +420,9 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     def _handle(self, number: int, frame: Any) -> None:
         if self.signal is None:
             self.signal, self._since = signal.Signals(number), time.monotonic()
-            logger.warning("%s: saving after this step; Ctrl-C again stops at once", self.signal.name)
+            logger.warning(
+                "%s: saving after this step; Ctrl-C again stops at once", self.signal.name
+            )
         elif number == signal.SIGINT and time.monotonic() - self._since >= self.repeated_after:
             raise KeyboardInterrupt
 
@@ -294,10 +432,19 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.stopped = control.should_save = control.should_training_stop = True
 
 
-def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
-    """Evaluate the named adapter on held-out instances; return the summary. InputError if options, files or folder do not fit."""
+def evaluate(
+    arguments: TrainArguments, report: Report = lambda event, data: None
+) -> dict[str, Any]:
+    """Evaluate the named adapter on held-out instances; return the summary. InputError if options,
+    files or folder do not fit.
+    """
     run, clock = arguments.run, time.time()
-    InputError.raise_if(not run.eval_data, "eval_data is empty", expected="held-out instances", fix="add --eval_data")
+    InputError.raise_if(
+        not run.eval_data,
+        "eval_data is empty",
+        expected="held-out instances",
+        fix="add --eval_data",
+    )
     path = Path(str(arguments.grpo.output_dir))
     if RunFolder.check_free(path, overwrite=run.overwrite):
         check_apart(path, inputs(arguments))
@@ -305,9 +452,13 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     arguments, why = settle_dtype(arguments, report)
     parts = build_parts(arguments, training=False)
     folder = RunFolder.create(path, all_options(arguments), overwrite=run.overwrite)
-    folder.write_json("environment.json", {**environment(), "dtype": why, "float32_products": float32_products()})
+    folder.write_json(
+        "environment.json", {**environment(), "dtype": why, "float32_products": float32_products()}
+    )
 
-    def runner(instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None) -> list[Rollout]:
+    def runner(
+        instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None
+    ) -> list[Rollout]:
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
 
     results = evaluate_held_out(parts, runner, folder, "rollouts", report, arguments.grpo.seed)
@@ -323,7 +474,9 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
 
 
 def check_place(arguments: TrainArguments) -> None:
-    """Check, before anything is loaded, that the run can use its folder; InputError if it reads from the folder it overwrites."""
+    """Check, before anything is loaded, that the run can use its folder; InputError if it reads
+    from the folder it overwrites.
+    """
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
     InputError.raise_if(
         run.warm_start_steps and run.adapter,
@@ -341,7 +494,9 @@ def check_place(arguments: TrainArguments) -> None:
 
 
 def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArguments, str]:
-    """Replace ``dtype: auto`` by a type, also the same after a resume, and say why it is this one."""
+    """Replace ``dtype: auto`` by a type, also the same after a resume, and say why it is this
+    one.
+    """
     run, why = arguments.run, "the run began with it"
     if run.dtype == "auto" and run.resume:
         run = replace(run, dtype=RunFolder(str(arguments.grpo.output_dir)).config["dtype"])
@@ -351,7 +506,9 @@ def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArgume
 
 
 def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolder:
-    """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or if options or data differ."""
+    """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or
+    if options or data differ.
+    """
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
         config = all_options(arguments)
@@ -360,13 +517,19 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
             "dtype": dtype,
             "float32_products": float32_products(),
             "rollouts_of_a_step": config["per_device_train_batch_size"] * state.num_processes,
-            "data": {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)},
+            "data": {
+                "train_data": digest_instances(parts.instances),
+                "eval_data": digest_instances(parts.held_out),
+            },
         }
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         if run.resume:
             folder.check_training()
             began = folder.read_json("environment.json")
-            check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
+            check_same(
+                {**folder.config, **_beyond_options(began)},
+                {**masked(config), **_beyond_options(here)},
+            )
             done = max(map(checkpoint_step, checkpoints_in(folder.path)), default=0)
             RunFolderError.raise_if(
                 0 < config["max_steps"] < done,
@@ -381,7 +544,9 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
 
 
 def all_options(arguments: TrainArguments) -> dict[str, Any]:
-    """Every option of a run, flat, as ``--config`` takes them; ``overwrite`` and ``resume`` are of a command, not of the run."""
+    """Every option of a run, flat, as ``--config`` takes them; ``overwrite`` and ``resume`` are of
+    a command, not of the run.
+    """
     rewards = {full_name(reward): weight for reward, weight in arguments.reward.rewards.items()}
     reward = {**asdict(replace(arguments.reward, rewards={})), "rewards": rewards}
     run = replace(arguments.run, overwrite=False, resume=False)
@@ -401,30 +566,66 @@ def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
     }
 
 
-MAY_CHANGE = frozenset({
-    "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
-    "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
-    "judge_url", "vllm_urls", "vllm_wait", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project",
-    "trackio_space_id", "per_device_train_batch_size",
-})  # fmt: skip
+MAY_CHANGE = frozenset(
+    {
+        "output_dir",
+        "overwrite",
+        "resume",
+        "max_steps",
+        "rows_per_forward",
+        "generation_rows",
+        "max_masked_share",
+        "max_skipped_steps",
+        "endpoint_url",
+        "endpoint_timeout",
+        "endpoint_retries",
+        "endpoint_backoff",
+        "endpoint_concurrency",
+        "judge_url",
+        "vllm_urls",
+        "vllm_wait",
+        "report_to",
+        "run_name",
+        "disable_tqdm",
+        "local_rank",
+        "ddp_timeout",
+        "project",
+        "trackio_space_id",
+        "per_device_train_batch_size",
+    }
+)
 """Options that do not change results, only duration and memory use. Rollouts of a step over all processes must stay."""
 
-MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")  # prefixes of more such options
+MAY_CHANGE_FROM = (
+    "save_",
+    "logging_",
+    "log_",
+    "hub_",
+    "push_to_hub",
+    "dataloader_",
+)  # prefixes of more such options
 
 
 def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
     sets = environment.get("data", {}).items()
-    digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
+    digests = {
+        f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}"
+        for name, digest in sets
+    }
     return {"rollouts of a step": environment.get("rollouts_of_a_step"), **digests}
 
 
 def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise RunFolderError if what changes results differs between the beginning of a run and now."""
+    """Raise RunFolderError if what changes results differs between the beginning of a run and
+    now.
+    """
     now = json.loads(json.dumps(now))
     different = [
         f"{name} was {began.get(name, 'not there')!r} and is {now.get(name, 'not there')!r}"
         for name in sorted({*began, *now})
-        if began.get(name, ...) != now.get(name, ...) and name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_FROM)
+        if began.get(name, ...) != now.get(name, ...)
+        and name not in MAY_CHANGE
+        and not name.startswith(MAY_CHANGE_FROM)
     ]
     RunFolderError.raise_if(
         different,
@@ -434,7 +635,9 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     )
 
 
-def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
+def _checkpoint(
+    arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report
+) -> Path | None:
     found: list[Any] = [None]
     if arguments.run.resume and state.is_main_process:
         found[0], damaged = newest_whole(checkpoints_in(folder.path))

@@ -1,7 +1,9 @@
-"""Warm start: supervised training on demonstrations of a rule-based teacher, which teach the tool-call format and every tool.
+"""Warm start: supervised training on demonstrations of a rule-based teacher, which teach the
+tool-call format and every tool.
 
-The teacher's own calls build the memory in each demonstration, through ``AgentStep``, so prompts equal those of training. The loss
-is the mean of -log p over completion tokens, over packed rows. The result is a LoRA adapter, or with ``full_finetuning`` a model.
+The teacher's own calls build the memory in each demonstration, through ``AgentStep``, so prompts
+equal those of training. The loss is the mean of -log p over completion tokens, over packed rows.
+The result is a LoRA adapter, or with ``full_finetuning`` a model.
 """
 
 import json
@@ -43,7 +45,17 @@ from memalpha.training.dtype import Report, settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.training.readings import make_readings
-from memalpha.types import Chunk, Completion, Instance, Operation, OperationKind, Prompt, Sampling, StopReason, ToolCall
+from memalpha.types import (
+    Chunk,
+    Completion,
+    Instance,
+    Operation,
+    OperationKind,
+    Prompt,
+    Sampling,
+    StopReason,
+    ToolCall,
+)
 
 WARMUP_RECORD = "memalpha_warmup.json"
 
@@ -56,16 +68,22 @@ class WarmupOptions(PolicyOptions):
     """Options of the data and the model of a warm start.
 
     Attributes:
-        teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers questions from passages).
-        data: As ``train_data`` of a training run; demonstrations come from annotated facts, else from excerpts of the text.
+        teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers
+            questions from passages).
+        data: As ``train_data`` of a training run; demonstrations come from annotated facts, else
+            from excerpts of the text.
         data_options: Options of a generated source.
         rollout_chunks: As in a training run: the chunks before become no demonstrations.
         coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
         coverage_high: Largest share; each instance draws its own in between.
-        p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
-        p_update: Share of the corrected changes that are updates; the others are a deletion and an insertion.
-        corrections_share: Share of demonstrations that update or delete, reached by repeating them (0: as they come).
-        unknown_share: Share of the passages with the answer that a reader's examples leave out: there it is ``unknown``.
+        p_correct: Share of the changed and retracted facts that a demonstration corrects, see
+            ``TeacherConfig``.
+        p_update: Share of the corrected changes that are updates; the others are a deletion and an
+            insertion.
+        corrections_share: Share of demonstrations that update or delete, reached by repeating them
+            (0: as they come).
+        unknown_share: Share of the passages with the answer that a reader's examples leave out:
+            there it is ``unknown``.
         pack_tokens: Tokens of one forward.
         overwrite: Replace an existing folder.
     """
@@ -87,7 +105,9 @@ class WarmupOptions(PolicyOptions):
         """Check combinations of options."""
         super().check()
         InputError.raise_if(
-            not self.data, "data is empty", expected="a prepared folder, a file of instances, or the name of a generated one"
+            not self.data,
+            "data is empty",
+            expected="a prepared folder, a file of instances, or the name of a generated one",
         )
         InputError.raise_if(
             self.teaches == "reader" and (self.rollout_chunks or self.corrections_share),
@@ -100,22 +120,40 @@ class WarmupOptions(PolicyOptions):
 class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     """transformers' ``TrainingArguments`` with defaults for a warm start."""
 
-    output_dir: str | None = field(default="runs/warmup", metadata={"help": "Folder of the adapter."})
-    per_device_train_batch_size: int = field(default=8, metadata={"help": "Demonstrations a process and step."})
+    output_dir: str | None = field(
+        default="runs/warmup", metadata={"help": "Folder of the adapter."}
+    )
+    per_device_train_batch_size: int = field(
+        default=8, metadata={"help": "Demonstrations a process and step."}
+    )
     learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate."})
     max_steps: int = field(default=100, metadata={"help": "Steps."})
     warmup_steps: float = field(default=5, metadata={"help": "Steps of rising learning rate."})
     logging_steps: float = field(default=5, metadata={"help": "Steps between log lines."})
     save_strategy: str = field(default="no", metadata={"help": "Checkpoints on the way."})
-    report_to: None | str | list[str] = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
+    report_to: None | str | list[str] = field(
+        default="none", metadata={"help": "tensorboard, wandb, trackio, or none."}
+    )
     remove_unused_columns: bool = field(default=False, metadata={"help": "Keep false."})
-    disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
-    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
-    ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "Keep false: processes may differ in forwards."})
+    disable_tqdm: bool | None = field(
+        default=True, metadata={"help": "Progress is shown by memalpha."}
+    )
+    ddp_find_unused_parameters: bool | None = field(
+        default=False, metadata={"help": "Every trained weight gets a gradient."}
+    )
+    ddp_broadcast_buffers: bool | None = field(
+        default=False, metadata={"help": "Keep false: processes may differ in forwards."}
+    )
 
     def __post_init__(self) -> None:
         """Check values first."""
-        check_values(self, {**TRAINER, "eval_strategy": (lambda v: v in ("no", False), "'no': memalpha train validates")})
+        check_values(
+            self,
+            {
+                **TRAINER,
+                "eval_strategy": (lambda v: v in ("no", False), "'no': memalpha train validates"),
+            },
+        )
         super().__post_init__()
 
 
@@ -127,7 +165,11 @@ class WarmupRunOptions(NamedTuple):
     training: WarmupTrainingArguments
 
 
-WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)  # in the order of ``WarmupRunOptions``
+WARMUP_GROUPS = (
+    WarmupOptions,
+    AgentConfig,
+    WarmupTrainingArguments,
+)  # in the order of ``WarmupRunOptions``
 
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
@@ -136,7 +178,9 @@ def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
 
 
 def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
-    """Train on demonstrations; return the folder of the adapter (or model); InputError if options or folder do not fit."""
+    """Train on demonstrations; return the folder of the adapter (or model); InputError if options
+    or folder do not fit.
+    """
     training, target = arguments.training, Path(str(arguments.training.output_dir))
     _check_place(target, arguments.warmup)
     make_folder(target)
@@ -145,9 +189,13 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
     model, tokenizer = load_policy(warmup)
     agent = AgentStep(arguments.agent, tokenizer)
-    demonstrations, operations = make_demonstrations(warmup, agent, tokenizer.eos_token_id, training.seed)
+    demonstrations, operations = make_demonstrations(
+        warmup, agent, tokenizer.eos_token_id, training.seed
+    )
     check_positions(demonstrations, model.config)
-    trainer = WarmupTrainer(demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer)
+    trainer = WarmupTrainer(
+        demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer
+    )
     trainer.add_callback(ProgressCallback(report))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
@@ -161,12 +209,18 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
         agent.config.save(target)
         kinds = dict(Counter(operation.kind.value for operation in operations))
         record = {
-            "method": "supervised warm start on demonstrations", "steps": trainer.state.global_step, "seed": training.seed,
-            "demonstrations": len(demonstrations), "operations": kinds, "warmup": masked(asdict(warmup)),
-        }  # fmt: skip
+            "method": "supervised warm start on demonstrations",
+            "steps": trainer.state.global_step,
+            "seed": training.seed,
+            "demonstrations": len(demonstrations),
+            "operations": kinds,
+            "warmup": masked(asdict(warmup)),
+        }
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
-            write_adapter_record(target, resolve_model(warmup.model), model.config, tokenizer, method="warmup")
+            write_adapter_record(
+                target, resolve_model(warmup.model), model.config, tokenizer, method="warmup"
+            )
     trainer.accelerator.wait_for_everyone()
     return target
 
@@ -178,7 +232,9 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
         expected="another folder",
     )
     if holds_something(target):
-        ours = (target / WARMUP_RECORD).is_file() or all(path.name.startswith("checkpoint-") for path in target.iterdir())
+        ours = (target / WARMUP_RECORD).is_file() or all(
+            path.name.startswith("checkpoint-") for path in target.iterdir()
+        )
         RunFolderError.raise_if(
             not (ours and warmup.overwrite),
             f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
@@ -188,7 +244,9 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
 
 
 class Demonstration(NamedTuple):
-    """A prompt and the teacher's completion, as token ids; the completion includes the end token. ``mask`` as of ``Completion``."""
+    """A prompt and the teacher's completion, as token ids; the completion includes the end token.
+    ``mask`` as of ``Completion``.
+    """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -196,7 +254,9 @@ class Demonstration(NamedTuple):
     mask: tuple[bool, ...] | None = None
 
 
-def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed: int) -> tuple[list[Any], list[Operation]]:
+def make_demonstrations(
+    warmup: WarmupOptions, agent: AgentStep, end: int, seed: int
+) -> tuple[list[Any], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
     teacher = TeacherConfig(
@@ -208,18 +268,27 @@ def make_demonstrations(warmup: WarmupOptions, agent: AgentStep, end: int, seed:
     if warmup.teaches == "reader":
         encode, plain = agent.encoder.tokenizer, agent.encoder.untrusted
         readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
-        asked = ((chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer)) for r in readings)
+        asked = (
+            (chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer))
+            for r in readings
+        )
         return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
     started = begun(instances, agent, warmup.rollout_chunks, seed)
     pairs = list(demonstrate(started, agent, partial(_operations, config=teacher), end, seed))
     pairs += _corrections_again(pairs, warmup.corrections_share)
-    return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
+    return [demonstration for demonstration, _ in pairs], [
+        operation for _, done in pairs for operation in done
+    ]
 
 
 def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
-    """Return as many repeated demonstrations that update or delete as make ``share`` of all; InputError if there are none."""
+    """Return as many repeated demonstrations that update or delete as make ``share`` of all;
+    InputError if there are none.
+    """
     kinds = {OperationKind.UPDATE, OperationKind.DELETE}
-    corrections = [pair for pair in pairs if not kinds.isdisjoint(operation.kind for operation in pair[1])]
+    corrections = [
+        pair for pair in pairs if not kinds.isdisjoint(operation.kind for operation in pair[1])
+    ]
     InputError.raise_if(
         share and not corrections,
         "no demonstration updates or deletes",
@@ -232,7 +301,7 @@ def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
 
 def _operations(
     instance: Instance, index: int, memory: Memory, rng: random.Random, config: TeacherConfig
-) -> list[Operation]:  # fmt: skip
+) -> list[Operation]:
     if instance.source == toy.SOURCE:
         return toy.toy_teacher_operations(instance, index, memory, rng)
     teach = teacher_operations if instance.facts else excerpt_operations
@@ -242,7 +311,9 @@ def _operations(
 def demonstrate(
     instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
 ) -> Iterator[tuple[Demonstration, list[Operation]]]:
-    """Yield demonstration and operations of each chunk from ``begin`` on; InputError if it is too long or a call fails."""
+    """Yield demonstration and operations of each chunk from ``begin`` on; InputError if it is too
+    long or a call fails.
+    """
     limit = agent.config.max_completion_length
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
@@ -251,8 +322,14 @@ def demonstrate(
         for index, chunk in enumerate(instance.chunks[instance.begin :], instance.begin):
             prompt = agent.prompt(memory, retriever, chunk)
             operations = teacher(instance, index, memory, rng)
-            texts = [*_searches(agent, memory, retriever, chunk, operations), agent.write(memory, operations)]
-            turns = [Completion((*agent.encoder.untrusted(text), end_token), text, StopReason.END) for text in texts]
+            texts = [
+                *_searches(agent, memory, retriever, chunk, operations),
+                agent.write(memory, operations),
+            ]
+            turns = [
+                Completion((*agent.encoder.untrusted(text), end_token), text, StopReason.END)
+                for text in texts
+            ]
             length = sum(len(turn.ids) for turn in turns)
             InputError.raise_if(
                 length > limit,
@@ -262,25 +339,52 @@ def demonstrate(
             )
             find = partial(agent.found, retriever)
             (completion,) = complete([prompt], [find], agent, Written(iter(turns)), Sampling(limit))
-            outcome = agent.apply(memory, index, chunk, completion.text, searched=completion.searched)
+            outcome = agent.apply(
+                memory, index, chunk, completion.text, searched=completion.searched
+            )
             if failed := [result for result in outcome.results if not result.ok]:
-                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
-            yield Demonstration(prompt.ids, completion.ids, prompt.shared, completion.mask), operations
+                raise InputError(
+                    f"the teacher's call fails on {instance.id}: {failed[0].message}",
+                    expected="calls that succeed",
+                )
+            yield (
+                Demonstration(prompt.ids, completion.ids, prompt.shared, completion.mask),
+                operations,
+            )
 
 
 def _searches(
-    agent: AgentStep, memory: Memory, retriever: Retriever, chunk: Chunk, operations: Sequence[Operation]
-) -> list[str]:  # fmt: skip
-    """Return the turns that search, one for each entry that the operations end and the view does not show, as many as may be.
+    agent: AgentStep,
+    memory: Memory,
+    retriever: Retriever,
+    chunk: Chunk,
+    operations: Sequence[Operation],
+) -> list[str]:
+    """Return the turns that search, one for each entry that the operations end and the view does
+    not show, as many as may be.
 
-    The query is the entry's words that the chunk has, too: what a policy can know of an entry that it does not see.
+    The query is the entry's words that the chunk has, too: what a policy can know of an entry that
+    it does not see.
     """
     if not agent.config.searches:
         return []
-    seen, said = {entry.id for entry in agent.shown(memory, retriever, chunk)}, set(tokenize(chunk.text))
-    ended = (memory.get(operation.entry_id) for operation in operations if operation.entry_id and operation.entry_id not in seen)
-    queries = (" ".join(word for word in entry.content.split() if said & {*tokenize(word)}) for entry in ended if entry)
-    texts = dict.fromkeys(agent.codec.render([ToolCall(SEARCH, {"query": query})]) for query in queries if query)
+    seen, said = (
+        {entry.id for entry in agent.shown(memory, retriever, chunk)},
+        set(tokenize(chunk.text)),
+    )
+    ended = (
+        memory.get(operation.entry_id)
+        for operation in operations
+        if operation.entry_id and operation.entry_id not in seen
+    )
+    queries = (
+        " ".join(word for word in entry.content.split() if said & {*tokenize(word)})
+        for entry in ended
+        if entry
+    )
+    texts = dict.fromkeys(
+        agent.codec.render([ToolCall(SEARCH, {"query": query})]) for query in queries if query
+    )
     return list(texts)[: agent.config.searches]
 
 
@@ -298,7 +402,10 @@ class Written:
 def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
     """Raise InputError if a demonstration has more tokens than the model was made for."""
     positions = positions_of(model_config)
-    longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
+    longest = max(
+        len(demonstration.prompt_ids) + len(demonstration.completion_ids)
+        for demonstration in demonstrations
+    )
     InputError.raise_if(
         positions and longest > positions,
         f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
@@ -307,40 +414,76 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
 
 
 class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
-    """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their common prefix once."""
+    """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their
+    common prefix once.
+    """
 
-    def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
-        self.pack_tokens, self._products = pack_tokens, Products()  # of frozen weights: only adapters change
-        self.common_prefix = in_common([demonstration.prompt_ids for demonstration in demonstrations])
-        super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
+    def __init__(
+        self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any
+    ) -> None:
+        self.pack_tokens, self._products = (
+            pack_tokens,
+            Products(),
+        )  # of frozen weights: only adapters change
+        self.common_prefix = in_common(
+            [demonstration.prompt_ids for demonstration in demonstrations]
+        )
+        super().__init__(
+            train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs
+        )
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at the end."""
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at
+        the end.
+        """
         rows, total = inputs["rows"], torch.zeros((), device=self.args.device)
         packs, count = split_rows(self._rows(rows), self.pack_tokens), sum(map(_trained, rows))
         for pack in packs:
-            with using(self._products), nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model):
-                total = total + super().training_step(model, {"rows": [rows[i] for i in pack], "count": count}, num_items_in_batch)
+            with (
+                using(self._products),
+                nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model),
+            ):
+                total = total + super().training_step(
+                    model, {"rows": [rows[i] for i in pack], "count": count}, num_items_in_batch
+                )
         return total
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any) -> torch.Tensor:
-        """Mean of -log p over the completion tokens, without those of answers to searches; a part has its share of the mean."""
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
+    ) -> torch.Tensor:
+        """Mean of -log p over the completion tokens, without those of answers to searches; a part
+        has its share of the mean.
+        """
         with self.accelerator.autocast():  # the head is computed outside the model's forward
-            logps = packed_logps(model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens).logps
+            logps = packed_logps(
+                model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens
+            ).logps
         marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
-        trained = torch.cat([of if mask is None else of[torch.tensor(mask, device=of.device)] for of, mask in marked])
+        trained = torch.cat(
+            [
+                of if mask is None else of[torch.tensor(mask, device=of.device)]
+                for of, mask in marked
+            ]
+        )
         loss: torch.Tensor = -trained.sum() / inputs.get("count", len(trained))
         return loss
 
     def _rows(self, demonstrations: Sequence[Demonstration]) -> list[Row]:
-        return [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in demonstrations]
+        return [
+            Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared))
+            for d in demonstrations
+        ]
 
 
 def _trained(demonstration: Demonstration) -> int:
-    return len(demonstration.completion_ids) if demonstration.mask is None else sum(demonstration.mask)
+    return (
+        len(demonstration.completion_ids) if demonstration.mask is None else sum(demonstration.mask)
+    )
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]
@@ -349,7 +492,14 @@ class ProgressCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, report: Report) -> None:
         self.report = report
 
-    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: Any,
+        control: Any,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
         """Report a row."""
         if state.is_world_process_zero and logs:
             self.report("warmup", {"step": state.global_step, "max_steps": state.max_steps, **logs})

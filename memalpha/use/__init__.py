@@ -1,1 +1,3 @@
-"""Use of a trained agent: Python API (threads and asyncio), loading, export, HTTP and MCP server."""
+"""Use of a trained agent: Python API (threads and asyncio), loading, export, HTTP and MCP
+server.
+"""

@@ -1,10 +1,13 @@
 """Who may call a server: its options, the tokens file, and the caller of a request.
 
     tokens:
-      - {name: marta-laptop, sha256: 9f86d0..., user: marta}                    # any agent and session of marta
-      - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}    # each request names its user
+      - {name: marta-laptop, sha256: 9f86d0..., user: marta}                    # any agent and
+        session of marta
+      - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}    # each request names
+        its user
 
-A request may set the parts of the namespace that its token leaves open, by ``HEADERS`` (percent-encoded UTF-8).
+A request may set the parts of the namespace that its token leaves open, by ``HEADERS``
+(percent-encoded UTF-8).
 """
 
 from __future__ import annotations
@@ -29,12 +32,16 @@ from memalpha.store.journal import Namespace
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
-_PLACE = re.compile(r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
+_PLACE = re.compile(
+    r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE
+)
 
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """Why a request is not carried out (RFC 9457): status and title, what, what was expected, how to fix it."""
+    """Why a request is not carried out (RFC 9457): status and title, what, what was expected, how
+    to fix it.
+    """
 
     status: int
     what: str
@@ -55,14 +62,18 @@ class ServeConfig(Options):
     Attributes:
         host: Address to listen at.
         port: Port; 0 takes a free one.
-        allow_host: Further accepted ``Host`` names, without a port; off loopback, if there are none, every name is accepted.
-        allow_origin: Origins whose web pages may call the server, as browsers send them (``https://chat.example``).
+        allow_host: Further accepted ``Host`` names, without a port; off loopback, if there are
+            none, every name is accepted.
+        allow_origin: Origins whose web pages may call the server, as browsers send them
+            (``https://chat.example``).
         max_body_bytes: Longest request body, in bytes.
-        max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit a prompt.
+        max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit
+            a prompt.
         max_requests: Concurrent requests; more get 503.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
-        tools: YAML or JSON file of tools to choose among; offers select_tool, report_outcome and router_stats.
+        tools: YAML or JSON file of tools to choose among; offers select_tool, report_outcome and
+            router_stats.
         selectors: Folder of this server's tool selectors, which learn from the outcomes.
     """
 
@@ -81,7 +92,9 @@ class ServeConfig(Options):
     def check(self) -> None:
         """Check that selectors have a place."""
         if bool(self.tools) is not bool(self.selectors):
-            raise InputError(f"tools {self.tools!r}, selectors {self.selectors!r}", expected="both or none")
+            raise InputError(
+                f"tools {self.tools!r}, selectors {self.selectors!r}", expected="both or none"
+            )
 
     @property
     def loopback(self) -> bool:
@@ -92,11 +105,19 @@ class ServeConfig(Options):
         """Whether a ``Host`` header is accepted; off loopback without ``allow_host``, all are."""
         name = _host_in(header)
         known = {host.lower().strip("[]") for host in (self.host, *self.allow_host)}
-        return not (self.loopback or self.allow_host) or name in known or (self.loopback and _is_loopback(name))
+        return (
+            not (self.loopback or self.allow_host)
+            or name in known
+            or (self.loopback and _is_loopback(name))
+        )
 
     def knows_origin(self, header: str) -> bool:
-        """Whether pages of an ``Origin`` may call this server; on loopback, all pages of this machine may."""
-        return header in self.allow_origin or (self.loopback and "://" in header and _is_loopback(_host_in(header)))
+        """Whether pages of an ``Origin`` may call this server; on loopback, all pages of this
+        machine may.
+        """
+        return header in self.allow_origin or (
+            self.loopback and "://" in header and _is_loopback(_host_in(header))
+        )
 
 
 def _host_in(header: str) -> str:
@@ -120,44 +141,75 @@ class Caller(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant(Options):
-    """What a caller may reach: a line of the tokens file. ``name`` is for the journal; None for agent or session allows any."""
+    """What a caller may reach: a line of the tokens file. ``name`` is for the journal; None for
+    agent or session allows any.
+    """
 
     name: StrictStr
     user: StrictStr | None = None
     agent: StrictStr | None = None
     session: StrictStr | None = None
     any_user: bool = False
-    sha256: Annotated[StrictStr, Field(pattern="^([0-9a-f]{64})?$")] = ""  # empty: the local caller, who has no token
+    sha256: Annotated[StrictStr, Field(pattern="^([0-9a-f]{64})?$")] = (
+        ""  # empty: the local caller, who has no token
+    )
 
     def check(self) -> None:
         """Raise InputError for a grant without a clear reach."""
         if not self.name.strip() or not self.name.isprintable():
-            raise InputError(f"the name of a token is {self.name!r}", expected="who will use it, in printable characters")
+            raise InputError(
+                f"the name of a token is {self.name!r}",
+                expected="who will use it, in printable characters",
+            )
         if self.any_user is (self.user is not None):
-            raise InputError(f"{self.name!r} does not say whose memory it reaches", expected="a user, or any_user: true")
-        Namespace(*("any" if part is None else part for part in (self.user, self.agent, self.session)))
+            raise InputError(
+                f"{self.name!r} does not say whose memory it reaches",
+                expected="a user, or any_user: true",
+            )
+        Namespace(
+            *("any" if part is None else part for part in (self.user, self.agent, self.session))
+        )
 
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
-        """Return the namespace of a request; Problem if it is not allowed (403) or names no user (400)."""
+        """Return the namespace of a request; Problem if it is not allowed (403) or names no user
+        (400).
+        """
         found = dict(asked)
         for part in HEADERS:
-            if (fixed := getattr(self, part)) is not None and found.setdefault(part, fixed) != fixed:
-                raise Problem(HTTPStatus.FORBIDDEN, f"{self.name} may not reach the {part} {found[part]!r}", f"{part} {fixed!r}")
+            if (fixed := getattr(self, part)) is not None and found.setdefault(
+                part, fixed
+            ) != fixed:
+                raise Problem(
+                    HTTPStatus.FORBIDDEN,
+                    f"{self.name} may not reach the {part} {found[part]!r}",
+                    f"{part} {fixed!r}",
+                )
         if "user" not in found:
-            raise Problem(HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}")
+            raise Problem(
+                HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}"
+            )
         return Namespace(**found)
 
 
 class Callers:
-    """Identifies the sender of a request; ``known`` is one grant for all (a local server), or a grant per token."""
+    """Identifies the sender of a request; ``known`` is one grant for all (a local server), or a
+    grant per token.
+    """
 
     def __init__(self, known: Sequence[Grant] | Grant) -> None:
         self.local = known if isinstance(known, Grant) else None
         grants = [] if isinstance(known, Grant) else known
         if not grants and self.local is None:
-            raise InputError("no token", expected="at least one", fix="memalpha token NAME --user USER makes one")
-        if len({grant.sha256 for grant in grants}) < len(grants) or len({grant.name for grant in grants}) < len(grants):
-            raise InputError("a token or its name stands there twice", expected="a token and a name of its own for each line")
+            raise InputError(
+                "no token", expected="at least one", fix="memalpha token NAME --user USER makes one"
+            )
+        if len({grant.sha256 for grant in grants}) < len(grants) or len(
+            {grant.name for grant in grants}
+        ) < len(grants):
+            raise InputError(
+                "a token or its name stands there twice",
+                expected="a token and a name of its own for each line",
+            )
         self._tokens = [(bytes.fromhex(grant.sha256), grant) for grant in grants]
 
     @classmethod
@@ -166,11 +218,19 @@ class Callers:
         expected = "a list `tokens` of {name, sha256, user}, each optionally with agent and session, or any_user: true"
         rows = read_yaml(Path(path)).get("tokens")
         if not isinstance(rows, list):
-            raise InputError(f"the tokens file {str(path)!r} has no list of tokens", expected=expected)
+            raise InputError(
+                f"the tokens file {str(path)!r} has no list of tokens", expected=expected
+            )
         for row in rows:
-            if not isinstance(row, dict) or None in row.values() or not row.get("sha256"):  # a blank is never taken for "any"
-                raise InputError(f"a line of {path} has a blank value or no sha256: {row}", expected=expected)
-        return cls([read(Grant, row, f"token {number} of {path}") for number, row in enumerate(rows, 1)])
+            if (
+                not isinstance(row, dict) or None in row.values() or not row.get("sha256")
+            ):  # a blank is never taken for "any"
+                raise InputError(
+                    f"a line of {path} has a blank value or no sha256: {row}", expected=expected
+                )
+        return cls(
+            [read(Grant, row, f"token {number} of {path}") for number, row in enumerate(rows, 1)]
+        )
 
     def grant(self, token: str) -> Grant | None:
         """Return the grant of a token, None if unknown; in constant time."""
@@ -179,17 +239,30 @@ class Callers:
         return found[0] if found else None
 
     def identify(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no user (400)."""
+        """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no
+        user (400).
+        """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         grant = self.local or (self.grant(token.strip()) if scheme.lower() == "bearer" else None)
         if grant is None:
-            raise Problem(HTTPStatus.UNAUTHORIZED, "no token that this server knows", "the header Authorization: Bearer TOKEN")
-        given = {part: headers[name.lower()] for part, name in HEADERS.items() if name.lower() in headers}
+            raise Problem(
+                HTTPStatus.UNAUTHORIZED,
+                "no token that this server knows",
+                "the header Authorization: Bearer TOKEN",
+            )
+        given = {
+            part: headers[name.lower()] for part, name in HEADERS.items() if name.lower() in headers
+        }
         try:
-            asked = {part: unquote(value.encode("ascii").decode(), errors="strict") for part, value in given.items()}
+            asked = {
+                part: unquote(value.encode("ascii").decode(), errors="strict")
+                for part, value in given.items()
+            }
             return Caller(grant.name, grant.namespace(asked))
         except UnicodeError as error:
-            raise Problem(HTTPStatus.BAD_REQUEST, f"one of the names {given}", "percent-encoded UTF-8") from error
+            raise Problem(
+                HTTPStatus.BAD_REQUEST, f"one of the names {given}", "percent-encoded UTF-8"
+            ) from error
         except InputError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, error.what, error.expected, error.fix) from error
 

@@ -1,8 +1,9 @@
 """Use a trained agent: add texts, ask questions, read, undo and forget what it wrote.
 
-Writing calls return when the change is on disk. If the memory changed during generation, the model is asked again. Thread-safe:
-texts of one namespace are read in order, those of several in one batch. With a store, each call needs a ``namespace``; without one,
-the journal is in memory and lost with the process.
+Writing calls return when the change is on disk. If the memory changed during generation, the model
+is asked again. Thread-safe: texts of one namespace are read in order, those of several in one
+batch. With a store, each call needs a ``namespace``; without one, the journal is in memory and lost
+with the process.
 """
 
 from __future__ import annotations
@@ -32,7 +33,15 @@ from memalpha.qa.evaluator import answer, find_passages
 from memalpha.qa.readers import UNKNOWN, EndpointReader, ModelReader, RecallReader
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
+from memalpha.store.journal import (
+    IN_MEMORY,
+    Event,
+    Journal,
+    Namespace,
+    Origin,
+    Receipt,
+    hash_prompt,
+)
 from memalpha.text import is_text
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
 from memalpha.units import cut
@@ -44,7 +53,9 @@ _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Result of reading a text, already stored: one record per piece, and the journal numbers that ``undo`` takes."""
+    """Result of reading a text, already stored: one record per piece, and the journal numbers that
+    ``undo`` takes.
+    """
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
@@ -57,11 +68,15 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: ``unknown`` if the memory does not say; without a reader, the passages read, one per line."""
+    """An answer: ``unknown`` if the memory does not say; without a reader, the passages read, one
+    per line.
+    """
 
     text: str
     entries: tuple[Hit, ...]  # retrieved, best first
-    read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines of the archive, best first
+    read: tuple[
+        Entry, ...
+    ]  # what the reader saw: blocks, then entries and lines of the archive, best first
 
     def __str__(self) -> str:
         return self.text
@@ -73,22 +88,34 @@ class Reply:
 
     @property
     def source(self) -> Entry | None:
-        """The passage read that has most of the answer's words, the best of equals; None if none has any, or nothing is known."""
+        """The passage read that has most of the answer's words, the best of equals; None if none
+        has any, or nothing is known.
+        """
         said = set(tokenize(self.text)) if self.known else set()
         shared = [len(said.intersection(tokenize(render_entry(entry)))) for entry in self.read]
         return self.read[shared.index(max(shared))] if any(shared) else None
 
 
 class MemoryAgent:
-    """An agent with one memory per namespace; ``name`` is its name in the journal. Without ``reader``, ``ask`` returns passages.
+    """An agent with one memory per namespace; ``name`` is its name in the journal. Without
+    ``reader``, ``ask`` returns passages.
 
-    ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller closes; None keeps all in memory.
+    ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller
+    closes; None keeps all in memory.
     """
 
     def __init__(
-        self, step: AgentStep, generator: Generator, reader: Reader | None = None, *, store: str | Path | Journal | None = None,
-        key: bytes | None = None, retrieve_k: int | None = None, name: str = "agent", max_batch: int = 32,
-    ) -> None:  # fmt: skip
+        self,
+        step: AgentStep,
+        generator: Generator,
+        reader: Reader | None = None,
+        *,
+        store: str | Path | Journal | None = None,
+        key: bytes | None = None,
+        retrieve_k: int | None = None,
+        name: str = "agent",
+        max_batch: int = 32,
+    ) -> None:
         self.step, self.name = step, name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
@@ -96,28 +123,54 @@ class MemoryAgent:
         self._reading = Turns(max_batch)
         self._default = LOCAL if store is None else None
         self._owned = not isinstance(store, Journal)
-        self.journal = store if isinstance(store, Journal) else Journal.open(IN_MEMORY if store is None else store, key=key)
-        self._store = IndexedStore(self.journal, step.schema, step.new_retriever, step.encoder.count)
+        self.journal = (
+            store
+            if isinstance(store, Journal)
+            else Journal.open(IN_MEMORY if store is None else store, key=key)
+        )
+        self._store = IndexedStore(
+            self.journal, step.schema, step.new_retriever, step.encoder.count
+        )
         self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
-        step.encoder.count("a")  # sets the tokenizer's special-token mode once, before threads use it
+        step.encoder.count(
+            "a"
+        )  # sets the tokenizer's special-token mode once, before threads use it
 
     @classmethod
     def load(
-        cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
-        key: bytes | None = None, reader: Reader | str | Path | None = None, reader_tokens: int = 512,
-        router: str | Path | None = None, retrieve_k: int | None = None, archive: bool | None = None, device: str = "cpu",
-        dtype: str = "float32", trust_tools: bool = False,
-    ) -> MemoryAgent:  # fmt: skip
-        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``.
+        cls,
+        trained: str | Path,
+        model: str | Path | None = None,
+        *,
+        store: str | Path | Journal | None = None,
+        key: bytes | None = None,
+        reader: Reader | str | Path | None = None,
+        reader_tokens: int = 512,
+        router: str | Path | None = None,
+        retrieve_k: int | None = None,
+        archive: bool | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        trust_tools: bool = False,
+    ) -> MemoryAgent:
+        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and
+        ``MemoryAgent``.
 
-        ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); None takes the one that the agent names,
-        if any; an empty text none. It reads ``reader_tokens`` at most.
+        ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); None
+        takes the one that the agent names, if any; an empty text none. It reads ``reader_tokens``
+        at most.
         """
         from memalpha.models.policy import own_reader
 
         step, generator, name = load_trained(
-            trained, model, router=router, archive=archive, device=device, dtype=dtype, trust_tools=trust_tools
+            trained,
+            model,
+            router=router,
+            archive=archive,
+            device=device,
+            dtype=dtype,
+            trust_tools=trust_tools,
         )
         reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
@@ -133,10 +186,17 @@ class MemoryAgent:
 
     @classmethod
     def at_endpoint(
-        cls, client: ChatClient, config: AgentConfig = UNTRAINED, *, store: str | Path | Journal | None = None,
-        key: bytes | None = None, retrieve_k: int | None = None,
-    ) -> MemoryAgent:  # fmt: skip
-        """Let an untrained chat model on a server write the memory and answer; tokens are estimated (``ByteTokenizer``)."""
+        cls,
+        client: ChatClient,
+        config: AgentConfig = UNTRAINED,
+        *,
+        store: str | Path | Journal | None = None,
+        key: bytes | None = None,
+        retrieve_k: int | None = None,
+    ) -> MemoryAgent:
+        """Let an untrained chat model on a server write the memory and answer; tokens are estimated
+        (``ByteTokenizer``).
+        """
         tokenizer: Any = ByteTokenizer()
         step = AgentStep(config, tokenizer)
         return cls(
@@ -160,12 +220,20 @@ class MemoryAgent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
+    def add(
+        self,
+        text: str,
+        time: str | None = None,
+        *,
+        namespace: Namespace | str | None = None,
+        source: str = "",
+    ) -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
-        A long text is split at sentences, each piece with its speaker; a note on an error gives the pieces already stored.
-        ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source`` becomes the text's SHA-256.
-        ServiceError if the generator fails.
+        A long text is split at sentences, each piece with its speaker; a note on an error gives the
+        pieces already stored.
+        ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
+        becomes the text's SHA-256. ServiceError if the generator fails.
         """
         whose, pieces = self._whose(namespace), self.pieces(text, time)
         steps: list[StepRecord] = []
@@ -176,14 +244,18 @@ class MemoryAgent:
                     record, written = self._read(whose, piece, source)
                 except MemAlphaError as error:
                     if steps:
-                        error.add_note(f"the first {len(steps)} of {len(pieces)} pieces are stored, by the operations {operations}")
+                        error.add_note(
+                            f"the first {len(steps)} of {len(pieces)} pieces are stored, by the operations {operations}"
+                        )
                     raise
                 steps.append(record)
                 operations += written
         return Added(tuple(steps), tuple(operations))
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
-        """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an invalid time."""
+        """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
+        invalid time.
+        """
         _need_text("text", text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
@@ -209,26 +281,50 @@ class MemoryAgent:
                 Sampling(self.step.config.max_completion_length),
             )[0]
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
-            with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
+            with self._store.writing(
+                whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))
+            ) as memory:
                 if (memory.seq, memory.snapshot()) == seen:
-                    index = memory.seq + 1  # the next operation's number: no other text ever gets it
-                    outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off, completion.searched)
-                    record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
-                    return record, range(index, index + len(outcome.changes))  # those of the archive come after
-        raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
+                    index = (
+                        memory.seq + 1
+                    )  # the next operation's number: no other text ever gets it
+                    outcome = self.step.apply(
+                        memory,
+                        index,
+                        chunk,
+                        completion.text,
+                        completion.cut_off,
+                        completion.searched,
+                    )
+                    record = StepRecord(
+                        index, prompt, completion, outcome, memory.tokens, len(memory)
+                    )
+                    return record, range(
+                        index, index + len(outcome.changes)
+                    )  # those of the archive come after
+        raise JournalBusyError(
+            f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again"
+        )
 
     def _find(self, whose: Namespace, query: str) -> str:
         with self._store.reading(whose) as (_, retriever):
             return self.step.found(retriever, query)
 
-    def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
-        """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""
+    def undo(
+        self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user"
+    ) -> Change:
+        """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as
+        ``DurableMemory.undo``.
+        """
         whose = self._whose(namespace)
         with self._writing(whose):
             return self._store.undo(whose, operation, Origin(by))
 
-    def forget(self, entry: str, also: Sequence[str] = (), *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase an entry, and ``also`` others and lines, for good; ``said_by`` lists what still has words of it.
+    def forget(
+        self, entry: str, also: Sequence[str] = (), *, namespace: Namespace | str | None = None
+    ) -> Receipt:
+        """Erase an entry, and ``also`` others and lines, for good; ``said_by`` lists what still has
+        words of it.
 
         See ``DurableMemory.forget``.
         """
@@ -238,7 +334,9 @@ class MemoryAgent:
         return self._forget(self._whose(namespace), entry, also)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase a whole namespace and its name permanently; also one that was begun with another schema."""
+        """Erase a whole namespace and its name permanently; also one that was begun with another
+        schema.
+        """
         return self._forget(self._whose(namespace), None)
 
     def _forget(self, whose: Namespace, entry: str | None, also: Sequence[str] = ()) -> Receipt:
@@ -255,7 +353,9 @@ class MemoryAgent:
                 self.step.forget_texts()
 
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
-        """Answer a question from the memory alone, with retrieval and reading as in evaluation; unknown if nothing is found."""
+        """Answer a question from the memory alone, with retrieval and reading as in evaluation;
+        unknown if nothing is found.
+        """
         _need_text("question", question)
         whose = self._whose(namespace)
         with self._store.reading(whose) as (memory, retriever):
@@ -272,19 +372,27 @@ class MemoryAgent:
         if isinstance(said, ServiceError):
             raise said
         seen_in = zip(found.entries, found.passages, strict=True)
-        return Reply(said.text, found.hits, tuple(entry for entry, passage in seen_in if passage in seen))
+        return Reply(
+            said.text, found.hits, tuple(entry for entry, passage in seen_in if passage in seen)
+        )
 
-    def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
+    def search(
+        self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None
+    ) -> list[Hit]:
         """Return at most ``k`` entries and lines for a query, best first."""
         _need_text("query", query)
-        return self._store.search(self._whose(namespace), query, self.retrieve_k if k is None else k)
+        return self._store.search(
+            self._whose(namespace), query, self.retrieve_k if k is None else k
+        )
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
         """Return all entries, written blocks included, in order of creation."""
         with self._store.reading(self._whose(namespace)) as (memory, _):
             return tuple(memory)
 
-    def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
+    def history(
+        self, entry: str | None = None, *, namespace: Namespace | str | None = None
+    ) -> list[Event]:
         """Return the operations on an entry, or on the whole namespace, in order."""
         whose = self._whose(namespace)
         with self._store.reading(whose):
@@ -305,11 +413,16 @@ class MemoryAgent:
 
 def _need_text(what: str, value: object) -> None:
     if not isinstance(value, str) or not is_text(value):
-        raise InputError(f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}", expected="Unicode text (str)")
+        raise InputError(
+            f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}",
+            expected="Unicode text (str)",
+        )
 
 
 class AsyncMemoryAgent:
-    """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread, also if it is cancelled."""
+    """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread,
+    also if it is cancelled.
+    """
 
     def __init__(self, agent: MemoryAgent) -> None:
         self.agent = agent
@@ -318,25 +431,46 @@ class AsyncMemoryAgent:
         return partial(asyncio.to_thread, getattr(self.agent, name))
 
 
-# ------------------------------------------------------------------------------------------------ loading
-# the only files that are fetched: never code
-_AGENT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt"]
+# ------------------------------------------------------------------------------------------------
+# loading the only files that are fetched: never code
+_AGENT_FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.jinja",
+    "*.txt",
+    "*.model",
+    "memalpha_schema.yaml",
+    "memalpha_router.pt",
+]
 _EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
 
 
 def find_trained(trained: str | Path) -> tuple[Path, str]:
-    """Return folder and name of an adapter, whole model or run; a Hub name is fetched. ServiceError if the Hub does not answer."""
+    """Return folder and name of an adapter, whole model or run; a Hub name is fetched. ServiceError
+    if the Hub does not answer.
+    """
     text = str(trained)
     if text and (path := path_of(text, _EXPECTED)).is_dir():
         return agent_folder(text), path.resolve().name
     name, _, revision = text.partition("@")
-    if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
+    if (
+        isinstance(trained, Path)
+        or name.count("/") != 1
+        or not all(name.split("/"))
+        or name[0] in "./~"
+    ):
         raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
     from huggingface_hub import errors, snapshot_download
 
     try:
-        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES))
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+        folder = Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES)
+        )
+    except (
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+        errors.HFValidationError,
+    ) as error:
         raise InputError(
             f"the Hub has no {text!r}",
             expected="the name of a repository that can be read",
@@ -344,7 +478,8 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
         ) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise ServiceError(
-            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}", fix="give the folder of a copy"
+            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}",
+            fix="give the folder of a copy",
         ) from error
     return folder, f"{name}@{folder.name[:12]}"
 
@@ -361,9 +496,10 @@ def load_trained(
 ) -> tuple[AgentStep, Generator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
-    ``model`` is the base (None: the one the adapter names), ``router`` a section router, ``archive`` whether what was read is kept
-    and searched, too (None: the agent's own), ``dtype`` the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``.
-    The third value is the agent's name, a Hub name with its commit.
+    ``model`` is the base (None: the one the adapter names), ``router`` a section router,
+    ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
+    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. The third value is
+    the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
@@ -380,7 +516,11 @@ def load_trained(
     policy = load_policy_model(base, adapter=adapter, dtype=dtype)
     try:
         policy.model.to(device).eval()
-    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
+    except (
+        AssertionError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:  # torch has no single exception for this
         raise InputError(
             f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
             expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",

@@ -1,7 +1,10 @@
-"""The operations over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote scripts) and as MCP tools.
+"""The operations over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote
+scripts) and as MCP tools.
 
-A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to erase a whole namespace. ``PAGE``
-is a page for people: files that hold no data and call the API with the token that a person gives it.
+A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to
+erase a whole namespace. ``PAGE``
+is a page for people: files that hold no data and call the API with the token that a person gives
+it.
 """
 
 import json
@@ -16,7 +19,14 @@ from fastapi import Depends, FastAPI, Header, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from mcp.server import Server, ServerRequestContext
-from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -34,9 +44,14 @@ INSTRUCTIONS = (
 )
 CHOICE = " select_tool says which of your tools to use; afterwards report_outcome says how well it did, and it learns from that."
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
+    code: {"model": Problem}
+    for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
 }
-PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
@@ -54,12 +69,17 @@ _EXPECTED = "what /openapi.json says"
 def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return the HTTP response for a problem."""
     headers = {**_ALWAYS.get(problem.status, {}), **(headers or {})}
-    return JSONResponse(problem.body(), problem.status, headers, media_type="application/problem+json")
+    return JSONResponse(
+        problem.body(), problem.status, headers, media_type="application/problem+json"
+    )
 
 
 async def _caller_of(
     request: Request,
-    user: Annotated[str | None, Header(alias=HEADERS["user"], description="Whose memory, where the token leaves it open.")] = None,
+    user: Annotated[
+        str | None,
+        Header(alias=HEADERS["user"], description="Whose memory, where the token leaves it open."),
+    ] = None,
     agent: Annotated[str | None, Header(alias=HEADERS["agent"])] = None,
     session: Annotated[str | None, Header(alias=HEADERS["session"])] = None,
 ) -> Caller:
@@ -67,9 +87,19 @@ async def _caller_of(
     return caller
 
 
-def build_api(operations: Operations, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
+def build_api(
+    operations: Operations,
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+) -> FastAPI:
     """Return the application that offers the operations; each runs in a thread."""
-    app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(
+        title="memalpha",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
     for operation in operations.offered:
         app.add_api_route(
             f"/v1{operation.path}",
@@ -124,7 +154,9 @@ def _endpoint(operations: Operations, operation: Operation) -> Callable[..., Ans
     def endpoint(caller: Any, request: Any) -> Answer:
         return operations.call(operation.name, caller, request)
 
-    taken: Any = operation.request if operation.method == "POST" else Annotated[operation.request, Query()]
+    taken: Any = (
+        operation.request if operation.method == "POST" else Annotated[operation.request, Query()]
+    )
     endpoint.__annotations__ = {"caller": Annotated[Caller, Depends(_caller_of)], "request": taken}
     return endpoint
 
@@ -138,7 +170,9 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
             description=operation.description,
             input_schema=operation.request.model_json_schema(),
             output_schema=operation.answer.model_json_schema(mode="serialization"),
-            annotations=ToolAnnotations(read_only_hint=not operation.writes, destructive_hint=operation.writes or None),
+            annotations=ToolAnnotations(
+                read_only_hint=not operation.writes, destructive_hint=operation.writes or None
+            ),
         )
         for name, operation in tools.items()
     ]
@@ -146,20 +180,35 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     async def list_tools(context: Any, params: Any) -> ListToolsResult:
         return ListToolsResult(tools=listed)
 
-    async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
+    async def call_tool(
+        context: ServerRequestContext[Any, Any], params: CallToolRequestParams
+    ) -> CallToolResult:
         try:
             if (operation := tools.get(params.name)) is None:
-                raise Problem(HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}")
+                raise Problem(
+                    HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}"
+                )
             sent: Any = context.request
             caller = local or sent.scope[CALLER]
             answer = await to_thread.run_sync(
-                operations.call, operation.name, caller, operation.request.model_validate(params.arguments or {})
+                operations.call,
+                operation.name,
+                caller,
+                operation.request.model_validate(params.arguments or {}),
             )
         except (ValidationError, Problem) as error:
-            problem = error if isinstance(error, Problem) else invalid(error, "what the tool's schema says")
-            return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
+            problem = (
+                error
+                if isinstance(error, Problem)
+                else invalid(error, "what the tool's schema says")
+            )
+            return CallToolResult(
+                content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True
+            )
         body = answer.model_dump(mode="json")
-        return CallToolResult(content=[TextContent(type="text", text=json.dumps(body))], structured_content=body)
+        return CallToolResult(
+            content=[TextContent(type="text", text=json.dumps(body))], structured_content=body
+        )
 
     return Server(
         "memalpha",

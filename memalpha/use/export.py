@@ -1,6 +1,8 @@
-"""Export a trained agent as a self-contained folder with a model card: as an adapter, or merged into a whole model.
+"""Export a trained agent as a self-contained folder with a model card: as an adapter, or merged
+into a whole model.
 
-The folder is written completely or not at all; it holds the agent's schema, no code, no pickles and no secrets.
+The folder is written completely or not at all; it holds the agent's schema, no code, no pickles and
+no secrets.
 """
 
 from __future__ import annotations
@@ -40,16 +42,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _WARMUP_RECORD = "memalpha_warmup.json"
-_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", *TOKENIZER_FILES)
+_MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    *TOKENIZER_FILES,
+)
 _TOLERANCE = 1e-3  # relative to the largest logit; float32 rounding is about 1e-5
 
 
 def export(
-    trained: str | Path, output: str | Path, *, model: str | Path | None = None, merge: bool = False, trust_tools: bool = False
+    trained: str | Path,
+    output: str | Path,
+    *,
+    model: str | Path | None = None,
+    merge: bool = False,
+    trust_tools: bool = False,
 ) -> Path:
-    """Write an adapter, whole model or run folder ``trained`` as the new folder ``output``; nothing that is not its own.
+    """Write an adapter, whole model or run folder ``trained`` as the new folder ``output``; nothing
+    that is not its own.
 
-    ``merge`` makes one float32 model of base (``model``, if not as the adapter says) and adapter; MemAlphaError if logits differ.
+    ``merge`` makes one float32 model of base (``model``, if not as the adapter says) and adapter;
+    MemAlphaError if logits differ.
     ``trust_tools`` as in ``AgentConfig.load``.
     """
     source, target = agent_folder(trained), Path(output)
@@ -61,7 +76,10 @@ def export(
     if not whole:
         adapter_shapes(source)
     elif not any(source.glob("*.safetensors")):
-        raise InputError(f"{source} has no weights", expected="a whole model with *.safetensors beside its config.json")
+        raise InputError(
+            f"{source} has no weights",
+            expected="a whole model with *.safetensors beside its config.json",
+        )
     facts = RunFacts.of(source)
     base = base or str(facts.config.get("model") or "")
     with replacing_folder(target) as draft:
@@ -79,9 +97,16 @@ def export(
                 path = draft / "adapter_config.json"
                 write_object(path, {**read_object(path), "base_model_name_or_path": name})
         if config.schema in presets():  # a later version of the package changes nothing
-            config = replace(config, schema=str(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml"))
+            config = replace(
+                config,
+                schema=str(
+                    resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml"
+                ),
+            )
         config.save(draft)
-        (draft / "README.md").write_text(make_card(config, base, facts, merged=whole or merge), encoding="utf-8")
+        (draft / "README.md").write_text(
+            make_card(config, base, facts, merged=whole or merge), encoding="utf-8"
+        )
         for path in draft.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
     return target
@@ -92,7 +117,9 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
 
     def logits(model: Any) -> Tensor:
         with torch.no_grad():
-            found: Tensor = model.eval()(input_ids=torch.tensor([ids], device=model.device)).logits[0].float()
+            found: Tensor = (
+                model.eval()(input_ids=torch.tensor([ids], device=model.device)).logits[0].float()
+            )
         return found
 
     policy = load_policy_model(base, adapter=source)
@@ -104,20 +131,39 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     difference = float((logits(merged) - wanted).abs().max())
     if not difference <= _TOLERANCE * float(wanted.abs().max()):
         raise MemAlphaError(
-            f"the merged model differs from base and adapter by {difference:.3g} logits", fix="export the adapter without --merge"
+            f"the merged model differs from base and adapter by {difference:.3g} logits",
+            fix="export the adapter without --merge",
         )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
 
 
-# ------------------------------------------------------------------------------------------------ the model card
+# ------------------------------------------------------------------------------------------------
+# the model card
 _TRAINING = (
-    "adapter", "train_data", "train_options", "eval_data", "eval_options", "reader", "content_judge", "loss_type", "learning_rate",
-)  # fmt: skip
+    "adapter",
+    "train_data",
+    "train_options",
+    "eval_data",
+    "eval_options",
+    "reader",
+    "content_judge",
+    "loss_type",
+    "learning_rate",
+)
 _MEASURES = (
-    "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
-    "calls_per_instance", "update_share", "delete_share",
-)  # fmt: skip
+    "accuracy",
+    "reward",
+    "tool_success",
+    "content",
+    "compression",
+    "memory_tokens",
+    "input_tokens",
+    "entries",
+    "calls_per_instance",
+    "update_share",
+    "delete_share",
+)
 
 
 class RunFacts(NamedTuple):
@@ -130,7 +176,9 @@ class RunFacts(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> RunFacts:
-        """Read the records of an adapter's or model's folder; only a run's ``adapter`` folder takes those of the run."""
+        """Read the records of an adapter's or model's folder; only a run's ``adapter`` folder takes
+        those of the run.
+        """
         warmup = read_object(folder / _WARMUP_RECORD) if (folder / _WARMUP_RECORD).is_file() else {}
         parent = folder.resolve().parent
         found = cls({}, {}, {}, warmup)
@@ -146,8 +194,14 @@ def hub_name(base: str) -> str | None:
     """Return the Hub name of a base, or None if it is not on the Hub."""
     spec = MODELS.get(base.partition("@")[0])
     if spec is not None:
-        return spec.hub.removesuffix("-GGUF") or None  # the repository of the weights that the GGUF file was made from
-    return base if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists() else None
+        return (
+            spec.hub.removesuffix("-GGUF") or None
+        )  # the repository of the weights that the GGUF file was made from
+    return (
+        base
+        if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists()
+        else None
+    )
 
 
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) -> str:
@@ -160,21 +214,47 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
     caps = ("max_tokens", "max_entry_tokens", "max_entries")
     results = [(name, before.get(name), after.get(name)) for name in _MEASURES if name in after]
     for kind, row in (after.get("kinds") or {}).items():
-        results.append((f"accuracy, {kind}", (before.get("kinds", {}).get(kind) or {}).get("accuracy"), row["accuracy"]))
+        results.append(
+            (
+                f"accuracy, {kind}",
+                (before.get("kinds", {}).get(kind) or {}).get("accuracy"),
+                row["accuracy"],
+            )
+        )
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters |= {"shown": _shown, "number": _number}
     template = (resources.files("memalpha.use") / "card.md.jinja").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
-        config=config, base=base, facts=facts, merged=merged, schema=schema, results=results,
-        before=before, after=after, delta=delta,
+        config=config,
+        base=base,
+        facts=facts,
+        merged=merged,
+        schema=schema,
+        results=results,
+        before=before,
+        after=after,
+        delta=delta,
         sections=[
-            (section, ", ".join(f"{most} {cap[4:].replace('_', ' ')}" for cap in caps if (most := getattr(section, cap))))
+            (
+                section,
+                ", ".join(
+                    f"{most} {cap[4:].replace('_', ' ')}"
+                    for cap in caps
+                    if (most := getattr(section, cap))
+                ),
+            )
             for section in schema.sections
         ],
         training=[(name, facts.config[name]) for name in _TRAINING if name in facts.config],
-        reward=[(each.name, facts.config[each.name]) for each in fields(RewardConfig) if each.name in facts.config],
-        command=shlex.join(["memalpha", *map(nameless, words[1:])]) if (words := facts.environment.get("command")) else "",
-    )  # fmt: skip
+        reward=[
+            (each.name, facts.config[each.name])
+            for each in fields(RewardConfig)
+            if each.name in facts.config
+        ],
+        command=shlex.join(["memalpha", *map(nameless, words[1:])])
+        if (words := facts.environment.get("command"))
+        else "",
+    )
     return str(ModelCard(f"---\n{_metadata(base, facts, merged).to_yaml()}\n---\n\n{text}"))
 
 
@@ -193,7 +273,13 @@ def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
         license=spec.license.lower() if spec else None,
         library_name="transformers" if merged else "peft",
         pipeline_tag="text-generation",
-        tags=["memory", "agent", "tool-use", *([] if facts.warmup and not facts.summary else ["grpo"]), "memalpha"],
+        tags=[
+            "memory",
+            "agent",
+            "tool-use",
+            *([] if facts.warmup and not facts.summary else ["grpo"]),
+            "memalpha",
+        ],
         model_name="memory agent" if results else None,
         eval_results=results,
     )

@@ -1,7 +1,8 @@
 """The operations of a server, shared by the HTTP API and MCP, with their JSON.
 
-Each method of ``Operations`` marked ``_operation`` is one: its parameters are the request, its result the answer, its docstring the
-description. Of server errors (5xx) the client gets only the kind; the log has the message, which may hold files and addresses.
+Each method of ``Operations`` marked ``_operation`` is one: its parameters are the request, its
+result the answer, its docstring the description. Of server errors (5xx) the client gets only the
+kind; the log has the message, which may hold files and addresses.
 """
 
 import inspect
@@ -11,7 +12,15 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
@@ -26,7 +35,8 @@ _Time = Annotated[str, BeforeValidator(datetime.isoformat)]
 _Count = Annotated[int, BeforeValidator(len)]
 
 
-# ------------------------------------------------------------------------------------------------ answers
+# ------------------------------------------------------------------------------------------------
+# answers
 class Answer(BaseModel):
     """Output of an operation; fields are read from the package's own records."""
 
@@ -62,9 +72,13 @@ class ResultModel(Answer):
 class AddAnswer(Answer):
     """Result of reading a text; all of it is on disk."""
 
-    operations: list[int] = Field(description="Numbers of the operations, which undo takes; empty if nothing was changed.")
+    operations: list[int] = Field(
+        description="Numbers of the operations, which undo takes; empty if nothing was changed."
+    )
     results: list[ResultModel]
-    pieces: _Count = Field(validation_alias="steps", description="In how many pieces the text was read.")
+    pieces: _Count = Field(
+        validation_alias="steps", description="In how many pieces the text was read."
+    )
 
 
 class SearchAnswer(Answer):
@@ -77,7 +91,9 @@ class AskAnswer(SearchAnswer):
     """An answer, the one entry that it was read from, and all that were found, best first."""
 
     answer: str = Field(description="`unknown` if the memory does not say.")
-    source: EntryModel | None = Field(description="What was read that has most of the answer's words; null if nothing has any.")
+    source: EntryModel | None = Field(
+        description="What was read that has most of the answer's words; null if nothing has any."
+    )
 
 
 class MemoryAnswer(Answer):
@@ -120,8 +136,12 @@ class ForgetAnswer(Answer):
     entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
     time: _Time
     operations: int = Field(description="How many records lost their content.")
-    said_by: list[EntryModel] = Field(description="What still has words of it and was left alone; forget takes these in also.")
-    scrubbed: bool = Field(description="Whether its bytes left the files; if not, the store tries again by itself.")
+    said_by: list[EntryModel] = Field(
+        description="What still has words of it and was left alone; forget takes these in also."
+    )
+    scrubbed: bool = Field(
+        description="Whether its bytes left the files; if not, the store tries again by itself."
+    )
 
 
 class ToolAnswer(Answer):
@@ -129,7 +149,9 @@ class ToolAnswer(Answer):
 
     selection: int = Field(validation_alias="number", description="What report_outcome takes.")
     tool: str
-    probabilities: dict[str, float] = Field(description="Of the agent that chose, or the mean of all if it was not to explore.")
+    probabilities: dict[str, float] = Field(
+        description="Of the agent that chose, or the mean of all if it was not to explore."
+    )
     agent: int | None
     agents: list[dict[str, float]] = Field(description="Probabilities of every agent.")
 
@@ -156,14 +178,27 @@ class RouterAnswer(OutcomeAnswer):
     waiting: list[int] = Field(description="Selections without an outcome.")
 
 
-# ------------------------------------------------------------------------------------------------ problems
-# status of each error, and the text shown instead of its message (empty: the message); the first match counts
+# ------------------------------------------------------------------------------------------------
+# problems status of each error, and the text shown instead of its message (empty: the message); the
+# first match counts
 _STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
     (errors.ForgottenError, HTTPStatus.GONE, ""),
     (errors.JournalConflictError, HTTPStatus.CONFLICT, ""),
-    (errors.JournalBusyError, HTTPStatus.SERVICE_UNAVAILABLE, "the store is busy; nothing was written"),
-    (errors.JournalDamagedError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store is damaged; nothing is answered from it"),
-    (JournalError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store could not do this; it was not acknowledged"),
+    (
+        errors.JournalBusyError,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the store is busy; nothing was written",
+    ),
+    (
+        errors.JournalDamagedError,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "the store is damaged; nothing is answered from it",
+    ),
+    (
+        JournalError,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "the store could not do this; it was not acknowledged",
+    ),
     (ServiceError, HTTPStatus.BAD_GATEWAY, "the model, or the reader of answers, failed"),
     (InputError, HTTPStatus.BAD_REQUEST, ""),
     (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed"),
@@ -178,19 +213,30 @@ def problem_of(error: Exception) -> Problem:
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     if isinstance(error, MemAlphaError) and not told:
         return Problem(status, (error.what or str(error)) + notes, error.expected, error.fix)
-    log.error("%s: %s%s", type(error).__name__, error, notes, exc_info=None if isinstance(error, MemAlphaError) else error)
+    log.error(
+        "%s: %s%s",
+        type(error).__name__,
+        error,
+        notes,
+        exc_info=None if isinstance(error, MemAlphaError) else error,
+    )
     return Problem(status, told + notes, fix="try again; if it stays, the server's log says why")
 
 
 def invalid(error: Any, expected: str) -> Problem:
     """Return the problem for a validation error of pydantic or FastAPI."""
-    found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    found = "; ".join(
+        f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
+    )
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, expected)
 
 
-# ------------------------------------------------------------------------------------------------ requests
+# ------------------------------------------------------------------------------------------------
+# requests
 class Request(BaseModel):
-    """Input of an operation, by HTTP and MCP alike: null leaves an optional field out, a number may be a text, an id a number."""
+    """Input of an operation, by HTTP and MCP alike: null leaves an optional field out, a number may
+    be a text, an id a number.
+    """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 
@@ -200,7 +246,11 @@ class Request(BaseModel):
         if not isinstance(fields, dict):
             return fields
         optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
-        return {name: value for name, value in fields.items() if value is not None or name not in optional}
+        return {
+            name: value
+            for name, value in fields.items()
+            if value is not None or name not in optional
+        }
 
 
 def _no_truth(value: object) -> object:
@@ -210,9 +260,12 @@ def _no_truth(value: object) -> object:
 _NUMBER = BeforeValidator(_no_truth)
 
 
-# ------------------------------------------------------------------------------------------------ operations
+# ------------------------------------------------------------------------------------------------
+# operations
 class Operation(NamedTuple):
-    """One operation: its messages, HTTP route below ``/v1``, description, and whether it writes and is an MCP tool."""
+    """One operation: its messages, HTTP route below ``/v1``, description, and whether it writes and
+    is an MCP tool.
+    """
 
     name: str
     request: type[Request]
@@ -229,8 +282,12 @@ OPERATIONS: list[Operation] = []
 _Call = Callable[..., Answer]
 
 
-def _operation(method: str, path: str, *, writes: bool = False, tool: bool = True, desk: bool = False) -> Callable[[_Call], _Call]:
-    """Make a method of ``Operations`` one of ``OPERATIONS``: its signature becomes the request's model; ``desk``: it needs one."""
+def _operation(
+    method: str, path: str, *, writes: bool = False, tool: bool = True, desk: bool = False
+) -> Callable[[_Call], _Call]:
+    """Make a method of ``Operations`` one of ``OPERATIONS``: its signature becomes the request's
+    model; ``desk``: it needs one.
+    """
 
     def listed(call: _Call) -> _Call:
         name, signature = call.__name__, inspect.signature(call, eval_str=True)
@@ -238,7 +295,9 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
             each.name: (each.annotation, ... if each.default is each.empty else each.default)
             for each in list(signature.parameters.values())[2:]
         }
-        request = create_model(f"{name.title().replace('_', '')}Request", __base__=Request, **fields)
+        request = create_model(
+            f"{name.title().replace('_', '')}Request", __base__=Request, **fields
+        )
         OPERATIONS.append(
             Operation(
                 name,
@@ -258,17 +317,29 @@ def _operation(method: str, path: str, *, writes: bool = False, tool: bool = Tru
 
 
 _Question = Annotated[str, Field(min_length=1, max_length=10_000)]
-_Most = Annotated[int, Field(ge=1, le=1000, description="Most to list; of operations, the newest."), _NUMBER]
+_Most = Annotated[
+    int, Field(ge=1, le=1000, description="Most to list; of operations, the newest."), _NUMBER
+]
 _Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
 
 
-_CLIENT = ("undo", "forget", "forget_all", "select_tool", "report_outcome")  # whose InputErrors are the client's
+_CLIENT = (
+    "undo",
+    "forget",
+    "forget_all",
+    "select_tool",
+    "report_outcome",
+)  # whose InputErrors are the client's
 
 
 class Operations:
-    """Carries out operations with an agent, within the limit on text length, in tokens; choices of tools with a desk."""
+    """Carries out operations with an agent, within the limit on text length, in tokens; choices of
+    tools with a desk.
+    """
 
-    def __init__(self, agent: MemoryAgent, max_text_tokens: int, desk: ToolDesk | None = None) -> None:
+    def __init__(
+        self, agent: MemoryAgent, max_text_tokens: int, desk: ToolDesk | None = None
+    ) -> None:
         self.agent, self._max_text_tokens, self.desk = agent, max_text_tokens, desk
         self.offered = [operation for operation in OPERATIONS if desk or not operation.desk]
 
@@ -291,9 +362,16 @@ class Operations:
         self,
         caller: Caller,
         text: Annotated[str, Field(min_length=1, description="What to read and remember.")],
-        time: Annotated[str | None, Field(max_length=64, description="When it was said (ISO 8601); a blank one is none.")] = None,
+        time: Annotated[
+            str | None,
+            Field(max_length=64, description="When it was said (ISO 8601); a blank one is none."),
+        ] = None,
         source: Annotated[
-            str, Field(max_length=200, description="Your name for the text, for the history; its SHA-256 if empty.")
+            str,
+            Field(
+                max_length=200,
+                description="Your name for the text, for the history; its SHA-256 if empty.",
+            ),
         ] = "",
     ) -> AddAnswer:
         """Read a text and remember what matters in it; on disk when this is answered."""
@@ -308,13 +386,17 @@ class Operations:
             self.agent.pieces(text, time)
         except InputError as error:
             raise problem_of(error) from error
-        return AddAnswer.model_validate(self.agent.add(text, time, namespace=caller.namespace, source=source))
+        return AddAnswer.model_validate(
+            self.agent.add(text, time, namespace=caller.namespace, source=source)
+        )
 
     @_operation("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
         """Answer a question from the memory alone; says which entry the answer was read from."""
         reply = self.agent.ask(question, namespace=caller.namespace)
-        return AskAnswer.model_validate({"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)})
+        return AskAnswer.model_validate(
+            {"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)}
+        )
 
     @_operation("POST", "/search")
     def search(
@@ -330,21 +412,30 @@ class Operations:
     def memory(
         self,
         caller: Caller,
-        offset: Annotated[int, Field(ge=0, description="Entries to leave out at the beginning."), _NUMBER] = 0,
+        offset: Annotated[
+            int, Field(ge=0, description="Entries to leave out at the beginning."), _NUMBER
+        ] = 0,
         limit: _Most = 100,
     ) -> MemoryAnswer:
         """List the entries of the memory in order of creation."""
         entries = self.agent.memory(caller.namespace)
-        return MemoryAnswer.model_validate({"entries": entries[offset : offset + limit], "total": len(entries)})
+        return MemoryAnswer.model_validate(
+            {"entries": entries[offset : offset + limit], "total": len(entries)}
+        )
 
     @_operation("GET", "/history")
     def history(
         self,
         caller: Caller,
-        entry: Annotated[_Id | None, Field(description="Id of the one entry they are about; all if there is none.")] = None,
+        entry: Annotated[
+            _Id | None,
+            Field(description="Id of the one entry they are about; all if there is none."),
+        ] = None,
         limit: _Most = 100,
     ) -> HistoryAnswer:
-        """List the newest operations, of one entry or of all: what they did, when, by whom and from which text."""
+        """List the newest operations, of one entry or of all: what they did, when, by whom and from
+        which text.
+        """
         events = self.agent.history(entry, namespace=caller.namespace)
         return HistoryAnswer.model_validate({"operations": events[-limit:], "total": len(events)})
 
@@ -352,10 +443,14 @@ class Operations:
     def undo(
         self,
         caller: Caller,
-        operation: Annotated[int, Field(ge=1, description="Its number, as add and history give it."), _NUMBER],
+        operation: Annotated[
+            int, Field(ge=1, description="Its number, as add and history give it."), _NUMBER
+        ],
     ) -> ChangeAnswer:
         """Take one operation back, by the number that add and history give it."""
-        return ChangeAnswer.model_validate(self.agent.undo(operation, namespace=caller.namespace, by=caller.name))
+        return ChangeAnswer.model_validate(
+            self.agent.undo(operation, namespace=caller.namespace, by=caller.name)
+        )
 
     @_operation("POST", "/forget", writes=True)
     def forget(
@@ -363,14 +458,21 @@ class Operations:
         caller: Caller,
         entry: Annotated[_Id, Field(description="Its id, as memory and search give it.")],
         also: Annotated[
-            list[_Id] | None, Field(max_length=1000, description="Ids of other entries and passages to erase with it.")
+            list[_Id] | None,
+            Field(
+                max_length=1000, description="Ids of other entries and passages to erase with it."
+            ),
         ] = None,
     ) -> ForgetAnswer:
-        """Erase an entry for good, by its id: from the log and every file of the store, with the passages that say it.
+        """Erase an entry for good, by its id: from the log and every file of the store, with the
+        passages that say it.
 
-        This cannot be undone. Do it only when asked to. said_by lists what still has words of it: ask whether that should go, too.
+        This cannot be undone. Do it only when asked to. said_by lists what still has words of it:
+        ask whether that should go, too.
         """
-        return ForgetAnswer.model_validate(self.agent.forget(entry, also or (), namespace=caller.namespace))
+        return ForgetAnswer.model_validate(
+            self.agent.forget(entry, also or (), namespace=caller.namespace)
+        )
 
     @_operation("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
     def forget_all(self, caller: Caller) -> ForgetAnswer:
@@ -385,23 +487,39 @@ class Operations:
         caller: Caller,
         query: _Question,
         context: Annotated[str, Field(max_length=10_000, description="What is known so far.")] = "",
-        explore: Annotated[bool, Field(description="Whether it may try a tool, to learn; without, no outcome is taken.")] = True,
+        explore: Annotated[
+            bool,
+            Field(description="Whether it may try a tool, to learn; without, no outcome is taken."),
+        ] = True,
         after: Annotated[
-            int | None, Field(description="The selection of the step before, of one task in several steps."), _NUMBER
+            int | None,
+            Field(description="The selection of the step before, of one task in several steps."),
+            _NUMBER,
         ] = None,
     ) -> ToolAnswer:
         """Choose a tool for a query; report_outcome then says how well it did."""
         with self._desk.selector(caller.namespace) as selector:
-            return ToolAnswer.model_validate(selector.select(query, context, explore=explore, after=after))
+            return ToolAnswer.model_validate(
+                selector.select(query, context, explore=explore, after=after)
+            )
 
     @_operation("POST", "/report_outcome", writes=True, desk=True)
     def report_outcome(
         self,
         caller: Caller,
         selection: Annotated[int, Field(ge=0, description="As select_tool gave it."), _NUMBER],
-        reward: Annotated[float, Field(ge=-1e6, le=1e6, description="How well the tool did; higher is better."), _NUMBER],
-        next_query: Annotated[str | None, Field(description="The query of the task's next step; none: the task is done.")] = None,
-        next_context: Annotated[str, Field(max_length=10_000, description="What is known then.")] = "",
+        reward: Annotated[
+            float,
+            Field(ge=-1e6, le=1e6, description="How well the tool did; higher is better."),
+            _NUMBER,
+        ],
+        next_query: Annotated[
+            str | None,
+            Field(description="The query of the task's next step; none: the task is done."),
+        ] = None,
+        next_context: Annotated[
+            str, Field(max_length=10_000, description="What is known then.")
+        ] = "",
     ) -> OutcomeAnswer:
         """Say how well a chosen tool did, once for each selection; the selector learns from it."""
         with self._desk.selector(caller.namespace) as selector:
@@ -418,9 +536,16 @@ class Operations:
     @property
     def _desk(self) -> ToolDesk:
         if self.desk is None:
-            raise Problem(HTTPStatus.NOT_FOUND, "no tools to choose among", "a server with --tools and --selectors")
+            raise Problem(
+                HTTPStatus.NOT_FOUND,
+                "no tools to choose among",
+                "a server with --tools and --selectors",
+            )
         return self.desk
 
 
 def _found(hits: Iterable[Hit]) -> list[FoundModel]:
-    return [FoundModel(**EntryModel.model_validate(hit.entry).model_dump(), score=hit.score) for hit in hits]
+    return [
+        FoundModel(**EntryModel.model_validate(hit.entry).model_dump(), score=hit.score)
+        for hit in hits
+    ]

@@ -1,6 +1,7 @@
 """A process that serves an agent: the gate, then the HTTP API and MCP; or MCP over stdio.
 
-A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no new requests, finishes running ones within
+A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no new requests, finishes
+running ones within
 ``stop_seconds`` and closes the store. Every answered write is on disk.
 """
 
@@ -38,7 +39,9 @@ _UNREAD_SECONDS = 30  # for a client that does not read its answer
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if its client sends too slowly or does not read; at the maximum, the one idle longest."""
+    """A connection that is closed if its client sends too slowly or does not read; at the maximum,
+    the one idle longest.
+    """
 
     _since = 0.0
     _sending: asyncio.TimerHandle | None = None
@@ -47,7 +50,9 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since = self.loop.time()
-        self.timeout_keep_alive_task = self.loop.call_later(_IDLE_SECONDS, self.timeout_keep_alive_handler)
+        self.timeout_keep_alive_task = self.loop.call_later(
+            _IDLE_SECONDS, self.timeout_keep_alive_handler
+        )
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             ours = [each for each in self.connections if isinstance(each, _Connection)]
             waiting = [each for each in ours if each.cycle is None or each.cycle.response_complete]
@@ -57,15 +62,21 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:  # incomplete header, or body after the answer
-            self._sending = self._sending or self.loop.call_later(_IDLE_SECONDS, self.transport.abort)
+        if (
+            self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
+        ):  # incomplete header, or body after the answer
+            self._sending = self._sending or self.loop.call_later(
+                _IDLE_SECONDS, self.transport.abort
+            )
         elif self._sending:
             self._sending.cancel()
             self._sending = None
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self.loop.call_later(_UNREAD_SECONDS, self.transport.abort)  # closing waits until the client has read everything
+        self.loop.call_later(
+            _UNREAD_SECONDS, self.transport.abort
+        )  # closing waits until the client has read everything
 
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
@@ -82,7 +93,8 @@ class _Connection(H11Protocol):
 
 
 class Gate:
-    """ASGI middleware: checks host and origin (DNS rebinding, blind posts), token, load and body size of each request.
+    """ASGI middleware: checks host and origin (DNS rebinding, blind posts), token, load and body
+    size of each request.
 
     A request that passes has its caller in ``scope[CALLER]`` and its whole body.
     """
@@ -96,10 +108,15 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "path": scope["path"].removesuffix("/") or "/"}  # clients are given /mcp and /mcp/
+        scope = {
+            **scope,
+            "path": scope["path"].removesuffix("/") or "/",
+        }  # clients are given /mcp and /mcp/
         headers = Headers(scope=scope)
         if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
-            problem = Problem(HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two")
+            problem = Problem(
+                HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two"
+            )
             await respond(problem, {"Connection": "close"})(scope, receive, send)
             return
         try:
@@ -109,10 +126,20 @@ class Gate:
                 return
             caller = self._callers.identify(headers)
             if self.active >= (most := self._config.max_requests):
-                raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} requests are under way", fix="try again later")
+                raise Problem(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"{most} requests are under way",
+                    fix="try again later",
+                )
             self.active += 1
             try:
-                first: list[Message] = [{"type": "http.request", "body": await self._body(scope, receive), "more_body": False}]
+                first: list[Message] = [
+                    {
+                        "type": "http.request",
+                        "body": await self._body(scope, receive),
+                        "more_body": False,
+                    }
+                ]
 
                 async def replay() -> Message:
                     return first.pop() if first else await receive()
@@ -131,9 +158,17 @@ class Gate:
                 raise Problem(HTTPStatus.BAD_REQUEST, f"the header {name} comes twice", "once")
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._config.knows_host(host):
-            raise Problem(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not {host!r}", fix="--allow-host NAME")
+            raise Problem(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"this server is not {host!r}",
+                fix="--allow-host NAME",
+            )
         if origin is not None and not self._config.knows_origin(origin):
-            raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin!r} may not call this", fix="--allow-origin ORIGIN")
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                f"pages of {origin!r} may not call this",
+                fix="--allow-origin ORIGIN",
+            )
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         limit, seconds, body = self._config.max_body_bytes, self._config.body_seconds, bytearray()
@@ -142,9 +177,16 @@ class Gate:
                 async for part in Request(scope, receive).stream():
                     body += part
                     if len(body) > limit:
-                        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {limit} bytes")
+                        raise Problem(
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                            "the request's body",
+                            f"at most {limit} bytes",
+                        )
         except TimeoutError as error:
-            raise Problem(HTTPStatus.REQUEST_TIMEOUT, f"the request's body took more than {seconds} s to arrive") from error
+            raise Problem(
+                HTTPStatus.REQUEST_TIMEOUT,
+                f"the request's body took more than {seconds} s to arrive",
+            ) from error
         return bytes(body)
 
 
@@ -162,15 +204,26 @@ def _desk(config: ServeConfig) -> ToolDesk | None:
     return ToolDesk(config.tools, config.selectors) if config.tools else None
 
 
-def build_app(agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None) -> ASGIApp:
-    """Return the application, which closes the agent when it ends; InputError if others could reach it without a token."""
+def build_app(
+    agent: MemoryAgent,
+    config: ServeConfig,
+    callers: Callers,
+    on_ready: Callable[[], None] = lambda: None,
+) -> ASGIApp:
+    """Return the application, which closes the agent when it ends; InputError if others could reach
+    it without a token.
+    """
     check_reach(config, callers)
     operations = Operations(agent, config.max_text_tokens, _desk(config))
-    mcp = StreamableHTTPSessionManager(build_mcp(operations), json_response=True, stateless=True)  # no sessions, no open streams
+    mcp = StreamableHTTPSessionManager(
+        build_mcp(operations), json_response=True, stateless=True
+    )  # no sessions, no open streams
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = config.max_requests + 1  # one for /ready
+        anyio.to_thread.current_default_thread_limiter().total_tokens = (
+            config.max_requests + 1
+        )  # one for /ready
         async with mcp.run():
             on_ready()
             yield
@@ -182,16 +235,23 @@ def build_app(agent: MemoryAgent, config: ServeConfig, callers: Callers, on_read
 
 
 def serve_http(
-    agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[str], None] = lambda url: None
+    agent: MemoryAgent,
+    config: ServeConfig,
+    callers: Callers,
+    on_ready: Callable[[str], None] = lambda url: None,
 ) -> None:
-    """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no tokens or a bad address."""
+    """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no
+    tokens or a bad address.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     connections = max(512, 8 * config.max_requests)
     connections = connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         sock = socket.create_server((config.host, config.port), family=family)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only on sockets of its own
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # asyncio sets it only on sockets of its own
     except OSError as error:
         raise InputError(
             f"{config.host}:{config.port} cannot be listened at: {error.strerror}",

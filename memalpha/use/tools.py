@@ -1,7 +1,9 @@
-"""Tool selectors in files: made of a file of tools, kept after every call; for the command line, and one a namespace for a server.
+"""Tool selectors in files: made of a file of tools, kept after every call; for the command line,
+and one a namespace for a server.
 
 tools: {search: looks facts up in the memory, ask: asks the person}
-options: {embedder: minilm, update_every: 20}     # of a selector that does not exist yet (``SelectorOptions``)
+options: {embedder: minilm, update_every: 20}     # of a selector that does not exist yet
+    (``SelectorOptions``)
 """
 
 import hashlib
@@ -24,19 +26,26 @@ _HELD = 64  # most selectors in memory
 
 
 def read_tools(path: str | Path) -> tuple[dict[str, str], SelectorOptions]:
-    """Return the tools of a YAML or JSON file, description by name, and the options beside them; InputError if they do not fit."""
+    """Return the tools of a YAML or JSON file, description by name, and the options beside them;
+    InputError if they do not fit.
+    """
     found = read_yaml(Path(path))
     tools = found.get("tools")
-    texts = isinstance(tools, Mapping) and all(isinstance(text, str) for pair in tools.items() for text in pair)
+    texts = isinstance(tools, Mapping) and all(
+        isinstance(text, str) for pair in tools.items() for text in pair
+    )
     if not isinstance(tools, Mapping) or not texts or found.keys() - {"tools", "options"}:
         raise InputError(
-            f"{path} has {', '.join(map(str, found))}", expected="tools, a mapping of names to descriptions, and options"
+            f"{path} has {', '.join(map(str, found))}",
+            expected="tools, a mapping of names to descriptions, and options",
         )
     return dict(tools), read(SelectorOptions, found.get("options"), f"the options of {path}")
 
 
 def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions) -> ToolSelector:
-    """Return the selector of a file, or a new one, with the tools; InputError if the file has a tool that is not among them."""
+    """Return the selector of a file, or a new one, with the tools; InputError if the file has a
+    tool that is not among them.
+    """
     selector = ToolSelector.load(path) if path.is_file() else ToolSelector(options)
     if selector.options.embedder != options.embedder:
         raise InputError(
@@ -44,7 +53,10 @@ def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions
             expected="one embedder",
         )
     if gone := selector.tools.keys() - tools.keys():
-        raise InputError(f"{path} also chooses {', '.join(sorted(gone))}", expected="a file of tools that has all of them")
+        raise InputError(
+            f"{path} also chooses {', '.join(sorted(gone))}",
+            expected="a file of tools that has all of them",
+        )
     for name, description in tools.items():
         if name not in selector.tools:
             selector.register(name, description)
@@ -66,7 +78,9 @@ class ToolDesk:
         try:
             self._owner.acquire(timeout=0)
         except Timeout as error:
-            raise InputError(f"the selectors in {folder} are in use", expected="a folder for each server") from error
+            raise InputError(
+                f"the selectors in {folder} are in use", expected="a folder for each server"
+            ) from error
 
     @contextmanager
     def selector(self, whose: Namespace, *, keep: bool = True) -> Iterator[ToolSelector]:
@@ -76,7 +90,9 @@ class ToolDesk:
             if path not in self._held:
                 try:
                     self._held[path] = open_selector(path, self._tools, self._options)
-                except InputError as error:  # the server's files do not fit together, whatever the client sent
+                except (
+                    InputError
+                ) as error:  # the server's files do not fit together, whatever the client sent
                     raise JournalError(str(error)) from error
             self._held.move_to_end(path)
             while len(self._held) > _HELD:
@@ -101,4 +117,7 @@ class ToolDesk:
             self._path(whose).unlink(missing_ok=True)
 
     def _path(self, whose: Namespace) -> Path:
-        return self._folder / f"{hashlib.sha256(json.dumps([whose.user, whose.agent, whose.session]).encode()).hexdigest()}.pt"
+        return (
+            self._folder
+            / f"{hashlib.sha256(json.dumps([whose.user, whose.agent, whose.session]).encode()).hexdigest()}.pt"
+        )

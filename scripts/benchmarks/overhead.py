@@ -1,7 +1,8 @@
 """The share of a training step that is no forward, backward or optimizer pass of the model.
 
-A run of the quickstart's policy on generated dialogues, from the end of the first step to that of the last. Functions are wrapped
-by a clock that stops while a wrapped function inside runs; ``forward`` holds the LM head, ``rest`` what no function accounts for.
+A run of the quickstart's policy on generated dialogues, from the end of the first step to that of
+the last. Functions are wrapped by a clock that stops while a wrapped function inside runs;
+``forward`` holds the LM head, ``rest`` what no function accounts for.
 """
 
 from __future__ import annotations
@@ -91,13 +92,32 @@ def run(options: Any) -> dict[str, Any]:
 
     with ExitStack() as stack:
         for name, owner, attribute in targets:
-            stack.enter_context(mock.patch.object(owner, attribute, clock.part(name)(getattr(owner, attribute))))
+            stack.enter_context(
+                mock.patch.object(owner, attribute, clock.part(name)(getattr(owner, attribute)))
+            )
         stack.enter_context(mock.patch.object(hf, "merged_lora", merging))
         stack.enter_context(mock.patch.object(CallbackHandler, "on_step_end", on_step_end))
-        sizes = ("--per_device_train_batch_size", "16", "--num_generations", "8", "--max_steps", str(options.steps))
+        sizes = (
+            "--per_device_train_batch_size",
+            "16",
+            "--num_generations",
+            "8",
+            "--max_steps",
+            str(options.steps),
+        )
         train(common.quickstart(options, f"{options.folder}/run", *sizes, "--train_layers", "0"))
     total, steps = found.pop("total"), max(1, options.steps - 1)
-    parts = sorted({**found, "rest": total - sum(found.values())}.items(), key=lambda item: -item[1])
-    table = [{"part": name, "seconds_a_step": seconds / steps, "share": seconds / total} for name, seconds in parts]
-    ratios = {"overhead": 1 - sum(found[name] for name in ("forward", "backward", "optimizer")) / total}
-    return {"ratios": ratios, "details": {"sizes": {"steps": steps, "seconds_a_step": total / steps}, "table": table}}
+    parts = sorted(
+        {**found, "rest": total - sum(found.values())}.items(), key=lambda item: -item[1]
+    )
+    table = [
+        {"part": name, "seconds_a_step": seconds / steps, "share": seconds / total}
+        for name, seconds in parts
+    ]
+    ratios = {
+        "overhead": 1 - sum(found[name] for name in ("forward", "backward", "optimizer")) / total
+    }
+    return {
+        "ratios": ratios,
+        "details": {"sizes": {"steps": steps, "seconds_a_step": total / steps}, "table": table},
+    }

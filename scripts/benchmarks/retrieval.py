@@ -1,9 +1,12 @@
-"""Search and update of the two-layer retriever at 100, 10,000 and 1,000,000 entries, against brute force and rank_bm25.
+"""Search and update of the two-layer retriever at 100, 10,000 and 1,000,000 entries, against brute
+force and rank_bm25.
 
-Dense: random vectors around centres around nine sections, with layer 1 open and keeping two of the nine; against a numpy product
-with all vectors. Lexical: texts by a power law; against rank_bm25, which is built anew after an update, and numpy over all texts.
-Recall@10: hits whose exact score is at least the tenth best one's. An update's time ends with a search that has seen it; the first
-search builds the index (``build_s``). Ratios are of medians of processor time. A million entries take 7 GB.
+Dense: random vectors around centres around nine sections, with layer 1 open and keeping two of the
+    nine; against a numpy product with all vectors. Lexical: texts by a power law; against
+    rank_bm25, which is built anew after an update, and numpy over all texts. Recall@10: hits whose
+    exact score is at least the tenth best one's. An update's time ends with a search that has seen
+    it; the first search builds the index (``build_s``). Ratios are of medians of processor time. A
+    million entries take 7 GB.
 """
 
 from __future__ import annotations
@@ -38,15 +41,20 @@ def run(options: Any) -> dict[str, Any]:
             bench: Bench = Dense(entries, queries) if kind == "dense" else Lexical(entries, queries)
             found, faster = bench.measure(rounds)
             rows += [
-                {"kind": kind, "entries": entries, **dict.fromkeys(COLUMNS), "variant": name, **row} for name, row in found.items()
+                {"kind": kind, "entries": entries, **dict.fromkeys(COLUMNS), "variant": name, **row}
+                for name, row in found.items()
             ]
             ratios |= {f"{kind}_{name}_{entries}": value for name, value in faster.items()}
     ratios["recall"] = min(row["recall"] for row in rows if row["variant"] == "ours")
-    return {"ratios": ratios, "details": {"sizes": {"entries": sizes, "queries": queries}, "table": rows}}
+    return {
+        "ratios": ratios,
+        "details": {"sizes": {"entries": sizes, "queries": queries}, "table": rows},
+    }
 
 
 class Bench:
-    """A memory and its retriever; ``exact`` scores all entries, ``change`` gives an entry (from 0) a new content and returns it."""
+    """A memory and its retriever; ``exact`` scores all entries, ``change`` gives an entry (from 0)
+    a new content and returns it."""
 
     kind: RetrievalMode
     queries: list[str]
@@ -92,7 +100,9 @@ class Bench:
         found, right = 0, 0
         for query in self.queries:
             scores = self.exact(query)
-            wanted = min(K, int((scores > 0).sum()) if self.kind is RetrievalMode.LEXICAL else len(scores))
+            wanted = min(
+                K, int((scores > 0).sum()) if self.kind is RetrievalMode.LEXICAL else len(scores)
+            )
             if wanted:
                 hits = [int(hit.entry.id) - 1 for hit in self.retriever.search(query, K)]
                 right += int((scores[hits] >= np.partition(scores, -wanted)[-wanted] - 2e-6).sum())
@@ -102,33 +112,58 @@ class Bench:
     def measure(self, rounds: int) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
         """Build, search and update: a row a variant, and ratios."""
         start = process_time()
-        self.retriever = TwoLayerRetriever(self.memory, RetrievalConfig(retrieval=self.kind), embedder=self.embedder)
+        self.retriever = TwoLayerRetriever(
+            self.memory, RetrievalConfig(retrieval=self.kind), embedder=self.embedder
+        )
         self.retriever.search(self.queries[0], K)
         build, recall = process_time() - start, self.recall()
-        searched = self.search_seconds(rounds, ours=self.search, numpy=self.brute_force, **self.others)
-        faster = {name: seconds / searched["ours"] for name, seconds in searched.items() if name != "ours"}
-        rows: dict[str, dict[str, Any]] = {name: {"search_ms": 1e3 * seconds} for name, seconds in searched.items()}
-        if self.kind is RetrievalMode.DENSE:  # layer 1 of the retriever as it is: another would hold everything a second time
-            config, self.retriever._config = self.retriever._config, replace(self.retriever._config, sections_kept=2)
+        searched = self.search_seconds(
+            rounds, ours=self.search, numpy=self.brute_force, **self.others
+        )
+        faster = {
+            name: seconds / searched["ours"] for name, seconds in searched.items() if name != "ours"
+        }
+        rows: dict[str, dict[str, Any]] = {
+            name: {"search_ms": 1e3 * seconds} for name, seconds in searched.items()
+        }
+        if (
+            self.kind is RetrievalMode.DENSE
+        ):  # layer 1 of the retriever as it is: another would hold everything a second time
+            config, self.retriever._config = (
+                self.retriever._config,
+                replace(self.retriever._config, sections_kept=2),
+            )
             rows["2 sections of 9"] = {
                 "search_ms": 1e3 * self.search_seconds(rounds, kept=self.search)["kept"],
                 "recall": self.recall(),
             }
             self.retriever._config = config
         update = common.alternate({"ours": self.update}, max(rounds, 20))["ours"].median("cpu")
-        rows["ours"] |= {"recall": recall, "recall_after_updates": self.recall(), "update_ms": 1e3 * update, "build_s": build}
+        rows["ours"] |= {
+            "recall": recall,
+            "recall_after_updates": self.recall(),
+            "update_ms": 1e3 * update,
+            "build_s": build,
+        }
         if self.others:
             rows["rank_bm25"] |= {"update_ms": 1e3 * self.rebuild, "build_s": self.rebuild}
             faster["update_rank_bm25"] = self.rebuild / update
         return rows, faster
 
     def search_seconds(self, rounds: int, **calls: Callable[[], object]) -> dict[str, float]:
-        several = {name: lambda call=call: [call() for _ in range(self.per)] for name, call in calls.items()}
-        return {name: series.median("cpu") / self.per for name, series in common.alternate(several, rounds).items()}
+        several = {
+            name: lambda call=call: [call() for _ in range(self.per)]
+            for name, call in calls.items()
+        }
+        return {
+            name: series.median("cpu") / self.per
+            for name, series in common.alternate(several, rounds).items()
+        }
 
 
 class Dense(Bench):
-    """Vectors around centres around sections; the text of an entry or a query is the number of its vector."""
+    """Vectors around centres around sections; the text of an entry or a query is the number of its
+    vector."""
 
     kind, dimension = RetrievalMode.DENSE, DIMENSION
 
@@ -138,15 +173,23 @@ class Dense(Bench):
         centres = rng.standard_normal((max(20, entries // 1000), DIMENSION), dtype=np.float32)
         home = rng.integers(0, len(self.names), len(centres))
         centres += 2 * rng.standard_normal((len(self.names), DIMENSION), dtype=np.float32)[home]
-        basis = rng.standard_normal((NOISE_DIMENSIONS, DIMENSION), dtype=np.float32) / np.sqrt(NOISE_DIMENSIONS)
+        basis = rng.standard_normal((NOISE_DIMENSIONS, DIMENSION), dtype=np.float32) / np.sqrt(
+            NOISE_DIMENSIONS
+        )
         total = entries + queries + 1000  # the last are what updates write
         belongs = rng.integers(0, len(centres), total)
         self.pool = np.empty((total, DIMENSION), dtype=np.float32)
         for start in range(0, total, 10_000):
             part = belongs[start : start + 10_000]
             noise = rng.standard_normal((len(part), NOISE_DIMENSIONS), dtype=np.float32) @ basis
-            rows = centres[part] + noise + 0.1 * rng.standard_normal((len(part), DIMENSION), dtype=np.float32)
-            self.pool[start : start + len(part)] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = (
+                centres[part]
+                + noise
+                + 0.1 * rng.standard_normal((len(part), DIMENSION), dtype=np.float32)
+            )
+            self.pool[start : start + len(part)] = rows / np.linalg.norm(
+                rows, axis=1, keepdims=True
+            )
         self.matrix = self.pool[:entries]  # updates write into it
         self.queries = [str(entries + i) for i in range(queries)]
         self.embedder = self
@@ -154,7 +197,8 @@ class Dense(Bench):
             self.write(OperationKind.INSERT, self.names[home[belongs[number]]], str(number))
 
     def embed(self, texts: Any) -> Any:
-        """The vector whose number a text is; of other texts (descriptions of sections) a zero vector."""
+        """The vector whose number a text is; of other texts (descriptions of sections) a zero
+        vector."""
         rows = np.zeros((len(texts), DIMENSION), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             if text.isdecimal():
@@ -180,13 +224,19 @@ class Lexical(Bench):
         self.words = np.full((entries, 12), -1, dtype=np.int32)
         texts = [self.change(number) for number in range(entries)]
         first = [texts[number].split()[:3] for number in self.rng.integers(0, entries, queries)]
-        self.queries = [" ".join([*words, *(f"w{word}" for word in self.random_words(3))]) for words in first]
+        self.queries = [
+            " ".join([*words, *(f"w{word}" for word in self.random_words(3))]) for words in first
+        ]
         for number, text in enumerate(texts):
             self.write(OperationKind.INSERT, self.names[number % 9], text)
         start = process_time()
         other = BM25Okapi([text.split() for text in texts])
         self.rebuild = process_time() - start
-        self.others = {"rank_bm25": lambda: np.argpartition(-other.get_scores(self.next_query().split()), K - 1)[:K]}
+        self.others = {
+            "rank_bm25": lambda: np.argpartition(
+                -other.get_scores(self.next_query().split()), K - 1
+            )[:K]
+        }
 
     def random_words(self, count: int) -> Any:
         return (self.rng.pareto(0.7, count) * 3).astype(np.int64) % WORDS
@@ -195,7 +245,9 @@ class Lexical(Bench):
         length = int(self.rng.integers(5, 12))
         self.words[number] = -1
         self.words[number, :length] = self.random_words(length)
-        self.words[number, length] = WORDS + self.rng.integers(0, 2**31 - 1 - WORDS)  # no text twice
+        self.words[number, length] = WORDS + self.rng.integers(
+            0, 2**31 - 1 - WORDS
+        )  # no text twice
         return " ".join(f"w{word}" for word in self.words[number, : length + 1].tolist())
 
     def exact(self, query: str) -> Any:

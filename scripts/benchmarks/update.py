@@ -1,9 +1,12 @@
-"""One GRPO update: trained tokens a second against TRL's own trainer, and model FLOPs against the machine's matrix products.
+"""One GRPO update: trained tokens a second against TRL's own trainer, and model FLOPs against the
+machine's matrix products.
 
-Both trainers get the same rows, real rollouts on one dialogue, padded as TRL pads them. ``ours`` is one ``training_step`` of
-``MemoryGRPOTrainer``; ``trl`` is ``GRPOTrainer.training_step`` over the same rows, at the fastest per-device batch of those tried:
-the dapo loss with entropies and clip statistics, forward and backward, LoRA on every linear layer, float32. The peak is the fastest
-of several products of float32 matrices (``torch.mm``) at the same number of threads, timed in turn with the updates.
+Both trainers get the same rows, real rollouts on one dialogue, padded as TRL pads them. ``ours`` is
+one ``training_step`` of
+``MemoryGRPOTrainer``; ``trl`` is ``GRPOTrainer.training_step`` over the same rows, at the fastest
+per-device batch of those tried: the dapo loss with entropies and clip statistics, forward and
+backward, LoRA on every linear layer, float32. The peak is the fastest of several products of
+float32 matrices (``torch.mm``) at the same number of threads, timed in turn with the updates.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from typing import Any
 
 from benchmarks import common
 
-GEMM_SHAPES = ((1024, 1024, 1024), (2048, 2048, 2048), (512, 576, 1536), (1024, 1536, 576))  # (m, k, n)
+GEMM_SHAPES = (
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (512, 576, 1536),
+    (1024, 1536, 576),
+)  # (m, k, n)
 
 
 def run(options: Any) -> dict[str, Any]:
@@ -22,13 +30,19 @@ def run(options: Any) -> dict[str, Any]:
 
     ours, _, _ = our_trainer(options, options.folder)
     ours.model.train()
-    batch = ours._prepare_inputs(next(iter(ours.get_train_dataloader())))  # rolled out, scored and padded as in training
+    batch = ours._prepare_inputs(
+        next(iter(ours.get_train_dataloader()))
+    )  # rolled out, scored and padded as in training
     rounds = options.rounds or (1 if options.quick else 2)
     rows = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in ours.rows if row]
     work = flops(ours.model, rows, ours.options.rows_per_forward)
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    padded = len(batch["row_order"]) * (batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1])
-    details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}}
+    padded = len(batch["row_order"]) * (
+        batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
+    )
+    details: dict[str, Any] = {
+        "sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}
+    }
     ratios, table = {}, []
 
     def line(name: str, series: common.Series, tokens: int | None, work: float | None) -> None:
@@ -41,20 +55,37 @@ def run(options: Any) -> dict[str, Any]:
         first = {name: value if value.ndim == 0 else value[:8] for name, value in batch.items()}
         sizes = [4] if options.quick else [2, 4, 8]
         trl_step(trl, first, sizes[-1])  # not timed
-        tried = {size: common.seconds(lambda size=size: trl_step(trl, first, size))[0] for size in sizes}
+        tried = {
+            size: common.seconds(lambda size=size: trl_step(trl, first, size))[0] for size in sizes
+        }
         best = min(sizes, key=tried.__getitem__)
         details["trl_seconds_by_batch"] = tried
-        details["gradient_difference"] = difference(our_step(ours, batch), trl_step(trl, batch, best))
-        variants = {"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}
+        details["gradient_difference"] = difference(
+            our_step(ours, batch), trl_step(trl, batch, best)
+        )
+        variants = {
+            "ours": lambda: our_step(ours, batch),
+            "trl": lambda: trl_step(trl, batch, best),
+        }
         against = common.alternate(variants, rounds, warmup=0)
         line("ours", against["ours"], tokens, work["total"])
         line("trl", against["trl"], tokens, None)
-        details["trl"] = {clock: common.ratio(against["trl"], against["ours"], clock) for clock in ("wall", "cpu")}
+        details["trl"] = {
+            clock: common.ratio(against["trl"], against["ours"], clock) for clock in ("wall", "cpu")
+        }
         ratios["trl"] = details["trl"][options.clock][0]
-    products = {"x".join(map(str, shape)): product(*shape, 1e9 if options.quick else 6e10) for shape in GEMM_SHAPES}
-    calls = {name: call for name, (_, call) in products.items()} | {"ours": lambda: our_step(ours, batch)}
+    products = {
+        "x".join(map(str, shape)): product(*shape, 1e9 if options.quick else 6e10)
+        for shape in GEMM_SHAPES
+    }
+    calls = {name: call for name, (_, call) in products.items()} | {
+        "ours": lambda: our_step(ours, batch)
+    }
     series = common.alternate(calls, 3 * rounds, warmup=0)
-    peaks = {name: done / series[name].median(options.clock) / 1e9 for name, (done, _) in products.items()}
+    peaks = {
+        name: done / series[name].median(options.clock) / 1e9
+        for name, (done, _) in products.items()
+    }
     peak = max(peaks, key=peaks.__getitem__)
     most = products[peak][0]
     line("ours, beside torch.mm", series["ours"], tokens, work["total"])
@@ -62,7 +93,10 @@ def run(options: Any) -> dict[str, Any]:
     pairs = zip(*(getattr(series[name], options.clock) for name in (peak, "ours")), strict=True)
     shares = [work["total"] / most * a / b for a, b in pairs]
     ratios["gemm_peak"] = statistics.median(shares)
-    return {"ratios": ratios, "details": details | {"table": table, "peaks_gflops": peaks, "gemm_peak_by_round": shares}}
+    return {
+        "ratios": ratios,
+        "details": details | {"table": table, "peaks_gflops": peaks, "gemm_peak_by_round": shares},
+    }
 
 
 def our_trainer(options: Any, folder: str) -> tuple[Any, Any, Any]:
@@ -71,13 +105,16 @@ def our_trainer(options: Any, folder: str) -> tuple[Any, Any, Any]:
     from memalpha.training.run import build_trainer
 
     sizes = ("--per_device_train_batch_size", "8", "--num_generations", "8", "--train_layers", "0")
-    arguments = common.quickstart(options, f"{folder}/ours", *sizes, "--rows_per_forward", str(options.rows_per_forward))
+    arguments = common.quickstart(
+        options, f"{folder}/ours", *sizes, "--rows_per_forward", str(options.rows_per_forward)
+    )
     parts = build_parts(arguments)
     return build_trainer(arguments, parts), arguments, parts
 
 
 def trl_trainer(options: Any) -> Any:
-    """TRL's trainer with a fresh copy of the policy and the same options; it takes rows that are ready."""
+    """TRL's trainer with a fresh copy of the policy and the same options; it takes rows that are
+    ready."""
     from datasets import Dataset
     from trl import GRPOTrainer
 
@@ -91,7 +128,13 @@ def trl_trainer(options: Any) -> Any:
     _, arguments, parts = our_trainer(options, f"{options.folder}/copy")
     arguments.grpo.reward_weights = None
     data = Dataset.from_list([{"prompt": ""}] * 64)
-    return Ready(parts.model, reward_funcs=reward, args=arguments.grpo, train_dataset=data, processing_class=parts.tokenizer)
+    return Ready(
+        parts.model,
+        reward_funcs=reward,
+        args=arguments.grpo,
+        train_dataset=data,
+        processing_class=parts.tokenizer,
+    )
 
 
 def our_step(trainer: Any, batch: Mapping[str, Any]) -> Any:
@@ -103,10 +146,19 @@ def our_step(trainer: Any, batch: Mapping[str, Any]) -> Any:
 
 def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
     fresh(trainer)
-    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "tool_mask")
+    names = (
+        "prompt_ids",
+        "prompt_mask",
+        "completion_ids",
+        "completion_mask",
+        "advantages",
+        "tool_mask",
+    )
     for start in range(0, len(batch["row_order"]), size):
         part = {name: batch[name][start : start + size] for name in names}
-        trainer.training_step(trainer.model, part | {"num_items_in_batch": batch["num_items_in_batch"]}, None)
+        trainer.training_step(
+            trainer.model, part | {"num_items_in_batch": batch["num_items_in_batch"]}, None
+        )
     return trainer.model
 
 
@@ -121,52 +173,86 @@ def difference(*models: Any) -> float | None:
     """Relative distance of two models' gradients; None where they vanish (no reward differs)."""
     import torch
 
-    found, expected = (torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad]) for model in models)
+    found, expected = (
+        torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+        for model in models
+    )
     return float((found - expected).norm() / expected.norm()) if expected.any() else None
 
 
 def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, float]:
-    """Model FLOPs of one update, multiplications and additions counted apart; no padding, recomputation or element-wise work.
+    """Model FLOPs of one update, multiplications and additions counted apart; no padding,
+    recomputation or element-wise work.
 
-    L tokens go through the model (shared prefixes once), N predict a token. A frozen layer (K, M) takes 2 K M L each way;
-    its adapter of rank r 2 r (K + M) L forward and 4 r (K + M) L backward; attention 4 D and 8 D a head of size D and visible pair;
-    the LM head (H, V) 2 H V N each way. Below the lowest trained layer only forward counts; there q, k, v need no input gradient.
+    L tokens go through the model (shared prefixes once), N predict a token. A frozen layer (K, M)
+    takes 2 K M L each way; its adapter of rank r 2 r (K + M) L forward and 4 r (K + M) L backward;
+    attention 4 D and 8 D a head of size D and visible pair; the LM head (H, V) 2 H V N each way.
+    Below the lowest trained layer only forward counts; there q, k, v need no input gradient.
     """
     from memalpha.training.packed import base_model, pack_rows
 
     config = base_model(model).config
-    packs = [pack_rows(rows[start : start + rows_per_forward]) for start in range(0, len(rows), rows_per_forward)]
+    packs = [
+        pack_rows(rows[start : start + rows_per_forward])
+        for start in range(0, len(rows), rows_per_forward)
+    ]
     tokens = sum(pack.input_ids.shape[1] for pack in packs)
     predicted = sum(len(pack.targets) for pack in packs)
     pairs = 0
-    for _, prefix, lengths in (group for pack in packs for group in pack.groups):  # causal, and each own part sees the prefix
-        pairs += prefix * (prefix + 1) // 2 + sum(own * prefix + own * (own + 1) // 2 for own in lengths)
+    for _, prefix, lengths in (
+        group for pack in packs for group in pack.groups
+    ):  # causal, and each own part sees the prefix
+        pairs += prefix * (prefix + 1) // 2 + sum(
+            own * prefix + own * (own + 1) // 2 for own in lengths
+        )
 
     def layer_of(name: str) -> int:
         return int(name.split(".layers.")[1].split(".")[0])
 
-    lowest = min(layer_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad)
+    lowest = min(
+        layer_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad
+    )
     linear = lora = 0
     for name, module in model.named_modules():
         if not getattr(module, "lora_A", None):
             continue
         layer = layer_of(name)
-        below = layer < lowest or (layer == lowest and name.endswith(("q_proj", "k_proj", "v_proj")))
-        inputs, outputs, rank = module.in_features, module.out_features, next(iter(module.r.values()))
+        below = layer < lowest or (
+            layer == lowest and name.endswith(("q_proj", "k_proj", "v_proj"))
+        )
+        inputs, outputs, rank = (
+            module.in_features,
+            module.out_features,
+            next(iter(module.r.values())),
+        )
         linear += 2 * inputs * outputs * tokens * (1 if below else 2)
-        passes = inputs + outputs if layer < lowest else 3 * (inputs + outputs) - (inputs if below else 0)
+        passes = (
+            inputs + outputs
+            if layer < lowest
+            else 3 * (inputs + outputs) - (inputs if below else 0)
+        )
         lora += 2 * rank * passes * tokens
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_size = (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
     layers = config.num_hidden_layers
-    attention = 4 * head_size * config.num_attention_heads * pairs * (layers + 2 * (layers - lowest))
+    attention = (
+        4 * head_size * config.num_attention_heads * pairs * (layers + 2 * (layers - lowest))
+    )
     head = 4 * config.hidden_size * config.vocab_size * predicted
     parts = {"linear": linear, "adapters": lora, "attention": attention, "head": head}
     work = {f"gflop_{name}": value / 1e9 for name, value in parts.items()}
-    return {"packed_tokens": tokens, "predicted_tokens": predicted, **work, "total": float(sum(parts.values()))}
+    return {
+        "packed_tokens": tokens,
+        "predicted_tokens": predicted,
+        **work,
+        "total": float(sum(parts.values())),
+    }
 
 
 def product(m: int, k: int, n: int, work: float) -> tuple[float, Callable[[], object]]:
-    """Some equal products in a row, ``work`` FLOPs or one product: their FLOPs, and what computes them."""
+    """Some equal products in a row, ``work`` FLOPs or one product: their FLOPs, and what computes
+    them."""
     import torch
 
     a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)

@@ -1,4 +1,5 @@
-"""The archive by hand: which lines leave it, what is found, and that the policy neither sees nor writes it."""
+"""The archive by hand: which lines leave it, what is found, and that the policy neither sees nor
+writes it."""
 
 from dataclasses import replace
 
@@ -23,12 +24,25 @@ TEXTS = [
     "Marta: I moved from Oslo.\nMarta: Not Oslo but Rome!\nIvan: Oslo is cold.",
     "Marta: no more tea for me.\nMarta: Rome is hot.",
 ]
-WRITTEN = ["+ Marta city Oslo\n+ Marta drink tea", "= Marta city Oslo\n> Marta city Rome", "- Marta drink tea"]
+WRITTEN = [
+    "+ Marta city Oslo\n+ Marta drink tea",
+    "= Marta city Oslo\n> Marta city Rome",
+    "- Marta drink tea",
+]
 
 
 def make(archive=True, retrieval="lexical", texts=(), **more):
-    words = " ".join([*TEXTS, *WRITTEN, *texts, "Where does live drink which city of 2024 01 02 03 [ ] -"]).split()
-    config = AgentConfig(schema="facts", codec="compact_text", archive=archive, retrieval=retrieval, embedder="hashing", **more)
+    words = " ".join(
+        [*TEXTS, *WRITTEN, *texts, "Where does live drink which city of 2024 01 02 03 [ ] -"]
+    ).split()
+    config = AgentConfig(
+        schema="facts",
+        codec="compact_text",
+        archive=archive,
+        retrieval=retrieval,
+        embedder="hashing",
+        **more,
+    )
     return AgentStep(config, make_tokenizer(words, 4096))
 
 
@@ -49,9 +63,9 @@ def archived(memory):
 def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_stay():
     memory, _, _ = told(make())
     assert archived(memory) == [line for text in TEXTS[1:] for line in text.splitlines()]
-    assert [(line.timestamp, line.source_chunk) for line in memory.entries("_archive")] == [("2024-02-01", 1)] * 3 + [
-        ("2024-03-01", 2)
-    ] * 2
+    assert [(line.timestamp, line.source_chunk) for line in memory.entries("_archive")] == [
+        ("2024-02-01", 1)
+    ] * 3 + [("2024-03-01", 2)] * 2
     kept, _, _ = told(make(), [WRITTEN[0], ".", "- Marta drink water"])  # nothing is corrected
     assert len(archived(kept)) == 7
 
@@ -62,15 +76,28 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
     step = make(retrieval=retrieval)
     memory, retriever, _ = told(step)
     flat = step.new_memory()
-    for entry in sorted([*memory.entries(), *memory.entries("_archive")], key=lambda entry: entry.created):
-        flat.apply(Operation(OperationKind.INSERT, "facts", entry.content, timestamp=entry.timestamp))
+    for entry in sorted(
+        [*memory.entries(), *memory.entries("_archive")], key=lambda entry: entry.created
+    ):
+        flat.apply(
+            Operation(OperationKind.INSERT, "facts", entry.content, timestamp=entry.timestamp)
+        )
     for question in ("Where is Rome?", "Marta city", "Oslo"):
-        found = {hit.entry.content: (hit.score, hit.entry.section) for hit in retriever.search(question, 9)}
+        found = {
+            hit.entry.content: (hit.score, hit.entry.section)
+            for hit in retriever.search(question, 9)
+        }
         assert list(found.values()) == sorted(found.values(), key=lambda pair: -pair[0])
-        known = {hit.entry.content: hit.score for hit in step.new_retriever(flat).search(question, 9)}
-        below = {text: score - 0.07 * (found[text][1] == "_archive") for text, score in known.items()}
+        known = {
+            hit.entry.content: hit.score for hit in step.new_retriever(flat).search(question, 9)
+        }
+        below = {
+            text: score - 0.07 * (found[text][1] == "_archive") for text, score in known.items()
+        }
         assert {text: score for text, (score, _) in found.items()} == pytest.approx(below) != {}
-    assert not any("live in" in passage for passage in find_passages(memory, retriever, "Oslo", 9).passages)
+    assert not any(
+        "live in" in passage for passage in find_passages(memory, retriever, "Oslo", 9).passages
+    )
     assert retriever.search("Oslo tea", 9) == step.new_retriever(memory).search("Oslo tea", 9) != []
     assert {hit.entry.section for hit in retriever.search("Rome", 5, ["facts"])} == {"facts"}
     assert {hit.entry.section for hit in retriever.search("Rome", 5)} == {"facts", "_archive"}
@@ -80,14 +107,38 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
 @pytest.mark.parametrize(
     ("fact", "lines", "said"),
     [  # the place of the line that says the fact; every other line stays
-        ("Marta city Oslo", ["Marta: I live in Oslo.", "Marta: My brother Tom works at the harbour of Oslo."], 0),
-        ("Marta city Oslo", ["Marta: My brother Tom works at the harbour of Oslo.", "Marta: I live in Oslo."], 1),
+        (
+            "Marta city Oslo",
+            ["Marta: I live in Oslo.", "Marta: My brother Tom works at the harbour of Oslo."],
+            0,
+        ),
+        (
+            "Marta city Oslo",
+            ["Marta: My brother Tom works at the harbour of Oslo.", "Marta: I live in Oslo."],
+            1,
+        ),
         ("Marta city Oslo", ["Ivan: I live in Oslo.", "Marta: Oslo is my city now."], 1),
-        ("Marta city Oslo", ["Marta: I live in Oslo and my sister Ana lives in Bergen with two children."], None),
+        (
+            "Marta city Oslo",
+            ["Marta: I live in Oslo and my sister Ana lives in Bergen with two children."],
+            None,
+        ),
         ("Marta city Oslo", ["Ivan: The harbour of Oslo was closed for three days."], None),
-        ("Marta city Oslo", ["Marta: I live in Oslo and work as a nurse."], None),  # its other fact would be lost
-        ("Marta lives in Oslo", ["Ivan: Oslo is where I live, too.", "Ivan: I live in Oslo."], None),
-        ("User takes warfarin", ["User: I take warfarin.", "User: My aunt nearly died of warfarin and grapefruit."], 0),
+        (
+            "Marta city Oslo",
+            ["Marta: I live in Oslo and work as a nurse."],
+            None,
+        ),  # its other fact would be lost
+        (
+            "Marta lives in Oslo",
+            ["Ivan: Oslo is where I live, too.", "Ivan: I live in Oslo."],
+            None,
+        ),
+        (
+            "User takes warfarin",
+            ["User: I take warfarin.", "User: My aunt nearly died of warfarin and grapefruit."],
+            0,
+        ),
         ("User takes warfarin", ["User: I take 5 mg of warfarin and 10 mg of ramipril."], None),
         ("User boss Petra", ["User: Petra's number is 555 0101.", "User: My boss is Petra."], 1),
         ("Oslo", ["I was born in Oslo.", "It rains."], 0),
@@ -95,32 +146,47 @@ def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retri
 )
 def test_a_line_leaves_only_if_it_says_the_fact_that_an_operation_named(fact, lines, said, after):
     place = 3
-    entries = [Entry(f"line-{number}", "_archive", text, None, place) for number, text in enumerate(lines)]
+    entries = [
+        Entry(f"line-{number}", "_archive", text, None, place) for number, text in enumerate(lines)
+    ]
     fact = Entry("1", "facts", fact, None, place)
     line = line_of(fact, entries, after and Entry("1", "facts", after))
     assert line == (None if said is None else entries[said])
     step = make(texts=lines)
     memory = step.new_memory()
     step.apply(memory, 0, Chunk("\n".join(lines)), f"+ {fact.content}")
-    step.apply(memory, 1, Chunk("x"), f"= {fact.content}\n> {after}" if after else f"- {fact.content}")
+    step.apply(
+        memory, 1, Chunk("x"), f"= {fact.content}\n> {after}" if after else f"- {fact.content}"
+    )
     assert archived(memory) == [text for number, text in enumerate(lines) if number != said] + ["x"]
 
 
 def test_a_fact_that_one_completion_writes_and_corrects_takes_no_line_away():
     step = make()
     memory = step.new_memory()
-    step.apply(memory, 0, Chunk("Marta: I live in Oslo."), "+ Marta city Oslo\n= Marta city Oslo\n> Marta lives in Oslo")
+    step.apply(
+        memory,
+        0,
+        Chunk("Marta: I live in Oslo."),
+        "+ Marta city Oslo\n= Marta city Oslo\n> Marta lives in Oslo",
+    )
     assert archived(memory) == ["Marta: I live in Oslo."]
 
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
-@pytest.mark.parametrize("written", [".", "= Marta city Rome\n> Marta city Oslo", "- Marta city Rome", "+ Marta city Oslo"])
+@pytest.mark.parametrize(
+    "written",
+    [".", "= Marta city Rome\n> Marta city Oslo", "- Marta city Rome", "+ Marta city Oslo"],
+)
 def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written):
     step = make(retrieval=retrieval)
     memory = step.new_memory()
     step.apply(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), "+ Marta city Rome")
     step.apply(memory, 1, Chunk("Marta: I live in Oslo.", "2023-03-05"), written)
-    hits = [hit.entry.content for hit in step.new_retriever(memory).search("Where does Marta live? In which city?", 5)]
+    hits = [
+        hit.entry.content
+        for hit in step.new_retriever(memory).search("Where does Marta live? In which city?", 5)
+    ]
     assert archived(memory) == ["Marta: I live in Rome.", "Marta: I live in Oslo."]
     assert "Rome" in hits[0] and any("Oslo" in hit for hit in hits[1:])
 
@@ -134,9 +200,16 @@ def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written)
         ),
         (
             ["Marta: I drive a Volvo.", "Marta: My Volvo is red.", "x"],
-            ["+ Marta drive Volvo", "= Marta drive Volvo\n> Marta drive red Volvo", "= Marta drive red Volvo\n> Marta drive Tesla"],
+            [
+                "+ Marta drive Volvo",
+                "= Marta drive Volvo\n> Marta drive red Volvo",
+                "= Marta drive red Volvo\n> Marta drive Tesla",
+            ],
         ),
-        (["Marta: I like tea.", "Marta: I like tea.", "x"], ["+ Marta like tea", "+ Marta like tea", "- Marta like tea"]),
+        (
+            ["Marta: I like tea.", "Marta: I like tea.", "x"],
+            ["+ Marta like tea", "+ Marta like tea", "- Marta like tea"],
+        ),
     ],
 )
 def test_every_line_of_a_fact_leaves_also_those_of_earlier_chunks(texts, written):
@@ -160,7 +233,9 @@ def test_an_agent_without_an_archive_neither_shows_nor_finds_the_lines_that_a_me
 
 
 def test_an_older_text_takes_no_line_away_either_where_entries_have_no_time():
-    before, after = (Entry("1", "facts", f"Marta city {city}", None, 0) for city in ("Rome", "Oslo"))
+    before, after = (
+        Entry("1", "facts", f"Marta city {city}", None, 0) for city in ("Rome", "Oslo")
+    )
     for date, left in (("2023-03-05", ["Marta: I live in Rome.", "x"]), ("2024-05-02", ["x"])):
         memory = make().new_memory()
         keep(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), [])
@@ -183,31 +258,59 @@ ORDERS = [  # (time, chunk) of the newer one, and of the older one
 
 
 @pytest.mark.parametrize(("newer", "older"), ORDERS)
-@pytest.mark.parametrize("sections", [("_archive", "_archive"), ("facts", "_archive"), ("_archive", "facts")])
+@pytest.mark.parametrize(
+    "sections", [("_archive", "_archive"), ("facts", "_archive"), ("_archive", "facts")]
+)
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
-def test_the_newer_of_what_says_nearly_the_same_ranks_higher_and_the_older_is_still_there(retrieval, sections, newer, older):
-    for texts in (("Marta: Rome is home.", "Marta: Oslo is home."), ("Marta: Oslo is home.", "Marta: Rome is home.")):
+def test_the_newer_of_what_says_nearly_the_same_ranks_higher_and_the_older_is_still_there(
+    retrieval, sections, newer, older
+):
+    for texts in (
+        ("Marta: Rome is home.", "Marta: Oslo is home."),
+        ("Marta: Oslo is home.", "Marta: Rome is home."),
+    ):
         step = make(retrieval=retrieval)
         memory = step.new_memory()
         rows = sorted(zip(texts, sections, (newer, older), strict=True), key=lambda row: row[2][1])
         for text, section, (time, chunk) in rows:
             memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk, time=time)
-        memory.apply(Operation(OperationKind.INSERT, "_archive", "Ivan: It rains."), chunk=9, time="2024-09-01")
-        hits = [hit.entry.content for hit in step.new_retriever(memory).search("Where is home of Marta?", 5)]
+        memory.apply(
+            Operation(OperationKind.INSERT, "_archive", "Ivan: It rains."),
+            chunk=9,
+            time="2024-09-01",
+        )
+        hits = [
+            hit.entry.content
+            for hit in step.new_retriever(memory).search("Where is home of Marta?", 5)
+        ]
         assert hits[:2] == list(texts)
 
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
-@pytest.mark.parametrize("times", [("2024-01-05", "2024-03-05", "2024-06-01"), (None, None, None), ("2024-01-05",) * 3])
+@pytest.mark.parametrize(
+    "times", [("2024-01-05", "2024-03-05", "2024-06-01"), (None, None, None), ("2024-01-05",) * 3]
+)
 def test_who_goes_back_to_an_old_value_in_the_same_words_is_believed(retrieval, times):
     words = ("Oslo", "Rome", "Oslo")
-    for texts in ([f"Marta: I live in {city} now." for city in words], [f"On Fridays we meet at {city}'s." for city in words]):
+    for texts in (
+        [f"Marta: I live in {city} now." for city in words],
+        [f"On Fridays we meet at {city}'s." for city in words],
+    ):
         step = make(retrieval=retrieval)
         memory = step.new_memory()
         for chunk, (text, time) in enumerate(zip(texts, times, strict=True)):
             step.apply(memory, chunk, Chunk(text, time), f"+ {text[:-1]}")
-        hits = [hit.entry for hit in step.new_retriever(memory).search("Where does Marta live, and where do we meet?", 5)]
-        assert (hits[0].content.rstrip("."), hits[0].source_chunk, hits[0].timestamp) == (texts[2][:-1], 2, times[2])
+        hits = [
+            hit.entry
+            for hit in step.new_retriever(memory).search(
+                "Where does Marta live, and where do we meet?", 5
+            )
+        ]
+        assert (hits[0].content.rstrip("."), hits[0].source_chunk, hits[0].timestamp) == (
+            texts[2][:-1],
+            2,
+            times[2],
+        )
         assert archived(memory) == texts  # each reading is a line
 
 
@@ -216,19 +319,39 @@ def test_a_second_fact_of_the_same_kind_does_not_hide_the_first():
         step = make(retrieval=retrieval)
         memory = step.new_memory()
         for chunk, dog in enumerate(("Rex", "Bo", "Kim")):
-            step.apply(memory, chunk, Chunk(f"Marta: I have a dog called {dog}.", f"2024-0{chunk + 1}-01"), f"+ Marta dog {dog}")
-        hits = [hit.entry.content for hit in step.new_retriever(memory).search("What are the dogs of Marta called?", 5)]
+            step.apply(
+                memory,
+                chunk,
+                Chunk(f"Marta: I have a dog called {dog}.", f"2024-0{chunk + 1}-01"),
+                f"+ Marta dog {dog}",
+            )
+        hits = [
+            hit.entry.content
+            for hit in step.new_retriever(memory).search("What are the dogs of Marta called?", 5)
+        ]
         lines = [text for text in hits if text.startswith("Marta: ")]
         assert [text.split()[-1] for text in lines] == ["Kim.", "Bo.", "Rex."] and len(hits) == 6
 
 
 def test_losses_against_every_pair_by_hand():
-    entries = [Entry(str(i), section, text, time, chunk) for i, (text, time, chunk, section) in enumerate([
-        ("w b", "2024-01-01", 0, "facts"), ("w c", "2024-01-02", 1, "facts"), ("d e", None, 2, "_archive"),
-        ("w b c", "2023-01-01", 3, "_archive"),
-    ])]  # fmt: skip
+    entries = [
+        Entry(str(i), section, text, time, chunk)
+        for i, (text, time, chunk, section) in enumerate(
+            [
+                ("w b", "2024-01-01", 0, "facts"),
+                ("w c", "2024-01-02", 1, "facts"),
+                ("d e", None, 2, "_archive"),
+                ("w b c", "2023-01-01", 3, "_archive"),
+            ]
+        )
+    ]
     cosines = word_cosines([entry.content for entry in entries])
-    expected = [[1, 0.5, 0, 2 / 6**0.5], [0.5, 1, 0, 2 / 6**0.5], [0, 0, 1, 0], [2 / 6**0.5, 2 / 6**0.5, 0, 1]]
+    expected = [
+        [1, 0.5, 0, 2 / 6**0.5],
+        [0.5, 1, 0, 2 / 6**0.5],
+        [0, 0, 1, 0],
+        [2 / 6**0.5, 2 / 6**0.5, 0, 1],
+    ]
     assert cosines == pytest.approx(np.array(expected)) and word_cosines([]).shape == (0, 0)
     # the last is older than the first two, .816 like each; the first two are .5 alike, and entries
     assert losses(entries, [0.5, 0.5, 0.5, 0.5], cosines) == [0, 0, 0, 0.3]
@@ -244,7 +367,13 @@ def test_losses_against_every_pair_by_hand():
 
 
 def test_what_an_older_statement_loses():
-    rows = {"city?": [1, 0], "old": [0.96, 0.28], "new": [0.8, 0.6], "near": [0.87, 0.493], "far": [0.28, -0.96]}
+    rows = {
+        "city?": [1, 0],
+        "old": [0.96, 0.28],
+        "new": [0.8, 0.6],
+        "near": [0.87, 0.493],
+        "far": [0.28, -0.96],
+    }
 
     class Table:
         dimension = 2
@@ -256,19 +385,31 @@ def test_what_an_older_statement_loses():
         memory = make().new_memory()
         for section, said in (("facts", facts), ("_archive", lines)):
             for text, chunk in said:
-                memory.apply(Operation(OperationKind.INSERT, section, text), chunk=chunk, time=f"2024-01-0{chunk + 1}")
+                memory.apply(
+                    Operation(OperationKind.INSERT, section, text),
+                    chunk=chunk,
+                    time=f"2024-01-0{chunk + 1}",
+                )
         retriever = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
         return {hit.entry.content: round(hit.score, 3) for hit in retriever.search("city?", 9)}
 
-    # old x new = .936, old x near = .973, old x far = 0; a line loses .07, what is outdated .15, what is replaced .3
+    # old x new = .936, old x near = .973, old x far = 0; a line loses .07, what is outdated .15,
+    # what is replaced .3
     assert scores(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
     assert scores(("old", 0), ("near", 1)) == {"near": 0.8, "old": 0.59}
     assert scores(("old", 0), facts=[("near", 1)]) == {"near": 0.87, "old": 0.59}
     assert scores(("near", 1), facts=[("old", 0)]) == {"near": 0.8, "old": 0.66}
     assert scores(("old", 0), ("far", 1)) == {"old": 0.89, "far": 0.21}
     assert scores(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
-    assert scores(("far", 2), facts=[("old", 0), ("near", 1)]) == {"old": 0.81, "near": 0.87, "far": 0.21}  # two entries
-    assert scores(facts=[("old", 0), ("near", 1)]) == {"old": 0.96, "near": 0.87}  # nothing is archived
+    assert scores(("far", 2), facts=[("old", 0), ("near", 1)]) == {
+        "old": 0.81,
+        "near": 0.87,
+        "far": 0.21,
+    }  # two entries
+    assert scores(facts=[("old", 0), ("near", 1)]) == {
+        "old": 0.96,
+        "near": 0.87,
+    }  # nothing is archived
 
 
 def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
@@ -277,12 +418,23 @@ def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
     for section in ("_archive", "facts"):
         for number, speaker in enumerate(("Assistant", "Ivan", "assistant", "Assistants")):
             for held, name in ((memory, speaker), (others, "Anna")):
-                held.apply(Operation(OperationKind.INSERT, section, f"{name}: Oslo {number}"), chunk=0)
+                held.apply(
+                    Operation(OperationKind.INSERT, section, f"{name}: Oslo {number}"), chunk=0
+                )
     lost = {}
     for held in (memory, others):
         for hit in step.new_retriever(held).search("Oslo", 9):
             lost.setdefault(hit.entry.created, []).append(hit.score)
-    assert [round(score - plain, 9) for _, (score, plain) in sorted(lost.items())] == [-0.1, 0, -0.1, 0, 0, 0, 0, 0]
+    assert [round(score - plain, 9) for _, (score, plain) in sorted(lost.items())] == [
+        -0.1,
+        0,
+        -0.1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_k_is_of_entries_and_of_lines():
@@ -293,14 +445,25 @@ def test_k_is_of_entries_and_of_lines():
         assert [hit.score for hit in found] == sorted([hit.score for hit in found], reverse=True)
         for section, held in sections.items():
             alone = [hit.entry for hit in found if hit.entry.section == section]
-            assert alone == [hit.entry for hit in retriever.search("Rome city of Marta", 9) if hit.entry.section == section][:k]
+            assert (
+                alone
+                == [
+                    hit.entry
+                    for hit in retriever.search("Rome city of Marta", 9)
+                    if hit.entry.section == section
+                ][:k]
+            )
             assert len(alone) == min(k, held)
 
 
 def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
     (memory, _, prompts), (plain, _, without) = told(make()), told(make(archive=False))
     assert prompts == without and archived(plain) == []
-    assert (memory.tokens, len(memory), [e.id for e in memory]) == (plain.tokens, len(plain), [e.id for e in plain])
+    assert (memory.tokens, len(memory), [e.id for e in memory]) == (
+        plain.tokens,
+        len(plain),
+        [e.id for e in plain],
+    )
     step = make()
     line = memory.entries("_archive")[0].id
     for codec, text in (
@@ -308,7 +471,9 @@ def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
         ("compact", f"= {line} Marta is a thief"),
         ("compact", "+_archive Marta is a thief"),
     ):
-        other = AgentStep(AgentConfig(schema="facts", codec=codec, archive=False), step.encoder.tokenizer)
+        other = AgentStep(
+            AgentConfig(schema="facts", codec=codec, archive=False), step.encoder.tokenizer
+        )
         outcome = other.apply(memory, 9, Chunk("x"), text)
         assert not outcome.results[0].ok and not outcome.changes
     assert "archive" not in str(tool_schemas(MemorySchema.load("mem_alpha")))
@@ -323,7 +488,14 @@ def test_snapshots_hold_it():
 def test_lines_are_units_a_long_line_is_cut_and_a_label_stays_with_its_sentence():
     step = make()
     memory = step.new_memory()
-    step.apply(memory, 0, Chunk("Marta: I like tea. " * 30 + "\n  Rome is hot.\nLabel: city\nOslo is cold.\nLabel: city"), "")
+    step.apply(
+        memory,
+        0,
+        Chunk(
+            "Marta: I like tea. " * 30 + "\n  Rome is hot.\nLabel: city\nOslo is cold.\nLabel: city"
+        ),
+        "",
+    )
     held = archived(memory)
     assert held[-2:] == ["Rome is hot.\nLabel: city", "Oslo is cold.\nLabel: city"]
     assert set(held[:-2]) == {"Marta: I like tea."}

@@ -1,4 +1,5 @@
-"""Codecs: exact readings by hand, a round trip for every operation, total on anything, and linear in its length."""
+"""Codecs: exact readings by hand, a round trip for every operation, total on anything, and linear
+in its length."""
 
 import gc
 import json
@@ -14,7 +15,12 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, to_call, to_operation
 from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
 
-INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+INSERT, UPDATE, DELETE, REPLACE = (
+    OperationKind.INSERT,
+    OperationKind.UPDATE,
+    OperationKind.DELETE,
+    OperationKind.REPLACE,
+)
 SCHEMA = MemorySchema.load("mem_alpha")
 HERMES, COMPACT, BY_TEXT = HermesCodec(SCHEMA), CompactCodec(SCHEMA), CompactTextCodec(SCHEMA)
 
@@ -28,7 +34,8 @@ def block(body):
     return f"<tool_call>{body}</tool_call>"
 
 
-# -------------------------------------------------------------------------------------------- hermes, by hand
+# --------------------------------------------------------------------------------------------
+# hermes, by hand
 def test_hermes_reads_calls_between_commentary():
     first = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     second = '<tool_call>{"name":"g","arguments":{}}</tool_call>'
@@ -45,14 +52,31 @@ def test_hermes_reads_calls_between_commentary():
         ('x<tool_call>{"name": "f", "argu', ["1-31 <tool_call> is never closed"]),
         ("<tool_call>", ["0-11 <tool_call> is never closed"]),
         ("a</tool_call>", ["1-13 </tool_call> closes nothing"]),
-        ("</tool_call></tool_call>", ["0-12 </tool_call> closes nothing", "12-24 </tool_call> closes nothing"]),
+        (
+            "</tool_call></tool_call>",
+            ["0-12 </tool_call> closes nothing", "12-24 </tool_call> closes nothing"],
+        ),
         (block(""), ["0-23 not JSON: Expecting value: line 1 column 1 (char 0)"]),
-        (block("{'name': 1}"), ["0-34 not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"]),
-        (block('{"name":"f","arguments":{"a":"\\ud800"}}'), ["0-62 the call holds a lone surrogate, which is no Unicode text"]),
-        (block('{"name":"f","arguments":{"\udc00":1}}'), ["0-55 the call holds a lone surrogate, which is no Unicode text"]),
+        (
+            block("{'name': 1}"),
+            [
+                "0-34 not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+            ],
+        ),
+        (
+            block('{"name":"f","arguments":{"a":"\\ud800"}}'),
+            ["0-62 the call holds a lone surrogate, which is no Unicode text"],
+        ),
+        (
+            block('{"name":"f","arguments":{"\udc00":1}}'),
+            ["0-55 the call holds a lone surrogate, which is no Unicode text"],
+        ),
         (block("[" * 100_000), ["0-100023 not JSON: nested too deeply"]),
         (block("9" * 5000), ["0-5023 not JSON: Exceeds the limit (4300 digits)"]),
-        (block('{"name":1,"arguments":{}}'), ["0-48 expected an object with a string 'name' and an object 'arguments'"]),
+        (
+            block('{"name":1,"arguments":{}}'),
+            ["0-48 expected an object with a string 'name' and an object 'arguments'"],
+        ),
         (block("null"), ["0-27 expected an object with a string 'name' and an object 'arguments'"]),
     ],
 )
@@ -63,7 +87,8 @@ def test_hermes_errors_are_located(text, messages):
     assert [message[: len(want)] for message, want in zip(found, messages, strict=True)] == messages
 
 
-# ------------------------------------------------------------------------------------- hermes, as chat models write it
+# ------------------------------------------------------------------------------------- hermes, as
+# chat models write it
 def insert(content="Marta lives in Oslo", section="semantic"):
     return "memory_insert", {"section": section, "content": content}
 
@@ -73,7 +98,10 @@ def json_call(name="memory_insert", arguments="arguments", **given):
 
 
 def xml_call(name="memory_insert", end="</function>", **given):
-    written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in (given or insert()[1]).items())
+    written = "".join(
+        f"<parameter={key}>\n{value}\n</parameter>\n"
+        for key, value in (given or insert()[1]).items()
+    )
     return f"<function={name}>\n{written}{end}"
 
 
@@ -81,7 +109,10 @@ OSLO, ROME = json_call(), json_call(section="episodic", content="Ivan moved to R
 BOTH = [insert(), insert("Ivan moved to Rome", "episodic")]
 TAGGED_TEXT = 'write <tool_call>, then "</tool_call>"\nat the end'
 LINES = "a <b>\n\nc </parameter> d"
-PAIRS = "\n".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>" for key, value in insert()[1].items())
+PAIRS = "\n".join(
+    f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>"
+    for key, value in insert()[1].items()
+)
 CORE = "memory_replace", {"section": "core", "content": "x"}
 FORMS = {
     "closing tag missing at the end": (f"Yes.\n<tool_call>\n{OSLO}\n", [insert()]),
@@ -91,38 +122,94 @@ FORMS = {
     "a list": (block(f"[{OSLO}, {ROME}]"), BOTH),
     "a fenced list": (block(f"\n```json\n[\n{OSLO},\n{ROME}\n]\n```\n"), BOTH),
     "a fence without a language": (block(f"```\n{OSLO}\n```"), [insert()]),
-    "tags in a string": (block(json_call(section="semantic", content=TAGGED_TEXT)), [insert(TAGGED_TEXT)]),
-    "a tag in a string, then a block": (block(json_call(section="semantic", content="</tool_call>")) + block(ROME),
-                                        [insert("</tool_call>"), BOTH[1]]),
+    "tags in a string": (
+        block(json_call(section="semantic", content=TAGGED_TEXT)),
+        [insert(TAGGED_TEXT)],
+    ),
+    "a tag in a string, then a block": (
+        block(json_call(section="semantic", content="</tool_call>")) + block(ROME),
+        [insert("</tool_call>"), BOTH[1]],
+    ),
     "parameters": (block(json_call(arguments="parameters")), [insert()]),
-    "arguments as a string": (block(json.dumps({"name": "memory_insert", "arguments": json.dumps(insert()[1])})), [insert()]),
-    "as a server writes it": (block(json.dumps({"type": "function", "function": json.loads(OSLO)})), [insert()]),
-    "a raw line break and a tab": (block(OSLO.replace("lives in", "lives\nin\t")), [insert("Marta lives\nin\t Oslo")]),
+    "arguments as a string": (
+        block(json.dumps({"name": "memory_insert", "arguments": json.dumps(insert()[1])})),
+        [insert()],
+    ),
+    "as a server writes it": (
+        block(json.dumps({"type": "function", "function": json.loads(OSLO)})),
+        [insert()],
+    ),
+    "a raw line break and a tab": (
+        block(OSLO.replace("lives in", "lives\nin\t")),
+        [insert("Marta lives\nin\t Oslo")],
+    ),
     "commas too many": (block("[" + OSLO.replace("}}", ", } , }") + ",]"), [insert()]),
-    "a comma too many, and others": (block(json_call(section="semantic", content="a, ], b,}").replace("}}", ",}}")),
-                                     [insert("a, ], b,}")]),
-    "a Python dict": (block(repr({"name": "memory_insert", "arguments": {**insert("Marta's dog")[1], "timestamp": None}})),
-                      [insert("Marta's dog")]),
-    "null for no time and no id": (block(json_call(section="semantic", content="x", timestamp=None, entry_id=None)), [insert("x")]),
-    "null for a section": (block(json_call("memory_update", entry_id="3", content="x", section=None)),
-                           [("memory_update", {"entry_id": "3", "content": "x"})]),
+    "a comma too many, and others": (
+        block(json_call(section="semantic", content="a, ], b,}").replace("}}", ",}}")),
+        [insert("a, ], b,}")],
+    ),
+    "a Python dict": (
+        block(
+            repr(
+                {
+                    "name": "memory_insert",
+                    "arguments": {**insert("Marta's dog")[1], "timestamp": None},
+                }
+            )
+        ),
+        [insert("Marta's dog")],
+    ),
+    "null for no time and no id": (
+        block(json_call(section="semantic", content="x", timestamp=None, entry_id=None)),
+        [insert("x")],
+    ),
+    "null for a section": (
+        block(json_call("memory_update", entry_id="3", content="x", section=None)),
+        [("memory_update", {"entry_id": "3", "content": "x"})],
+    ),
     "null for what is needed": (block(json_call(section="semantic", content=None)), [insert(None)]),
     "XML": (block(f"\n{xml_call()}\n"), [insert()]),
-    "XML of two, several lines, no last end": (block(xml_call(section="semantic", content=LINES) + xml_call(end="")),
-                                               [insert(LINES), insert()]),
+    "XML of two, several lines, no last end": (
+        block(xml_call(section="semantic", content=LINES) + xml_call(end="")),
+        [insert(LINES), insert()],
+    ),
     "XML without a tag before it": (f"Now:\n{xml_call()}\n</tool_call>\nDone.", [insert()]),
-    "XML with null": (block(xml_call(section="semantic", content="x", timestamp="null")), [insert("x")]),
+    "XML with null": (
+        block(xml_call(section="semantic", content="x", timestamp="null")),
+        [insert("x")],
+    ),
     "XML of keys and values": (block(f"memory_insert\n{PAIRS}\n"), [insert()]),
-    "a namespace": (block(json_call("functions.memory_insert:0")) + block(json_call("default_api.memory_insert")), [insert()] * 2),
-    "published insert": (block(json_call("new_memory_insert", memory_type="semantic_memory", content="x")), [insert("x")]),
-    "published update": (block(json_call("memory_update", memory_type="episodic", new_content="x", memory_id="a1f0")),
-                         [("memory_update", {"section": "episodic", "content": "x", "entry_id": "a1f0"})]),
-    "published delete": (block(json_call("memory_delete", memory_type="semantic_memory", memory_id="a1f0")),
-                         [("memory_delete", {"section": "semantic", "entry_id": "a1f0"})]),
-    "published core": (block(json_call("memory_update", memory_type="core_memory", new_content="x", memory_id="a1")), [CORE]),
+    "a namespace": (
+        block(json_call("functions.memory_insert:0"))
+        + block(json_call("default_api.memory_insert")),
+        [insert()] * 2,
+    ),
+    "published insert": (
+        block(json_call("new_memory_insert", memory_type="semantic_memory", content="x")),
+        [insert("x")],
+    ),
+    "published update": (
+        block(
+            json_call("memory_update", memory_type="episodic", new_content="x", memory_id="a1f0")
+        ),
+        [("memory_update", {"section": "episodic", "content": "x", "entry_id": "a1f0"})],
+    ),
+    "published delete": (
+        block(json_call("memory_delete", memory_type="semantic_memory", memory_id="a1f0")),
+        [("memory_delete", {"section": "semantic", "entry_id": "a1f0"})],
+    ),
+    "published core": (
+        block(
+            json_call("memory_update", memory_type="core_memory", new_content="x", memory_id="a1")
+        ),
+        [CORE],
+    ),
     "core of the nine categories": (block(json_call("core_memory_update", content="x")), [CORE]),
-    "a category": (block(json_call("memory_insert", category="semantic", content="x")), [insert("x")]),
-}  # fmt: skip
+    "a category": (
+        block(json_call("memory_insert", category="semantic", content="x")),
+        [insert("x")],
+    ),
+}
 
 
 @pytest.mark.parametrize(("text", "calls"), FORMS.values(), ids=FORMS)
@@ -130,8 +217,12 @@ def test_hermes_reads_what_chat_models_write(text, calls):
     parsed = HERMES.parse(text)
     assert plain(parsed) == calls and parsed.errors == ()
     places = [text[call.start : call.end] for call in parsed.calls]
-    for place, call in zip(places, parsed.calls, strict=True):  # each is a place of its own, and says the same by itself
-        (again,) = HERMES.parse(place if place.startswith("<tool_call>") else f"<tool_call>{place}").calls
+    for place, call in zip(
+        places, parsed.calls, strict=True
+    ):  # each is a place of its own, and says the same by itself
+        (again,) = HERMES.parse(
+            place if place.startswith("<tool_call>") else f"<tool_call>{place}"
+        ).calls
         assert (again.name, again.arguments) == (call.name, call.arguments)
     assert all(before.end <= after.start for before, after in pairwise(parsed.calls))
 
@@ -146,8 +237,12 @@ def test_hermes_says_where_each_call_of_a_block_stands():
 
 
 AMBIGUOUS = {
-    "a string with two readings in Python": block("{'name': 'memory_delete', 'arguments': {'entry_id': 'a''b'}}"),
-    "an escape with two readings in Python": block(r"{'name': 'memory_delete', 'arguments': {'entry_id': '\x41'}}"),
+    "a string with two readings in Python": block(
+        "{'name': 'memory_delete', 'arguments': {'entry_id': 'a''b'}}"
+    ),
+    "an escape with two readings in Python": block(
+        r"{'name': 'memory_delete', 'arguments': {'entry_id': '\x41'}}"
+    ),
     "no dict of JSON": block("{'name': 'memory_delete', 'arguments': {1: b'x'}}"),
     "code": block("{'name': 'memory_delete', 'arguments': dict(entry_id='1')}"),
     "quotes left open": block("{'name': 'memory_delete', 'arguments': {'entry_id': 'Marta's'}}"),
@@ -155,18 +250,22 @@ AMBIGUOUS = {
     "a call that breaks off in a string": f"<tool_call>{OSLO[:-6]}</tool_call>",
     "words behind the call": block(f"{OSLO} or rather not"),
     "words behind the call, and no tag": f"<tool_call>{OSLO}\nor rather not",
-    "an argument given twice": block(xml_call(a="1").replace("</function>", xml_call(a="2").partition(">")[2])),
+    "an argument given twice": block(
+        xml_call(a="1").replace("</function>", xml_call(a="2").partition(">")[2])
+    ),
     "XML that breaks off": f"<tool_call>{xml_call(end='')}",
     "XML that breaks off in a value": "<tool_call><function=memory_delete><parameter=entry_id>12",
     "no arguments": block('{"name": "memory_delete"}'),
     "arguments that are no object": block('{"name": "memory_delete", "arguments": "1"}'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", AMBIGUOUS.values(), ids=AMBIGUOUS)
 def test_hermes_does_not_guess(text):
     parsed = HERMES.parse(text)
-    assert parsed.calls == () and [(error.start, error.end) for error in parsed.errors] == [(0, len(text))]
+    assert parsed.calls == () and [(error.start, error.end) for error in parsed.errors] == [
+        (0, len(text))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +283,8 @@ def test_what_is_said_twice_or_unknown_is_a_failed_result(arguments, problem):
     assert not result.ok and result.message == f"memory_insert: {problem}"
 
 
-# -------------------------------------------------------------------------------------------- compact, by hand
+# --------------------------------------------------------------------------------------------
+# compact, by hand
 @pytest.mark.parametrize(
     ("line", "name", "arguments"),
     [
@@ -206,7 +306,22 @@ def test_a_compact_line_is_one_operation(line, name, arguments):
 
 
 @pytest.mark.parametrize(
-    "line", ["hello", "+ ", "+apple", "= 3 ", "- 3 4", "-3", "-x 3", "=x 3 y", "..", "+UP x", "+é x", "> x", "+ \ud800"]
+    "line",
+    [
+        "hello",
+        "+ ",
+        "+apple",
+        "= 3 ",
+        "- 3 4",
+        "-3",
+        "-x 3",
+        "=x 3 y",
+        "..",
+        "+UP x",
+        "+é x",
+        "> x",
+        "+ \ud800",
+    ],
 )
 def test_any_other_compact_line_is_one_located_error(line):
     parsed = COMPACT.parse(f". \n{line}\n- 1")
@@ -253,10 +368,13 @@ def test_a_section_is_named_by_at_most_two_letters_and_read_back(name):
     operations = [Operation(INSERT, section.name, f"of {section.name}") for section in schema.lists]
     text = codec.render([to_call(operation) for operation in operations])
     assert max(len(line.split()[0]) for line in text.splitlines()) <= 3  # the sign included
-    assert [call.arguments["section"] for call in codec.parse(text).calls] == [section.name for section in schema.lists]
+    assert [call.arguments["section"] for call in codec.parse(text).calls] == [
+        section.name for section in schema.lists
+    ]
 
 
-# -------------------------------------------------------------------------------------------- compact by text, by hand
+# --------------------------------------------------------------------------------------------
+# compact by text, by hand
 def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
     text = "+ a b\n= Ann city Oslo\n> Ann city Rome\n- Ann  pet dog \n+e c\n* d"
     parsed = BY_TEXT.parse(text)
@@ -268,7 +386,10 @@ def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
         ("memory_insert", {"section": "episodic", "content": "c"}),
         ("memory_replace", {"section": "core", "content": "d"}),
     ]
-    assert [text[call.start : call.end] for call in parsed.calls][1:3] == ["= Ann city Oslo\n> Ann city Rome", "- Ann  pet dog "]
+    assert [text[call.start : call.end] for call in parsed.calls][1:3] == [
+        "= Ann city Oslo\n> Ann city Rome",
+        "- Ann  pet dog ",
+    ]
 
 
 def test_an_entrys_text_may_look_like_anything():
@@ -277,7 +398,10 @@ def test_an_entrys_text_may_look_like_anything():
         ("memory_update", {"entry_id": "= x", "content": "> y"}),
         ("memory_delete", {"entry_id": "."}),
         ("memory_delete", {"entry_id": "- 1"}),
-        ("memory_update", {"entry_id": "+ z", "content": "w"}),  # silence stands between no two lines
+        (
+            "memory_update",
+            {"entry_id": "+ z", "content": "w"},
+        ),  # silence stands between no two lines
     ]
 
 
@@ -300,16 +424,25 @@ def test_half_an_update_is_a_located_error_and_what_follows_is_read(text, places
     parsed = BY_TEXT.parse(f"{text}\n+ last")
     assert [(error.start, error.end) for error in parsed.errors] == places
     assert plain(parsed)[-1] == ("memory_insert", {"section": "semantic", "content": "last"})
-    assert len(parsed.calls) + len(parsed.errors) == {"= a\n- 1\n> b": 4, "= a\n= b\n> c": 3}.get(text, len(places) + 1)
+    assert len(parsed.calls) + len(parsed.errors) == {"= a\n- 1\n> b": 4, "= a\n= b\n> c": 3}.get(
+        text, len(places) + 1
+    )
 
 
 def test_what_is_written_names_entries_by_text():
-    calls = [ToolCall("memory_update", {"entry_id": "a b", "content": "c\n d"}), ToolCall("memory_delete", {"entry_id": "e"})]
+    calls = [
+        ToolCall("memory_update", {"entry_id": "a b", "content": "c\n d"}),
+        ToolCall("memory_delete", {"entry_id": "e"}),
+    ]
     assert BY_TEXT.render(calls) == "= a b\n> c d\n- e"
-    assert BY_TEXT.operations() == "+ text (semantic)\n+e text (episodic)\n= old text\n> new text\n- old text\n* text (core)"
+    assert (
+        BY_TEXT.operations()
+        == "+ text (semantic)\n+e text (episodic)\n= old text\n> new text\n- old text\n* text (core)"
+    )
 
 
-# -------------------------------------------------------------------------------------------- cut off
+# -------------------------------------------------------------------------------------------- cut
+# off
 @pytest.mark.parametrize(
     ("codec", "text", "kept", "place"),
     [
@@ -330,9 +463,12 @@ def test_the_line_that_a_completion_broke_off_in_says_nothing(codec, text, kept,
         assert codec.parse(text + ended, cut_off=True) == codec.parse(text + ended)
 
 
-# -------------------------------------------------------------------------------------------- properties
+# --------------------------------------------------------------------------------------------
+# properties
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
-TAGGED = st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "\\", '"', "{", "}", "\n", "x"]), min_size=1).map("".join)
+TAGGED = st.lists(
+    st.sampled_from(["<tool_call>", "</tool_call>", "\\", '"', "{", "}", "\n", "x"]), min_size=1
+).map("".join)
 CONTENTS = (TEXTS | TAGGED).filter(str.strip)
 TIMES = st.none() | TEXTS
 SECTIONS, IDS = st.sampled_from(["semantic", "episodic"]), st.integers(1, 999).map(str)
@@ -358,8 +494,18 @@ ONE_LINE = CONTENTS.map(lambda text: " ".join(text.split()))
 
 @pytest.mark.parametrize("codec", [COMPACT, BY_TEXT], ids=lambda codec: codec.name)
 @given(pairs=st.lists(st.tuples(UNTIMED, ONE_LINE), max_size=5))
-@example(pairs=[(Operation(INSERT, "semantic", "+ x"), ""), (Operation(INSERT, "semantic", "episodic x"), "")])
-@example(pairs=[(Operation(UPDATE, "semantic", "> x", "1"), "= y"), (Operation(DELETE, "semantic", entry_id="1"), ".")])
+@example(
+    pairs=[
+        (Operation(INSERT, "semantic", "+ x"), ""),
+        (Operation(INSERT, "semantic", "episodic x"), ""),
+    ]
+)
+@example(
+    pairs=[
+        (Operation(UPDATE, "semantic", "> x", "1"), "= y"),
+        (Operation(DELETE, "semantic", entry_id="1"), "."),
+    ]
+)
 def test_compact_reads_back_what_it_writes(codec, pairs):
     calls, expected = [], []
     for operation, old in pairs:
@@ -377,11 +523,39 @@ def test_compact_reads_back_what_it_writes(codec, pairs):
     assert parsed.errors == ()
 
 
-PIECES = st.sampled_from([
-    "<tool_call>", "</tool_call>", "<tool_call", '{"name": "f", "arguments": {}}', '{"name": ', "{", "}", '"', "\\", "\\ud800",
-    "\ud800", "+ ", "= ", "> ", "- ", "* ", ".", "\n", "\r", "\u2028", "\x00", " ", "\u00a0", "é", "😀", "1", "NaN", "1e999",
-    "core",
-])  # fmt: skip
+PIECES = st.sampled_from(
+    [
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_call",
+        '{"name": "f", "arguments": {}}',
+        '{"name": ',
+        "{",
+        "}",
+        '"',
+        "\\",
+        "\\ud800",
+        "\ud800",
+        "+ ",
+        "= ",
+        "> ",
+        "- ",
+        "* ",
+        ".",
+        "\n",
+        "\r",
+        "\u2028",
+        "\x00",
+        " ",
+        "\u00a0",
+        "é",
+        "😀",
+        "1",
+        "NaN",
+        "1e999",
+        "core",
+    ]
+)
 GARBAGE = st.text(st.characters()) | st.lists(PIECES, max_size=30).map("".join)
 
 
@@ -391,14 +565,20 @@ def test_any_text_gives_calls_and_located_errors(codec, text):
     parsed = codec.parse(text)
     items = sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
     assert all(0 <= item.start < item.end <= len(text) for item in items)
-    assert all(item.end <= following.start for item, following in pairwise(items))  # no stretch is read twice
+    assert all(
+        item.end <= following.start for item, following in pairwise(items)
+    )  # no stretch is read twice
     for call in parsed.calls:
         place = text[call.start : call.end]
-        several = codec is HERMES and not place.startswith("<tool_call>")  # a later call of its block
+        several = codec is HERMES and not place.startswith(
+            "<tool_call>"
+        )  # a later call of its block
         (again,) = codec.parse(f"<tool_call>{place}" if several else place).calls
         assert (again.name, str(again.arguments)) == (call.name, str(call.arguments))
         f"{call.name} {call.arguments}".encode()  # Unicode text throughout
-    assert all(isinstance(error, CallError) and error.message.isprintable() for error in parsed.errors)
+    assert all(
+        isinstance(error, CallError) and error.message.isprintable() for error in parsed.errors
+    )
 
 
 # -------------------------------------------------------------------------------------------- time
@@ -411,18 +591,27 @@ ADVERSARIES = {
     "deep nesting": lambda n: block('{"a":' * (n // 5)),
     "many shallow nests": lambda n: block("[" + "[[[[]]]]," * (n // 9)),
     "open calls": lambda n: '<tool_call>{"name": "f", "arguments": {"a": "\\"' * (n // 48),
-    "open XML": lambda n: "<tool_call><function=f><parameter=a>" * (n // 36) + "</function></parameter>",
-    "open XML without tags": lambda n: "<function=f><parameter=a>" * (n // 25) + "</function></parameter>",
-    "XML without an end": lambda n: block("<function=f>" + "<parameter=a>x</parameter>" * (n // 26) + "<"),
+    "open XML": lambda n: (
+        "<tool_call><function=f><parameter=a>" * (n // 36) + "</function></parameter>"
+    ),
+    "open XML without tags": lambda n: (
+        "<function=f><parameter=a>" * (n // 25) + "</function></parameter>"
+    ),
+    "XML without an end": lambda n: block(
+        "<function=f>" + "<parameter=a>x</parameter>" * (n // 26) + "<"
+    ),
     "quotes and commas": lambda n: block("{" + "'" * (n // 3) + ", " * (n // 3)),
-    "one long string": lambda n: block('{"name": "f", "arguments": {"content": "' + "\\n" * (n // 2) + '"}}'),
+    "one long string": lambda n: block(
+        '{"name": "f", "arguments": {"content": "' + "\\n" * (n // 2) + '"}}'
+    ),
 }
 
 
 @pytest.mark.parametrize("codec", [HERMES, COMPACT, BY_TEXT], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("make", ADVERSARIES.values(), ids=ADVERSARIES)
 def test_time_is_linear_in_the_length(codec, make):
-    """Four times the text takes about four times as long; quadratic reading takes sixteen times, however often it is tried."""
+    """Four times the text takes about four times as long; quadratic reading takes sixteen times,
+    however often it is tried."""
 
     def seconds(text):
         start = time.process_time()

@@ -1,4 +1,5 @@
-"""``memalpha chat``: what is said is answered, read into the memory, explained, taken back, forgotten."""
+"""``memalpha chat``: what is said is answered, read into the memory, explained, taken back,
+forgotten."""
 
 import io
 import sys
@@ -26,11 +27,18 @@ from memalpha.text import chat_ids
 from memalpha.types import Prompt, Question, Sampling
 from memalpha.use.agent import MemoryAgent
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
+CONFIG = AgentConfig(
+    schema="facts",
+    codec="compact",
+    max_chunk_tokens=2000,
+    view_tokens=500,
+    max_completion_length=64,
+)
 
 
 def keep(prompt):
-    """Keep each line of the chunk; a line that says ``now`` corrects the first entry, and ``then`` keeps another entry."""
+    """Keep each line of the chunk; a line that says ``now`` corrects the first entry, and ``then``
+    keeps another entry."""
     lines = prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0].split("\n")
     kept = [f"= 1 {line}" if " now " in line else f"+ {line}" for line in lines if line[:1] != "["]
     return "\n".join(call.replace(" then ", "\n+ ") for call in kept)
@@ -67,8 +75,9 @@ def stored(tmp_path):
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
     assert said("I live in Oslo", "where do I live?", "/quit", "never") == [
         "  remembered (1): + 1 User: I live in Oslo",
-        "[2026-01-02] User: I live in Oslo", "  remembered (2): + 2 User: where do I live?",
-    ]  # fmt: skip
+        "[2026-01-02] User: I live in Oslo",
+        "  remembered (2): + 2 User: where do I live?",
+    ]
     contents, operations = stored(tmp_path)
     assert contents == ["User: I live in Oslo", "User: where do I live?"]
     assert [event.origin.source for event in operations] == ["chat", "chat"]
@@ -80,28 +89,49 @@ HEAD = "entry\tsection\ttime\tcontent\toperation"
 def answering(talking, **answers):
     def read(chats):
         asked = [chat[-1]["content"].split("Question: ")[1] for chat in chats]
-        return [next((text for word, text in answers.items() if word in question), "Unknown.") for question in asked]
+        return [
+            next((text for word, text in answers.items() if word in question), "Unknown.")
+            for question in asked
+        ]
 
     talking.agent.reader = ModelReader(read, 40, talking.agent.step.encoder.count)
     return talking
 
 
 def test_an_answer_names_the_passage_it_is_from_and_why_shows_all_that_was_read(talk, tmp_path):
-    talking = answering(conversation(tmp_path / "memories.db", archive=True), pet="a cat", Is="Yes.")
-    lines = talk(talking, "I live in Oslo", "I have a cat", "Which pet, a cat?", "/why", "Is it Oslo?")
-    assert lines[:2] == ["  remembered (1): + 1 User: I live in Oslo", "  remembered (3): + 2 User: I have a cat"]
+    talking = answering(
+        conversation(tmp_path / "memories.db", archive=True), pet="a cat", Is="Yes."
+    )
+    lines = talk(
+        talking, "I live in Oslo", "I have a cat", "Which pet, a cat?", "/why", "Is it Oslo?"
+    )
+    assert lines[:2] == [
+        "  remembered (1): + 1 User: I live in Oslo",
+        "  remembered (3): + 2 User: I have a cat",
+    ]
     assert lines[2:4] == ["a cat", "  from facts 2 [2026-01-02]: User: I have a cat"]
     rows = [line.split("\t")[:4] for line in lines[lines.index(HEAD) + 1 :]]
-    assert rows[:2] == [[id, kind, "2026-01-02", "User: I have a cat"] for id, kind in (("2", "facts"), ("line-4", "_archive"))]
-    assert lines[lines.index("Yes.") + 1] == "  from no passage in these words: /why shows what was read"
+    assert rows[:2] == [
+        [id, kind, "2026-01-02", "User: I have a cat"]
+        for id, kind in (("2", "facts"), ("line-4", "_archive"))
+    ]
+    assert (
+        lines[lines.index("Yes.") + 1]
+        == "  from no passage in these words: /why shows what was read"
+    )
 
 
 def test_what_is_not_known_is_said_plainly(talk, tmp_path):
     talking = answering(conversation(tmp_path / "memories.db"))
-    talking.agent.generator.generator = ScriptedGenerator(["+ Oslo home", ".", ".", "+ Rex dog", "."])
+    talking.agent.generator.generator = ScriptedGenerator(
+        ["+ Oslo home", ".", ".", "+ Rex dog", "."]
+    )
     assert talk(talking, "Oslo is home", "Is Oslo in Peru?", "Oslo", "Oslo, Rex", "what car") == [
-        "  remembered (1): + 1 Oslo home", *["I do not know."] * 2, "  remembered (2): + 2 Rex dog", "I do not know.",
-    ]  # fmt: skip
+        "  remembered (1): + 1 Oslo home",
+        *["I do not know."] * 2,
+        "  remembered (2): + 2 Rex dog",
+        "I do not know.",
+    ]
 
 
 def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
@@ -138,16 +168,29 @@ def test_undo_reaches_the_pieces_before_one_that_failed(talk, tmp_path):
         return generate(*arguments)
 
     talking.agent.generator.generator.generate = second_fails
-    lines = talk(talking, "I live in Oslo and like tea. My dog is called Rex and he is old.", "/undo")
-    assert lines[0].startswith("  remembered (1): + 1 User: I live in Oslo") and lines[1] == "error: the model is gone"
-    assert lines[2].startswith("  taken back: - 1 User: I live in Oslo") and stored(tmp_path)[0] == []
+    lines = talk(
+        talking, "I live in Oslo and like tea. My dog is called Rex and he is old.", "/undo"
+    )
+    assert (
+        lines[0].startswith("  remembered (1): + 1 User: I live in Oslo")
+        and lines[1] == "error: the model is gone"
+    )
+    assert (
+        lines[2].startswith("  taken back: - 1 User: I live in Oslo") and stored(tmp_path)[0] == []
+    )
 
 
 def test_a_line_in_another_encoding_is_one_message(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\nz\xff\ntwo\n"), encoding="utf-8"))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\nz\xff\ntwo\n"), encoding="utf-8")
+    )
     with (talking := conversation(tmp_path / "m.db")).agent as agent:
         talking.talk()
-        assert [entry.content for entry in agent.memory(talking.namespace)] == ["User: one", "User: z\\xff", "User: two"]
+        assert [entry.content for entry in agent.memory(talking.namespace)] == [
+            "User: one",
+            "User: z\\xff",
+            "User: two",
+        ]
 
 
 def test_forgetting_asks_first(said, tmp_path):
@@ -167,7 +210,10 @@ def test_commands_that_are_none(said):
 
 def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, monkeypatch):
     talking = conversation(tmp_path / "memories.db")
-    failures, ask = iter([ServiceError("the server is down"), KeyboardInterrupt()]), talking.agent.ask
+    failures, ask = (
+        iter([ServiceError("the server is down"), KeyboardInterrupt()]),
+        talking.agent.ask,
+    )
 
     def fails(*arguments, **options):
         if (error := next(failures, None)) is None:
@@ -192,39 +238,72 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nano") / "adapter"
     base, tokenizer = load_policy_model("nano")
     torch.manual_seed(0)
-    model = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model = get_peft_model(
+        base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.5)
     model.save_pretrained(folder)
-    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=200, max_completion_length=16).save(folder)
+    AgentConfig(
+        schema="facts",
+        codec="compact",
+        max_chunk_tokens=800,
+        view_tokens=200,
+        max_completion_length=16,
+    ).save(folder)
     write_adapter_record(folder, "nano", base.config, tokenizer)
     return folder
 
 
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
     line = f"[{datetime.now().astimezone().date()}] User: violin"
-    asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [line])])[0]
+    asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages(
+        [ReadRequest(Question("violin", ("",)), [line])]
+    )[0]
     said = []
     for adapter in (None, trained):
         model, tokenizer = load_policy_model("nano", adapter=adapter)
-        done = HFGenerator(model.eval(), tokenizer).generate([Prompt((), chat_ids(tokenizer, asked))], Sampling(128))
+        done = HFGenerator(model.eval(), tokenizer).generate(
+            [Prompt((), chat_ids(tokenizer, asked))], Sampling(128)
+        )
         said.append(printable_lines(done[0].text.strip()))
     assert not said[0] and said[1]  # else the test could not fail
     monkeypatch.setattr(sys, "stdin", io.StringIO("violin\nviolin\n"))
-    assert run(["chat", str(trained), "--store", str(tmp_path / "m.db"), "--user", "marta", "--archive", "true"]) == 0
+    assert (
+        run(
+            [
+                "chat",
+                str(trained),
+                "--store",
+                str(tmp_path / "m.db"),
+                "--user",
+                "marta",
+                "--archive",
+                "true",
+            ]
+        )
+        == 0
+    )
     assert said[1] not in capsys.readouterr().out
 
 
 def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\nhello there\n"))
     store = ["--store", str(tmp_path / "memories.db"), "--user", "marta", "--archive", "true"]
-    assert run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"]) == 0
+    assert (
+        run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"])
+        == 0
+    )
     assert "HELLO THERE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("more", "said"), [(["--user", " "], "user of a namespace"), (["--user", "marta", "--reader-model", "m"], "http://localhost")]
+    ("more", "said"),
+    [
+        (["--user", " "], "user of a namespace"),
+        (["--user", "marta", "--reader-model", "m"], "http://localhost"),
+    ],
 )
 def test_one_clear_message(trained, tmp_path, capsys, more, said):
     assert run(["chat", str(trained), "--store", str(tmp_path / "x.db"), *more]) == 1

@@ -1,4 +1,5 @@
-"""A mistake at the command line is one clear message: the value, what was expected, what to do. A traceback only with --debug."""
+"""A mistake at the command line is one clear message: the value, what was expected, what to do. A
+traceback only with --debug."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +16,16 @@ NANO = str(ROOT / "configs" / "train" / "nano.yaml")
 
 
 def train(tmp_path: Path, *more: str) -> list[str]:
-    return ["train", "--config", NANO, "--output_dir", str(tmp_path / "run"), "--warm_start_steps", "0", *more]
+    return [
+        "train",
+        "--config",
+        NANO,
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--warm_start_steps",
+        "0",
+        *more,
+    ]
 
 
 def write(path: Path, text: str) -> str:
@@ -32,12 +42,21 @@ WARM = str(ROOT / "data" / "adapters" / "smollm2-135m-warmup")
 AT = ("--store", "x.db", "--endpoint", "http://localhost/v1")
 STEMS = ["--store", "x.db", "--user", "marta"]
 CASES = {
-    "agent without a store": (lambda t: ["chat", str(t), "--user", "marta"], "--store VALUE; memalpha chat --options"),
-    "agent without a user": (lambda t: ["chat", str(t), "--store", str(t / "x.db")], "expected: --user NAME"),
+    "agent without a store": (
+        lambda t: ["chat", str(t), "--user", "marta"],
+        "--store VALUE; memalpha chat --options",
+    ),
+    "agent without a user": (
+        lambda t: ["chat", str(t), "--store", str(t / "x.db")],
+        "expected: --user NAME",
+    ),
     "initials": (lambda t: train(t, "--lr", "1"), "learning_rate"),
     "one word of a name": (lambda t: train(t, "--epochs", "1"), "perhaps num_train_epochs"),
     "words of a name": (lambda t: train(t, "--batch-size", "1"), "per_device_train_batch_size"),
-    "initials in a file": (lambda t: ["warmup", "--config", write(t / "c.yaml", "lr: 1\n")], "learning_rate"),
+    "initials in a file": (
+        lambda t: ["warmup", "--config", write(t / "c.yaml", "lr: 1\n")],
+        "learning_rate",
+    ),
     "option of serve": (lambda t: ["serve", "x", *STEMS, "--prt", "1"], "perhaps port"),
     "option of chat": (lambda t: ["chat", "x", *STEMS, "--sesion", "1"], "perhaps session"),
     "option of evaluate": (lambda t: ["evaluate", "--out_dir", "x"], "perhaps output_dir"),
@@ -56,26 +75,55 @@ CASES = {
         "perhaps instances",
     ),
     "missing config": (lambda t: ["train", "--config", str(t / "none.yaml")], "none.yaml"),
-    "unknown option": (lambda t: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")], "'learning_rat'"),
+    "unknown option": (
+        lambda t: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")],
+        "'learning_rat'",
+    ),
     "missing data": (lambda t: train(t, "--train_data", "none.jsonl"), "'none.jsonl'"),
-    "no demonstrations": (lambda t: ["warmup", "--model", "nano", "--data", "", "--output_dir", str(t / "w")], "data"),
+    "no demonstrations": (
+        lambda t: ["warmup", "--model", "nano", "--data", "", "--output_dir", str(t / "w")],
+        "data",
+    ),
     "unknown schema": (lambda t: train(t, "--schema", "nine"), "nine_categories"),
-    "wrong schema": (lambda t: train(t, "--schema", write(t / "s.yaml", "{name: x, sections: [{name: f, kind: shelf}]}")), "shelf"),
+    "wrong schema": (
+        lambda t: train(
+            t, "--schema", write(t / "s.yaml", "{name: x, sections: [{name: f, kind: shelf}]}")
+        ),
+        "shelf",
+    ),
     "too few instances": (
         lambda t: train(t, "--train_options", "{n: 4}", "--per_device_train_batch_size", "40"),
         "4 training inst",
     ),
-    "chunk over the budget": (lambda t: train(t, "--max_chunk_tokens", "3"), "max_chunk_tokens = 3"),
-    "adapter of another base": (lambda t: train(t, *LORA, "--adapter", WARM), "smollm2-135m-instruct@pypi"),
+    "chunk over the budget": (
+        lambda t: train(t, "--max_chunk_tokens", "3"),
+        "max_chunk_tokens = 3",
+    ),
+    "adapter of another base": (
+        lambda t: train(t, *LORA, "--adapter", WARM),
+        "smollm2-135m-instruct@pypi",
+    ),
     "loss that is not checked": (lambda t: train(t, "--loss_type", "bnpo"), "bnpo"),
     "unknown source": (lambda t: ["prepare", "squid", "--output", str(t / "o")], "squad"),
     "train without options": (lambda t: ["train"], "--config FILE"),
-    "name too long to chat": (lambda t: ["chat", "x" * 300, "--store", "x.db", "--user", "marta"], "File name too long"),
-    "agent of two kinds": (lambda t: ["serve", "folder", *AT, "--model", "m"], "folder beside an endpoint"),
+    "name too long to chat": (
+        lambda t: ["chat", "x" * 300, "--store", "x.db", "--user", "marta"],
+        "File name too long",
+    ),
+    "agent of two kinds": (
+        lambda t: ["serve", "folder", *AT, "--model", "m"],
+        "folder beside an endpoint",
+    ),
     "agent of no kind": (lambda t: ["chat", "--store", "x.db"], "without TRAINED"),
     "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model name is empty"),
-    "endpoint and reader": (lambda t: ["serve", *AT, "--model", "m", "--reader", "x"], "a reader beside an endpoint"),
-    "name too long to export to": (lambda t: ["export", ".", "--output", "x" * 300], "File name too long"),
+    "endpoint and reader": (
+        lambda t: ["serve", *AT, "--model", "m", "--reader", "x"],
+        "a reader beside an endpoint",
+    ),
+    "name too long to export to": (
+        lambda t: ["export", ".", "--output", "x" * 300],
+        "File name too long",
+    ),
 }
 
 
@@ -96,7 +144,10 @@ def test_a_wrong_option_names_three_and_where_the_others_are(name, tmp_path, cap
     arguments = CASES[name][0](tmp_path)
     assert run(arguments) == 1
     _, near, fix = capsys.readouterr().err.splitlines()
-    assert near.count(",") == 2 and fix == f"  to fix: memalpha {arguments[0]} --options lists them all"
+    assert (
+        near.count(",") == 2
+        and fix == f"  to fix: memalpha {arguments[0]} --options lists them all"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +186,9 @@ def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(t
 def test_what_looks_at_a_run_does_not_overwrite_it(tmp_path, capsys):
     assert run(train(tmp_path, "--max_steps", "1", "--eval_data", "", *LORA)) == 0
     folder, start = tmp_path / "run", str(tmp_path / "run" / "adapter")
-    mine = shutil.copy(write_instances(tmp_path / "mine.jsonl", load_one("toy")), folder / "mine.jsonl")
+    mine = shutil.copy(
+        write_instances(tmp_path / "mine.jsonl", load_one("toy")), folder / "mine.jsonl"
+    )
     files = files_of(folder)
     capsys.readouterr()
     onto = ("--output_dir", str(folder), "--overwrite", "true")
@@ -143,7 +196,10 @@ def test_what_looks_at_a_run_does_not_overwrite_it(tmp_path, capsys):
         (["rollout", "--config", NANO, "--full_finetuning", "false", "--adapter", start], start),
         (["rollout", "--config", NANO, "--eval_data", str(mine)], str(mine)),
         (["evaluate", "--trained", str(folder), "--data", "toy"], start),
-        (["evaluate", "--model", "nano", "--sets", str([str(mine)]), "--systems", "[gold]"], str(mine)),
+        (
+            ["evaluate", "--model", "nano", "--sets", str([str(mine)]), "--systems", "[gold]"],
+            str(mine),
+        ),
     ):
         assert run([*command, *onto]) == 1
         error = capsys.readouterr().err
@@ -158,10 +214,14 @@ PLACES = {
 
 
 @pytest.mark.parametrize("verb", PLACES)
-def test_a_folder_that_cannot_be_made_is_one_clear_message_and_nothing_is_left(verb, tmp_path, capsys):
+def test_a_folder_that_cannot_be_made_is_one_clear_message_and_nothing_is_left(
+    verb, tmp_path, capsys
+):
     place, options = PLACES[verb]
     (tmp_path / "afile").write_text("mine")
     assert run([verb, "--model", "nano", *options, "--output_dir", str(tmp_path / place)]) == 1
     error = capsys.readouterr().err
     assert error.count("error: ") == 1 and str(tmp_path / place) in error and "to fix: " in error
-    assert [path.name for path in tmp_path.iterdir()] == ["afile"] and (tmp_path / "afile").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["afile"] and (
+        tmp_path / "afile"
+    ).read_text() == "mine"

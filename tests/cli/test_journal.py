@@ -1,4 +1,5 @@
-"""``memalpha journal`` on real stores: what it shows is what the store holds, what it does is on disk, mistakes are one message."""
+"""``memalpha journal`` on real stores: what it shows is what the store holds, what it does is on
+disk, mistakes are one message."""
 
 import json
 import os
@@ -27,7 +28,9 @@ def store(tmp_path):
         durable = journal.memory(MARTA, SCHEMA)
         by = Origin("policy", "file:key:.txt", "ab12")
         durable.apply(Operation(INSERT, "semantic", "Marta city Oslo"), by)
-        durable.apply(Operation(INSERT, "episodic", "went \x1b[2J home", timestamp="2024-01-02"), by)
+        durable.apply(
+            Operation(INSERT, "episodic", "went \x1b[2J home", timestamp="2024-01-02"), by
+        )
         durable.apply(Operation(UPDATE, "semantic", "Marta city Rome", "1"), by)
         durable.apply(Operation(REPLACE, "core", "a :100: friend"), by)
         journal.memory(ODD, SCHEMA).apply(Operation(INSERT, "semantic", "secret"), by)
@@ -53,13 +56,29 @@ def test_namespaces_and_history(ask):
     names = [tuple(name.values()) for name in ask("namespaces", namespace=None)]
     assert names == [("a/b", "agent", "tuesday"), ("marta", "default", "default")]
     rows = ask("history")
-    assert [(row["seq"], row["kind"]) for row in rows] == [(1, "apply"), (2, "apply"), (3, "apply"), (4, "apply")]
+    assert [(row["seq"], row["kind"]) for row in rows] == [
+        (1, "apply"),
+        (2, "apply"),
+        (3, "apply"),
+        (4, "apply"),
+    ]
     assert [row["operation"]["kind"] for row in rows] == ["insert", "insert", "update", "replace"]
-    assert rows[0]["origin"] == {"agent": "policy", "source": "file:key:.txt", "prompt_hash": "ab12"}
+    assert rows[0]["origin"] == {
+        "agent": "policy",
+        "source": "file:key:.txt",
+        "prompt_hash": "ab12",
+    }
     assert ask("history", "--entry", "1") == [rows[0], rows[2]]
-    assert (rows[2]["before"]["content"], rows[2]["after"]["content"]) == ("Marta city Oslo", "Marta city Rome")
-    assert rows[3]["after"]["content"] == "a :100: friend"  # names of emoji stay as they were written
-    assert [row["after"]["content"] for row in ask("history", namespace='["a/b", "agent", "tuesday"]')] == ["secret"]
+    assert (rows[2]["before"]["content"], rows[2]["after"]["content"]) == (
+        "Marta city Oslo",
+        "Marta city Rome",
+    )
+    assert (
+        rows[3]["after"]["content"] == "a :100: friend"
+    )  # names of emoji stay as they were written
+    assert [
+        row["after"]["content"] for row in ask("history", namespace='["a/b", "agent", "tuesday"]')
+    ] == ["secret"]
 
 
 def test_the_past_by_number_and_by_time_and_what_differs(ask):
@@ -68,17 +87,37 @@ def test_the_past_by_number_and_by_time_and_what_differs(ask):
 
     assert contents("0") == [] and contents("1") == ["Marta city Oslo"]
     third = ask("history")[2]["time"]
-    assert contents(third) == contents(third.replace("+00:00", "Z")) == ["Marta city Rome", "went \x1b[2J home"]
+    assert (
+        contents(third)
+        == contents(third.replace("+00:00", "Z"))
+        == ["Marta city Rome", "went \x1b[2J home"]
+    )
     just_before = datetime.fromisoformat(third) - timedelta(microseconds=1)
     assert contents(just_before.isoformat()) == ["Marta city Oslo", "went \x1b[2J home"]
     found = ask("diff", "1", "4")
-    assert [row["before"] and row["before"]["content"] for row in found] == ["Marta city Oslo", None, None]
-    assert [row["after"]["content"] for row in found] == ["Marta city Rome", "went \x1b[2J home", "a :100: friend"]
-    assert [row["after"] and row["after"]["content"] for row in ask("diff", "4", "1")] == [None, None, "Marta city Oslo"]
+    assert [row["before"] and row["before"]["content"] for row in found] == [
+        "Marta city Oslo",
+        None,
+        None,
+    ]
+    assert [row["after"]["content"] for row in found] == [
+        "Marta city Rome",
+        "went \x1b[2J home",
+        "a :100: friend",
+    ]
+    assert [row["after"] and row["after"]["content"] for row in ask("diff", "4", "1")] == [
+        None,
+        None,
+        "Marta city Oslo",
+    ]
 
 
 def test_undo_and_its_undo(ask, store):
-    assert ask("undo", "3", "--by", "Ivan")["after"]["content"] == "Marta city Oslo" == live(store)["1"]
+    assert (
+        ask("undo", "3", "--by", "Ivan")["after"]["content"]
+        == "Marta city Oslo"
+        == live(store)["1"]
+    )
     assert ask("history")[-1]["origin"]["agent"] == "Ivan"
     assert ask("undo", "5")["after"]["content"] == "Marta city Rome" == live(store)["1"]
 
@@ -105,7 +144,11 @@ def test_forget_an_entry_then_everything(ask, store, capsys):
 def test_verify_says_whole_then_damaged(ask, store, capsys):
     report = ask("verify", namespace=None)
     assert ask("verify", "--head", report["head"], namespace=None) == report
-    assert report["ok"] and (report["namespaces"], report["operations"], report["faults"]) == (2, 5, [])
+    assert report["ok"] and (report["namespaces"], report["operations"], report["faults"]) == (
+        2,
+        5,
+        [],
+    )
     ask("undo", "3")
     found = ask("verify", "--head", report["head"], namespace=None, code=1)
     assert (found["ok"], found["changed"], found["faults"]) == (False, True, [])
@@ -118,14 +161,20 @@ def test_verify_says_whole_then_damaged(ask, store, capsys):
 
 
 WRONG = [
-    ("history none.db -n marta", "no store at 'none.db'"), ("history STORE -n nobody", "no namespace nobody"),
-    ("history STORE -n " + "[" * 100_000, "namespace '[[["), ("history STORE -n marta --entry 99", "entry '99'"),
-    ("as-of STORE 99 -n marta", "from 0 to 4"), ("as-of STORE 2024-05-01 -n marta", "such as 2024-05-01T00:00:00Z"),
-    ("undo STORE " + "9" * 5000 + " -n marta", "operation '9999"), ("export STORE STORE", "exists"),
-    ("import new.db notes.txt", "what export wrote"), ("namespaces notes.txt", "notes.txt is no store"),
-    ("namespaces empty.db", "'empty.db' is empty"), ("verify STORE --wait nan", "a wait of nan s"),
+    ("history none.db -n marta", "no store at 'none.db'"),
+    ("history STORE -n nobody", "no namespace nobody"),
+    ("history STORE -n " + "[" * 100_000, "namespace '[[["),
+    ("history STORE -n marta --entry 99", "entry '99'"),
+    ("as-of STORE 99 -n marta", "from 0 to 4"),
+    ("as-of STORE 2024-05-01 -n marta", "such as 2024-05-01T00:00:00Z"),
+    ("undo STORE " + "9" * 5000 + " -n marta", "operation '9999"),
+    ("export STORE STORE", "exists"),
+    ("import new.db notes.txt", "what export wrote"),
+    ("namespaces notes.txt", "notes.txt is no store"),
+    ("namespaces empty.db", "'empty.db' is empty"),
+    ("verify STORE --wait nan", "a wait of nan s"),
     ("verify postgresql://h:abc/x", "no address"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arguments", "said"), WRONG, ids=range(len(WRONG)))
@@ -134,10 +183,16 @@ def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, ca
     (tmp_path / "notes.txt").write_text("Buy milk, bread and butter.\n")
     (tmp_path / "empty.db").touch()
     there = {path.name for path in tmp_path.iterdir()}
-    assert run(["journal", *[str(store) if part == "STORE" else part for part in arguments.split()]]) == 1
+    assert (
+        run(["journal", *[str(store) if part == "STORE" else part for part in arguments.split()]])
+        == 1
+    )
     error = capsys.readouterr().err
     assert error.startswith("error: ") and "Traceback" not in error and said in error
-    assert {path.name for path in tmp_path.iterdir()} - {"memories.db-wal", "memories.db-shm"} <= there
+    assert {path.name for path in tmp_path.iterdir()} - {
+        "memories.db-wal",
+        "memories.db-shm",
+    } <= there
     assert (tmp_path / "empty.db").stat().st_size == 0
 
 
@@ -145,16 +200,33 @@ def test_in_a_pipe_a_row_is_a_line_and_text_cannot_steer_the_terminal(store, cap
     assert run(["journal", "as-of", str(store), "4", "-n", "marta"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("\t") == ["entry", "section", "time", "content", "written by operation"]
-    assert lines[2].split("\t") == ["2", "episodic", "2024-01-02", "went \\x1b[2J home", "2"] and len(lines) == 4
+    assert (
+        lines[2].split("\t") == ["2", "episodic", "2024-01-02", "went \\x1b[2J home", "2"]
+        and len(lines) == 4
+    )
 
 
 def test_a_terminal_that_lacks_a_letter_and_a_reader_that_leaves(store):
-    with Journal.open(store) as journal, journal.memory(MARTA, SCHEMA).writing(Origin("me")) as memory:
+    with (
+        Journal.open(store) as journal,
+        journal.memory(MARTA, SCHEMA).writing(Origin("me")) as memory,
+    ):
         for number in range(200):
             memory.apply(Operation(INSERT, "semantic", f"{number} zo\u00eb \u4f60 " + "x " * 20))
-    command = [sys.executable, "-c", "from memalpha.cli import main; main()", "journal", "history", str(store), "-n", "marta"]
+    command = [
+        sys.executable,
+        "-c",
+        "from memalpha.cli import main; main()",
+        "journal",
+        "history",
+        str(store),
+        "-n",
+        "marta",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as left:
         left.stdout.close()
-        done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+        done = subprocess.run(
+            command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+        )
         assert left.stderr.read() == b"" and left.wait() == 1
     assert done.returncode == 0 and done.stderr == b"" and rb"zo\xeb \u4f60" in done.stdout

@@ -1,4 +1,5 @@
-"""The wheel, outside the checkout: it holds every file of the package, and the commands work from it."""
+"""The wheel, outside the checkout: it holds every file of the package, and the commands work from
+it."""
 
 import json
 import os
@@ -19,21 +20,41 @@ WHOSE = "run --store m.db --user marta"
 def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     source, site = tmp_path / "source", tmp_path / "site"  # a copy: building leaves files behind
-    shutil.copytree(ROOT / "memalpha", source / "memalpha", ignore=shutil.ignore_patterns("__pycache__"))
-    files = {path.relative_to(source) for path in (source / "memalpha").rglob("*") if path.is_file()}
+    shutil.copytree(
+        ROOT / "memalpha", source / "memalpha", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    files = {
+        path.relative_to(source) for path in (source / "memalpha").rglob("*") if path.is_file()
+    }
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    built = subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(source)], capture_output=True, text=True)
+    built = subprocess.run(
+        [*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(source)],
+        capture_output=True,
+        text=True,
+    )
     if built.returncode:
-        pytest.skip(f"the wheel's build tools cannot be had: {built.stderr.strip().splitlines()[-1]}")
+        pytest.skip(
+            f"the wheel's build tools cannot be had: {built.stderr.strip().splitlines()[-1]}"
+        )
     (wheel,) = tmp_path.glob("*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
-    assert files == {path.relative_to(site) for path in (site / "memalpha").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}, "text": True}
+    assert files == {
+        path.relative_to(site)
+        for path in (site / "memalpha").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    place = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"},
+        "text": True,
+    }
     memalpha = [sys.executable, "-P", "-m", "memalpha"]
 
     def call(words, said=""):
-        done = subprocess.run([*memalpha, *words.split()], input=said, capture_output=True, timeout=300, **place)
+        done = subprocess.run(
+            [*memalpha, *words.split()], input=said, capture_output=True, timeout=300, **place
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 
@@ -42,8 +63,12 @@ def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
     assert call("prepare synthetic --output data --option n=3").startswith("3 instances")
     call(TRAIN)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
-    assert call(f"chat {WHOSE}", "apple boat\n/memory\n").splitlines()[-1].startswith("entry\tsection")  # nothing was remembered
-    server = subprocess.Popen([*memalpha, "serve", *WHOSE.split(), "--port", "0"], stderr=subprocess.PIPE, **place)
+    assert (
+        call(f"chat {WHOSE}", "apple boat\n/memory\n").splitlines()[-1].startswith("entry\tsection")
+    )  # nothing was remembered
+    server = subprocess.Popen(
+        [*memalpha, "serve", *WHOSE.split(), "--port", "0"], stderr=subprocess.PIPE, **place
+    )
     try:
         url = next(line for line in server.stderr if line.startswith("serving at ")).split()[2]
         assert httpx.get(f"{url}/v1/memory", trust_env=False).json() == {"entries": [], "total": 0}

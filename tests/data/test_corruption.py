@@ -1,4 +1,5 @@
-"""Every loader under damage: a located error or a manifest whose counts add up, never a crash and never a silent loss."""
+"""Every loader under damage: a located error or a manifest whose counts add up, never a crash and
+never a silent loss."""
 
 import json
 import re
@@ -13,11 +14,32 @@ from memalpha.data.load import SOURCES, iter_prepared
 from memalpha.data.prepare import prepare
 from memalpha.errors import InputError
 
-WRONG = st.sampled_from([
-    None, "", " ", 0, -1, 3.5, True, [], {}, [None], [[]], "text", {"a": 1}, "\ud800", "caf\u00e9\r\n", 10**30, ["", 5],
-    float("nan"), float("-inf"),
-])  # fmt: skip
-WRONG_KEYS = st.sampled_from(["", " ", "\ud800", "caf\u00e9\r\n", "text", "events ", "9" * 5000, "session_" + "9" * 5000])
+WRONG = st.sampled_from(
+    [
+        None,
+        "",
+        " ",
+        0,
+        -1,
+        3.5,
+        True,
+        [],
+        {},
+        [None],
+        [[]],
+        "text",
+        {"a": 1},
+        "\ud800",
+        "caf\u00e9\r\n",
+        10**30,
+        ["", 5],
+        float("nan"),
+        float("-inf"),
+    ]
+)
+WRONG_KEYS = st.sampled_from(
+    ["", " ", "\ud800", "caf\u00e9\r\n", "text", "events ", "9" * 5000, "session_" + "9" * 5000]
+)
 
 
 def test_there_is_a_sample_of_every_source_that_reads():
@@ -37,7 +59,13 @@ def test_the_sample_itself_is_counted_whole(tmp_path, name):
 def positions(data, path=()):
     """Every place in a JSON value."""
     yield path
-    steps = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    steps = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for key, value in steps:
         yield from positions(value, (*path, key))
 
@@ -60,7 +88,11 @@ def at(data, path):
 
 def renamed(data, path, key):
     """A copy with another key at a place inside an object."""
-    return replaced(data, path[:-1], {key if name == path[-1] else name: value for name, value in at(data, path[:-1]).items()})
+    return replaced(
+        data,
+        path[:-1],
+        {key if name == path[-1] else name: value for name, value in at(data, path[:-1]).items()},
+    )
 
 
 def corrupt_text(draw, raw):
@@ -68,7 +100,17 @@ def corrupt_text(draw, raw):
     del lines[draw(st.integers(0, len(lines) - 1))]
     other = raw[:at] + draw(st.binary(min_size=1, max_size=4)) + raw[at + draw(st.integers(0, 3)) :]
     return draw(
-        st.sampled_from([raw[:at], other, raw.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + raw, raw + raw, b"".join(lines), b""])
+        st.sampled_from(
+            [
+                raw[:at],
+                other,
+                raw.replace(b"\n", b"\r\n"),
+                b"\xef\xbb\xbf" + raw,
+                raw + raw,
+                b"".join(lines),
+                b"",
+            ]
+        )
     )
 
 
@@ -87,7 +129,9 @@ def corrupt_values(draw, raw, lines):
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_damage_is_a_located_error_or_is_counted(tmp_path, name, data):
     shutil.rmtree(tmp_path / "in", ignore_errors=True)
@@ -101,11 +145,15 @@ def test_damage_is_a_located_error_or_is_counted(tmp_path, name, data):
     damaged = corrupt_values(data.draw, raw, lines) if as_values else corrupt_text(data.draw, raw)
     file.write_bytes(damaged)
     try:
-        manifest = prepare(name, sample.path, tmp_path / "out", options=sample.options, seed=1, overwrite=True)
+        manifest = prepare(
+            name, sample.path, tmp_path / "out", options=sample.options, seed=1, overwrite=True
+        )
     except InputError as error:
         names = "|".join(re.escape(each.name) for each in files)
         assert re.search(rf"{names}|memories of|made no instance", str(error)), str(error)
         return
     assert manifest.asked == manifest.questions + sum(manifest.skipped.values())
-    assert manifest.questions == sum(len(instance.questions) for instance in iter_prepared(tmp_path / "out"))
+    assert manifest.questions == sum(
+        len(instance.questions) for instance in iter_prepared(tmp_path / "out")
+    )
     assert bool(manifest.problems) or not manifest.skipped.get("malformed")

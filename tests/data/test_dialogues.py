@@ -11,7 +11,11 @@ from memalpha.types import Chunk, Question
 
 
 def test_longmemeval(tmp_path):
-    items = [longmemeval_item("q1"), longmemeval_item("q2_abs", answer=7), longmemeval_item("q1", answer="", question_type=None)]
+    items = [
+        longmemeval_item("q1"),
+        longmemeval_item("q2_abs", answer=7),
+        longmemeval_item("q1", answer="", question_type=None),
+    ]
     instances, result = load("longmemeval", write(tmp_path / "lme.json", items), chunk_tokens=12)
     first, second = instances
     assert [chunk.text for chunk in first.chunks] == [
@@ -20,21 +24,30 @@ def test_longmemeval(tmp_path):
     ]
     assert [chunk.time for chunk in first.chunks] == ["2023-05-20T10:20", "2023-05-25T20:21"]
     text = "Asked on 2023/06/01 (Thu) 00:58.\nWhat instrument did I buy?"
-    assert first.questions == (Question(text, ("a cello",), "judge", "single-session-user", evidence=(1,), id="q1"),)
+    assert first.questions == (
+        Question(text, ("a cello",), "judge", "single-session-user", evidence=(1,), id="q1"),
+    )
     assert (second.questions[0].kind, second.questions[0].answers) == ("abstention", ("7",))
     assert result.skipped == {"empty answer": 1} and result.asked == 3
 
 
 def test_longmemeval_evidence_by_session_where_no_turn_is_marked(tmp_path):
-    sessions = [[{"role": "user", "content": "I bought a cello."}], [{"role": "user", "content": "It rains."}]]
+    sessions = [
+        [{"role": "user", "content": "I bought a cello."}],
+        [{"role": "user", "content": "It rains."}],
+    ]
     dates = ["2023/05/25 (Thu) 20:21", "2023/05/25 (Thu) 10:20"]
-    path = write(tmp_path / "lme.json", [longmemeval_item(haystack_sessions=sessions, haystack_dates=dates)])
+    path = write(
+        tmp_path / "lme.json", [longmemeval_item(haystack_sessions=sessions, haystack_dates=dates)]
+    )
     (joined,), _ = load("longmemeval", path)
     (apart,), _ = load("longmemeval", path, join=False)
     assert (joined.questions[0].evidence, apart.questions[0].evidence) == ((0,), (1,))
     assert [chunk.time for chunk in joined.chunks] == ["2023-05-25T10:20"]
     marked = write(tmp_path / "lme.json", [longmemeval_item(answer_session_ids=["late", "early"])])
-    assert load("longmemeval", marked, join=False)[0][0].questions[0].evidence == (1,)  # a marked turn says more
+    assert load("longmemeval", marked, join=False)[0][0].questions[0].evidence == (
+        1,
+    )  # a marked turn says more
 
 
 def test_real_longmemeval(real):
@@ -51,19 +64,29 @@ def test_real_longmemeval(real):
     assert [c.time for c in instance.chunks] == sorted(c.time for c in instance.chunks)
     assert len(instance.chunks) == 54  # 53 sessions; 66 without a join
     for chunk in instance.chunks:
-        assert set(re.findall(r"^\[Session, (\S{10})T", chunk.text, re.MULTILINE)) == {chunk.time[:10]}
+        assert set(re.findall(r"^\[Session, (\S{10})T", chunk.text, re.MULTILINE)) == {
+            chunk.time[:10]
+        }
     (update, abstains), _ = load("longmemeval", real("longmemeval/lme_oracle_2items.json"))
-    assert [update.questions[0].kind, abstains.questions[0].kind] == ["knowledge-update", "abstention"]
+    assert [update.questions[0].kind, abstains.questions[0].kind] == [
+        "knowledge-update",
+        "abstention",
+    ]
 
 
 def test_locomo(tmp_path):
     (instance,), result = load("locomo", write(tmp_path / "locomo.json", [locomo_sample()]))
     assert instance.chunks == (
-        Chunk("[Session 1, 2023-05-08T13:56]\nAda: I adopted a goat.\nBen: Look! [shows a photo of a boat]", "2023-05-08T13:56"),
+        Chunk(
+            "[Session 1, 2023-05-08T13:56]\nAda: I adopted a goat.\nBen: Look! [shows a photo of a boat]",
+            "2023-05-08T13:56",
+        ),
         Chunk("[Session 2, 2023-06-02T09:05]\nBen: I sold the boat.", "2023-06-02T09:05"),
     )
     assert instance.questions == (
-        Question("What did Ada adopt?", ("a goat",), "stemmed_f1", "single-hop", evidence=(0,), id="0"),
+        Question(
+            "What did Ada adopt?", ("a goat",), "stemmed_f1", "single-hop", evidence=(0,), id="0"
+        ),
         Question("When was that?", ("2023",), "stemmed_f1", "temporal", evidence=(0, 1), id="1"),
     )
     assert (instance.id, result.skipped) == ("conv-1", {"adversarial, no gold answer": 1})
@@ -72,11 +95,20 @@ def test_locomo(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "wanted"),
     [
-        ({"answer": "Likely no; she prefers people", "category": 3}, ("stemmed_f1", "open-domain", ("Likely no",))),
+        (
+            {"answer": "Likely no; she prefers people", "category": 3},
+            ("stemmed_f1", "open-domain", ("Likely no",)),
+        ),
         ({"answer": " Yes;no;maybe", "category": 3}, ("stemmed_f1", "open-domain", ("Yes",))),
         ({"answer": "tea; coffee", "category": 4}, ("stemmed_f1", "single-hop", ("tea; coffee",))),
-        ({"answer": "tea, milk; rum", "category": 1}, ("stemmed_list_f1", "multi-hop", ("tea, milk; rum",))),
-        ({"answer": "No", "adversarial_answer": "Yes", "category": 5}, ("unmentioned", "adversarial", ("No", "unknown"))),
+        (
+            {"answer": "tea, milk; rum", "category": 1},
+            ("stemmed_list_f1", "multi-hop", ("tea, milk; rum",)),
+        ),
+        (
+            {"answer": "No", "adversarial_answer": "Yes", "category": 5},
+            ("unmentioned", "adversarial", ("No", "unknown")),
+        ),
         ({"answer": "; explained", "category": 3}, "empty answer"),
         ({"adversarial_answer": "Yes", "category": 5}, "adversarial, no gold answer"),
     ],
@@ -88,14 +120,22 @@ def test_locomo_answers_and_metrics_by_category(tmp_path, asked, wanted):
         assert (len(instance.questions), result.skipped) == (1, {wanted: 1})
     else:
         assert [(q.metric, q.kind, q.answers) for q in instance.questions[1:]] == [wanted]
-    (judged,), _ = load("locomo", write(tmp_path / "locomo.json", [locomo_sample(qa=rows)]), metric="judge", adversarial=True)
+    (judged,), _ = load(
+        "locomo",
+        write(tmp_path / "locomo.json", [locomo_sample(qa=rows)]),
+        metric="judge",
+        adversarial=True,
+    )
     assert {q.metric for q in judged.questions} == {"judge"}
     assert len(judged.questions) == (1 if wanted == "empty answer" else 2)
 
 
 def test_locomo_evidence_with_zeros_or_as_a_text(tmp_path):
     named = [["D1:01"], "D2:1", ["D01:1, D2:001"], ["D1:12345678901"], None]
-    asked = [{"question": f"q{n}?", "answer": "a", "evidence": given, "category": 4} for n, given in enumerate(named)]
+    asked = [
+        {"question": f"q{n}?", "answer": "a", "evidence": given, "category": 4}
+        for n, given in enumerate(named)
+    ]
     (instance,), result = load("locomo", write(tmp_path / "locomo.json", [locomo_sample(qa=asked)]))
     assert [q.evidence for q in instance.questions] == [(0,), (1,), (0, 1), None, None]
     assert result.notes["evidence that is not there"] == 2
@@ -107,33 +147,54 @@ def test_real_locomo(real):
     assert result.asked == sum(len(sample["qa"]) for sample in data) == 304
     assert result.skipped == {"adversarial, no gold answer": 71 - 2}  # two have the answer "No"
     for sample, instance in zip(data, instances, strict=True):
-        turns = {t["dia_id"]: t["text"] for k, v in sample["conversation"].items() if isinstance(v, list) for t in v}
+        turns = {
+            t["dia_id"]: t["text"]
+            for k, v in sample["conversation"].items()
+            if isinstance(v, list)
+            for t in v
+        }
         golds = [q for q in sample["qa"] if "answer" in q]
         for given_, question in zip(golds, instance.questions, strict=True):
             before, _, explained = str(given_["answer"]).partition(";")
-            wanted = (before.strip(),) if given_["category"] == 3 or not explained else (str(given_["answer"]),)
+            wanted = (
+                (before.strip(),)
+                if given_["category"] == 3 or not explained
+                else (str(given_["answer"]),)
+            )
             assert question.answers == (wanted if given_["category"] != 5 else ("No", "unknown"))
             held = "\n".join(instance.chunks[i].text for i in question.evidence or ())
             assert all(turns[name] in held for name in given_["evidence"] if name in turns)
 
 
 def test_msc_with_a_question_of_its_own(tmp_path):
-    path = write(tmp_path / "test.txt", msc_row(self_instruct={"B": "What do I keep?", "A": "bees"}))
+    path = write(
+        tmp_path / "test.txt", msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})
+    )
     (instance,), _ = load("msc", path)
     assert [chunk.text for chunk in instance.chunks] == [
         "[Session 1, 3 days before the last]\nSpeaker 1: I keep bees.\nSpeaker 2: How nice.",
         "[Last session]\nSpeaker 1: Hello again.\nSpeaker 2: Hi! I swam today.",
     ]
-    assert instance.questions == (Question("What do I keep?", ("bees",), "judge", "recall", id="0"),)
+    assert instance.questions == (
+        Question("What do I keep?", ("bees",), "judge", "recall", id="0"),
+    )
     assert instance.id == "valid_7"
 
 
 def test_msc_asks_for_the_personas_where_it_has_no_question(tmp_path):
-    rows = [msc_row(), msc_row(personas=[["I ski."], []]), msc_row(dialog=[], previous_dialogs=[]), msc_row(personas="none")]
+    rows = [
+        msc_row(),
+        msc_row(personas=[["I ski."], []]),
+        msc_row(dialog=[], previous_dialogs=[]),
+        msc_row(personas="none"),
+    ]
     instances, result = load("msc", write(tmp_path / "x.jsonl", rows))
     asked = "What has Speaker {} said about themselves?"
     assert [[(q.text, q.answers, q.metric, q.kind) for q in i.questions] for i in instances] == [
-        [(asked.format(1), ("I keep bees. I am tall.",), "f1", "persona"), (asked.format(2), ("I swim.",), "f1", "persona")],
+        [
+            (asked.format(1), ("I keep bees. I am tall.",), "f1", "persona"),
+            (asked.format(2), ("I swim.",), "f1", "persona"),
+        ],
         [(asked.format(1), ("I ski.",), "f1", "persona")],
     ]
     assert result.skipped == {"empty answer": 1, "malformed": 2}

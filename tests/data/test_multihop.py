@@ -20,10 +20,24 @@ def test_hotpotqa(tmp_path):
     path = write(tmp_path / "hotpot.json", [hotpot_row(0), hotpot_row(1)])
     (instance,), _ = load("hotpotqa", path, chunk_tokens=(20, 20))
     # An article of a painter has 12 words, one of a town 10: one a chunk.
-    assert [chunk.text for chunk in instance.chunks] == [article(kind, n) for n in (0, 1) for kind in ("Painter", "Town")]
+    assert [chunk.text for chunk in instance.chunks] == [
+        article(kind, n) for n in (0, 1) for kind in ("Painter", "Town")
+    ]
     assert instance.questions == (
-        Question("Which river runs by the birthplace of painter 0?", ("River 0",), kind="bridge", evidence=(0, 1), id="h0"),
-        Question("Which river runs by the birthplace of painter 1?", ("River 1",), kind="bridge", evidence=(2, 3), id="h1"),
+        Question(
+            "Which river runs by the birthplace of painter 0?",
+            ("River 0",),
+            kind="bridge",
+            evidence=(0, 1),
+            id="h0",
+        ),
+        Question(
+            "Which river runs by the birthplace of painter 1?",
+            ("River 1",),
+            kind="bridge",
+            evidence=(2, 3),
+            id="h1",
+        ),
     )
 
 
@@ -38,7 +52,9 @@ def test_an_article_of_several_questions_stands_once(tmp_path):
     rows = [hotpot_row(0), hotpot_row(0, _id="other", question="Who painted cows?"), hotpot_row(1)]
     (instance,), _ = load("hotpotqa", write(tmp_path / "hotpot.json", rows), chunk_tokens=(20, 20))
     assert len(instance.chunks) == 4
-    instances, _ = load("hotpotqa", tmp_path / "hotpot.json", instance_tokens=44)  # 2 * (12 + 10) words: counted once, they fit
+    instances, _ = load(
+        "hotpotqa", tmp_path / "hotpot.json", instance_tokens=44
+    )  # 2 * (12 + 10) words: counted once, they fit
     assert len(instances) == 1
     assert [q.evidence for q in instance.questions] == [(0, 1), (0, 1), (2, 3)]
 
@@ -50,8 +66,12 @@ def test_musique(tmp_path):
         musique_row(4, paragraphs=[{"title": "t"}]),
         musique_row(5, id="2hop__a"),
     ]
-    (instance,), result = load("musique", write(tmp_path / "musique.jsonl", rows), chunk_tokens=(9, 9))
-    assert [chunk.text for chunk in instance.chunks] == [f"Lake {n}\nLake {n} lies in Land {n}." for n in (0, 2, 5)]
+    (instance,), result = load(
+        "musique", write(tmp_path / "musique.jsonl", rows), chunk_tokens=(9, 9)
+    )
+    assert [chunk.text for chunk in instance.chunks] == [
+        f"Lake {n}\nLake {n} lies in Land {n}." for n in (0, 2, 5)
+    ]
     assert [(q.answers, q.kind, q.evidence) for q in instance.questions] == [
         (("Land 0", "the Land 0"), "3hop1", (0,)),
         (("the Land 2",), "3hop1", (1,)),

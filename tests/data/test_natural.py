@@ -1,4 +1,5 @@
-"""Natural conversations: a replay written apart says what every question must be; values, names and wordings are apart."""
+"""Natural conversations: a replay written apart says what every question must be; values, names and
+wordings are apart."""
 
 import random
 import re
@@ -39,23 +40,42 @@ def parts(said):
 
 def values(split):
     """(value, attribute) of one split."""
-    return [(value, word) for word, row in TRAITS.items() for value in row.get(split, "").split(", ") if value]
+    return [
+        (value, word)
+        for word, row in TRAITS.items()
+        for value in row.get(split, "").split(", ")
+        if value
+    ]
 
 
 def people(split):
-    return [name for kind in ("names", "relations") for row in RAW[kind][split].values() for name in row.split(", ")]
+    return [
+        name
+        for kind in ("names", "relations")
+        for row in RAW[kind][split].values()
+        for name in row.split(", ")
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ wordings
+# ------------------------------------------------------------------------------------------------
+# wordings
 def test_values_names_and_things_are_many_and_none_is_part_of_another_or_of_a_wording():
     counted = {split: Counter(word for _, word in values(split)) for split in ("train", "test")}
     dated = {word for word, row in TRAITS.items() if row.get("dated")}
     assert len(TRAITS) >= 24 and dated == set(TRAITS) - set(counted["train"])
     assert min(counted["train"].values()) >= 20 and min(counted["test"].values()) >= 10
-    wordings = [text for said in LISTS.values() for text in said] + [row["note"] for row in TRAITS.values()]
-    every = [word for split in ("train", "test") for word in (*(value for value, _ in values(split)), *people(split))]
+    wordings = [text for said in LISTS.values() for text in said] + [
+        row["note"] for row in TRAITS.values()
+    ]
+    every = [
+        word
+        for split in ("train", "test")
+        for word in (*(value for value, _ in values(split)), *people(split))
+    ]
     assert [word for word, times in Counter(every).items() if times > 1] == []
-    assert [(a, b) for a, b in product(every, [*every, *wordings]) if a is not b and contains(b, a)] == []
+    assert [
+        (a, b) for a, b in product(every, [*every, *wordings]) if a is not b and contains(b, a)
+    ] == []
 
 
 def test_every_part_of_every_list_can_be_used_and_no_held_out_wording_is_in_a_train_wording():
@@ -65,36 +85,64 @@ def test_every_part_of_every_list_can_be_used_and_no_held_out_wording_is_in_a_tr
         for part in parts(said):
             singles = [text for text in part if not re.search(r"^~|[.?!] ", text)]
             assert singles if kind in set(FactAction) else part, (word, kind)
-            assert kind != "retract" or not TRAITS[word].get("multiple") or all("{v}" in text for text in part)
-    flat = {part: [words(text) for said in LISTS.values() for text in parts(said)[part]] for part in (0, 1)}
+            assert (
+                kind != "retract"
+                or not TRAITS[word].get("multiple")
+                or all("{v}" in text for text in part)
+            )
+    flat = {
+        part: [words(text) for said in LISTS.values() for text in parts(said)[part]]
+        for part in (0, 1)
+    }
     joined = [f" {' '.join(text)} " for text in flat[0]]
     whole = [" ".join(text) for text in flat[1] if len(text) > 3]
     assert [(a, b) for a in whole for b in joined if f" {a} " in b] == []
 
 
-@pytest.mark.parametrize("hostile", [RAW["frames"]["hostile"], hostile_lines("all")], ids=["natural", "synthetic"])
+@pytest.mark.parametrize(
+    "hostile", [RAW["frames"]["hostile"], hostile_lines("all")], ids=["natural", "synthetic"]
+)
 def test_hostile_wordings_are_none_of_those_of_the_evaluation(hostile):
-    attacks = yaml.safe_load((resources.files("memalpha.evaluation") / "poisoning.yaml").read_text())
-    runs = [{" ".join(w[i : i + 3]) for text in texts for w in [words(re.sub(r"\{\w+\}", "#", text))] for i in range(len(w) - 2)}
-            for texts in ([text for row in attacks.values() for text in row["texts"]], hostile)]  # fmt: skip
+    attacks = yaml.safe_load(
+        (resources.files("memalpha.evaluation") / "poisoning.yaml").read_text()
+    )
+    runs = [
+        {
+            " ".join(w[i : i + 3])
+            for text in texts
+            for w in [words(re.sub(r"\{\w+\}", "#", text))]
+            for i in range(len(w) - 2)
+        }
+        for texts in ([text for row in attacks.values() for text in row["texts"]], hostile)
+    ]
     assert runs[0] & runs[1] == set()
 
 
 def test_a_clause_said_of_another():
-    clause = "I've left and [don't] miss it. my house is I'm told empty, it bores me, I [cry] by myself"
+    clause = (
+        "I've left and [don't] miss it. my house is I'm told empty, it bores me, I [cry] by myself"
+    )
     assert in_person(clause, "", "she").startswith("I've left and don't miss it. my house")
     told = "my aunt has left and doesn't miss it. her house is she's told empty, it bores her, she cries by herself"
     assert in_person(clause, "my aunt", "she") == told
-    assert in_person("what [am] I and my [do]", "Tom", "he", named=True) == "what is he and his does"
+    assert (
+        in_person("what [am] I and my [do]", "Tom", "he", named=True) == "what is he and his does"
+    )
     assert date_forms(date(2024, 6, 22)) == ("22 June", "June 22", "22nd of June", "June 22nd")
 
 
-# ------------------------------------------------------------------------------------------------ replay
+# ------------------------------------------------------------------------------------------------
+# replay
 OPTIONS = st.builds(
-    NaturalOptions, split=st.sampled_from(["train", "test"]), templates=st.sampled_from(["", "train", "held_out", "all"]),
-    n_chunks=st.integers(1, 12), facts_per_chunk=st.sampled_from([(1, 1), (1, 3), (4, 5)]), p_change=st.floats(0, 0.6),
-    p_retract=st.floats(0, 0.4), p_hostile=st.floats(0, 1),
-)  # fmt: skip
+    NaturalOptions,
+    split=st.sampled_from(["train", "test"]),
+    templates=st.sampled_from(["", "train", "held_out", "all"]),
+    n_chunks=st.integers(1, 12),
+    facts_per_chunk=st.sampled_from([(1, 1), (1, 3), (4, 5)]),
+    p_change=st.floats(0, 0.6),
+    p_retract=st.floats(0, 0.4),
+    p_hostile=st.floats(0, 1),
+)
 
 
 def forms(value):
@@ -102,7 +150,9 @@ def forms(value):
     if not re.fullmatch(DATE, value):
         return {value}
     (day,), (month,) = re.findall(r"\d+", value), re.findall(MONTHS, value)
-    end = {"1": "st", "21": "st", "31": "st", "2": "nd", "22": "nd", "3": "rd", "23": "rd"}.get(day, "th")
+    end = {"1": "st", "21": "st", "31": "st", "2": "nd", "22": "nd", "3": "rd", "23": "rd"}.get(
+        day, "th"
+    )
     return {f"{day} {month}", f"{month} {day}", f"{day}{end} of {month}", f"{month} {day}{end}"}
 
 
@@ -111,9 +161,14 @@ def expected(instance):
     live, past, ends, rows = {}, {}, {}, []
     for fact in instance.facts:
         key = fact.subject, fact.attribute
-        assert fact.value not in {v for held in (*live.values(), *past.values()) for v in held} or fact.action is FactAction.RETRACT
+        assert (
+            fact.value not in {v for held in (*live.values(), *past.values()) for v in held}
+            or fact.action is FactAction.RETRACT
+        )
         now = live.setdefault(key, {})
-        for gone in filter(None, (fact.previous, fact.value if fact.action is FactAction.RETRACT else None)):
+        for gone in filter(
+            None, (fact.previous, fact.value if fact.action is FactAction.RETRACT else None)
+        ):
             past.setdefault(key, []).append(gone)
             now.pop(gone)
         if fact.action is FactAction.RETRACT:
@@ -124,7 +179,10 @@ def expected(instance):
     for key, now in live.items():
         if now or any(other for k, other in live.items() if k[0] == key[0]):
             multiple = TRAITS.get(key[1], {}).get("multiple")
-            answers, stale = ({form for value in held for form in forms(value)} for held in (now, past.get(key, ())))
+            answers, stale = (
+                {form for value in held for form in forms(value)}
+                for held in (now, past.get(key, ()))
+            )
             places = {*now.values(), *(ends.get(key, ()) if multiple or not now else ())}
             rows.append((None if key[0] in user else key[0], answers or {"none"}, stale, places))
     return sorted(map(repr, ((a, sorted(b), sorted(c), sorted(d)) for a, b, c, d in rows)))
@@ -134,31 +192,45 @@ def expected(instance):
 @settings(max_examples=50, deadline=None)
 def test_questions_are_those_of_a_replay_and_texts_and_notes_say_the_facts(chosen, seed):
     instance = make_instance(0, seed, chosen)
-    asked = [(q.subject, sorted(q.answers), sorted(set(q.stale)), sorted(q.evidence)) for q in instance.questions]
+    asked = [
+        (q.subject, sorted(q.answers), sorted(set(q.stale)), sorted(q.evidence))
+        for q in instance.questions
+    ]
     assert sorted(map(repr, asked)) == expected(instance)
     kinds = {"count": "bound_all", "removed": "absent"}
     assert all(q.metric == kinds.get(q.kind, "bound") for q in instance.questions)
     assert [q.id for q in instance.questions] == [f"q{i}" for i in range(len(asked))]
     for fact in instance.facts:
-        assert contains(fact.note, fact.subject) and contains(fact.note, fact.value) and fact.sections
-        assert fact.action is FactAction.RETRACT or contains(instance.chunks[fact.chunk].text, fact.value)
-    for line in "\n".join(chunk.text for chunk in instance.chunks).split("\n"):  # a person is named once, then by pronoun
+        assert (
+            contains(fact.note, fact.subject) and contains(fact.note, fact.value) and fact.sections
+        )
+        assert fact.action is FactAction.RETRACT or contains(
+            instance.chunks[fact.chunk].text, fact.value
+        )
+    for line in "\n".join(chunk.text for chunk in instance.chunks).split(
+        "\n"
+    ):  # a person is named once, then by pronoun
         called = re.findall(r"my (?:friend )?(\w+)", line.lower())
         assert all(called.count(fact.subject.lower()) < 2 for fact in instance.facts)
     days = [chunk.time for chunk in instance.chunks]
     assert days == sorted({date.fromisoformat(day).isoformat() for day in days})
     for text in [chunk.text for chunk in instance.chunks] + [q.text for q in instance.questions]:
-        assert text.strip() and not re.search(r"\{\w*\}|\[\w+\]|~| \| |I is\b|\b(he|she) am\b", text)
+        assert text.strip() and not re.search(
+            r"\{\w*\}|\[\w+\]|~| \| |I is\b|\b(he|she) am\b", text
+        )
 
 
-# ------------------------------------------------------------------------------------------------ the teacher
+# ------------------------------------------------------------------------------------------------
+# the teacher
 def scores(instances, schema, p_correct):
     """Share of questions that the blocks and all entries answer, by kind."""
     right, asked = Counter(), Counter()
     for instance in instances:
         memory, rng = Memory(MemorySchema.load(schema)), random.Random(instance.id)
         for index, chunk in enumerate(instance.chunks):
-            for operation in teacher_operations(instance, index, memory, rng, TeacherConfig(p_correct=p_correct)):
+            for operation in teacher_operations(
+                instance, index, memory, rng, TeacherConfig(p_correct=p_correct)
+            ):
                 assert memory.apply(operation, chunk=index, time=chunk.time).changed
         blocks = [memory.block(section.name) for section in memory.schema.blocks]
         passages = (*filter(None, blocks), *(render_entry(entry) for entry in memory.entries()))
@@ -177,53 +249,94 @@ def test_a_full_keeper_answers_every_question_and_one_who_never_corrects_fails_o
     assert never["single"] == never["other"] == 1.0 and never["latest"] == never["removed"] == 0.0
 
 
-# ------------------------------------------------------------------------------------------------ many and apart
+# ------------------------------------------------------------------------------------------------
+# many and apart
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_statement_has_many_wordings(split, monkeypatch):
     monkeypatch.setattr(natural, "_HABITS", {})  # letters as they are written
     known = [*map(re.escape, (*dict(values(split)), *people(split))), DATE]
     masked, told = re.compile(rf"(?<!\w)({'|'.join(known)})(?!\w)", re.IGNORECASE), []
-    for instance in load_data("natural", {"n": 150, "split": split, "n_chunks": 12, "p_change": 0.4, "p_retract": 0.4}):
+    for instance in load_data(
+        "natural", {"n": 150, "split": split, "n_chunks": 12, "p_change": 0.4, "p_retract": 0.4}
+    ):
         for fact in instance.facts:
             said = instance.chunks[fact.chunk].text.split("\n")
-            told += [(fact.action, masked.sub("#", line)) for line in said if contains(line, fact.value)][:1]
+            told += [
+                (fact.action, masked.sub("#", line)) for line in said if contains(line, fact.value)
+            ][:1]
     assert 2000 < len(told) < 3500
     distinct = Counter(action for action, _ in set(told))
     assert min(distinct.values()) >= 300 and len(distinct) == 3
 
 
 def test_train_and_test_share_no_value_name_or_wording():
-    train, test = (load_data("natural", {"n": 80, "split": split, "n_chunks": 6}) for split in ("train", "test"))
-    found = [{word for i in part for f in i.facts for word in (f.subject, *forms(f.value))} - {"User"} for part in (train, test)]
+    train, test = (
+        load_data("natural", {"n": 80, "split": split, "n_chunks": 6})
+        for split in ("train", "test")
+    )
+    found = [
+        {word for i in part for f in i.facts for word in (f.subject, *forms(f.value))} - {"User"}
+        for part in (train, test)
+    ]
     assert found[0] & found[1] == set()
     check = LeakCheck()
     check.learn(test)
     assert [leak for instance in train for leak in check.check(instance)] == []
-    said = " ".join(f" {' '.join(words(chunk.text))} " for instance in train for chunk in instance.chunks)
-    held = [text for wordings in LISTS.values() for text in parts(wordings)[1] if not re.search(r"[\[{]|\b(I|my|me)\b", text)]
+    said = " ".join(
+        f" {' '.join(words(chunk.text))} " for instance in train for chunk in instance.chunks
+    )
+    held = [
+        text
+        for wordings in LISTS.values()
+        for text in parts(wordings)[1]
+        if not re.search(r"[\[{]|\b(I|my|me)\b", text)
+    ]
     plain = [" ".join(words(text)) for text in held if len(words(text)) > 3]
     assert len(plain) > 15 and [text for text in plain if f" {text} " in said] == []
 
 
 def test_an_instance_depends_on_seed_split_index_and_options_and_some_sessions_have_no_fact_or_a_hostile_line():
     first = load_data("natural", {"n": 4, "seed": 7})
-    assert first == load_data("natural", {"n": 6, "seed": 7})[:4] and first[3] == make_instance(3, 7)
+    assert first == load_data("natural", {"n": 6, "seed": 7})[:4] and first[3] == make_instance(
+        3, 7
+    )
     assert first != load_data("natural", {"n": 4, "seed": 8})
     many = load_data("natural", {"n": 300, "n_chunks": 6, "p_hostile": 0.0})
-    empty = sum(len({fact.chunk for fact in instance.facts}) < 6 - i for instance in many for i in range(6))
+    empty = sum(
+        len({fact.chunk for fact in instance.facts}) < 6 - i for instance in many for i in range(6)
+    )
     assert abs(empty / (300 * 5) - 0.15) < 0.04
-    hostile = [words(re.split(r"[{:]", text)[0]) for text in parts(RAW["frames"]["hostile"])[0] if text.startswith("~")]
-    told = [words(chunk.text) for i in load_data("natural", {"n": 50, "p_hostile": 1.0}) for chunk in i.chunks]
+    hostile = [
+        words(re.split(r"[{:]", text)[0])
+        for text in parts(RAW["frames"]["hostile"])[0]
+        if text.startswith("~")
+    ]
+    told = [
+        words(chunk.text)
+        for i in load_data("natural", {"n": 50, "p_hostile": 1.0})
+        for chunk in i.chunks
+    ]
     assert sum(any(" ".join(start) in " ".join(text) for start in hostile) for text in told) > 30
 
 
 def test_users_ask_about_themselves_with_a_thing_they_have_and_no_fact_comes_of_it():
-    asks = {" ".join(words(text)): word for (word, kind), said in LISTS.items() if kind == "ask" for text in parts(said)[0]}
-    plain = {text: word for text, word in asks.items() if not re.search(r"\b(do|am|have|x)\b", text)}
+    asks = {
+        " ".join(words(text)): word
+        for (word, kind), said in LISTS.items()
+        if kind == "ask"
+        for text in parts(said)[0]
+    }
+    plain = {
+        text: word for text, word in asks.items() if not re.search(r"\b(do|am|have|x)\b", text)
+    }
     found = Counter[bool]()
     for instance in load_data("natural", {"n": 300, "n_chunks": 4, "p_hostile": 0.0}):
         for index, chunk in enumerate(instance.chunks):
-            lines = {" ".join(words(line.removeprefix("User: "))) for line in chunk.text.split("\n") if line.startswith("User: ")}
+            lines = {
+                " ".join(words(line.removeprefix("User: ")))
+                for line in chunk.text.split("\n")
+                if line.startswith("User: ")
+            }
             told = {fact.attribute for fact in instance.facts if fact.chunk == index}
             found.update(plain[line] in told for line in lines & plain.keys())
     assert found[False] > 20 and found[True] < found[False] / 5

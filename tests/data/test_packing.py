@@ -1,4 +1,5 @@
-"""Texts and dialogues to chunks: limits kept, nothing lost, against hand-worked cases and properties; and how words are counted."""
+"""Texts and dialogues to chunks: limits kept, nothing lost, against hand-worked cases and
+properties; and how words are counted."""
 
 import itertools
 import random
@@ -8,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.packing import Packed, Session, Turn, count_words_and_signs, dialogue_chunks, pack_texts
+from memalpha.data.packing import (
+    Packed,
+    Session,
+    Turn,
+    count_words_and_signs,
+    dialogue_chunks,
+    pack_texts,
+)
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk
 from memalpha.units import cut, split_text, units
@@ -21,7 +29,8 @@ def test_texts_join_until_the_drawn_length():
 
 
 def test_a_short_chunk_grows_past_its_drawn_length_but_not_past_the_limit():
-    # Drawn 4 each time (low = 4). "a b c" is below 4, so it takes three more words to 6 = high; the last text would make 7.
+    # Drawn 4 each time (low = 4). "a b c" is below 4, so it takes three more words to 6 = high; the
+    # last text would make 7.
     rng = random.Random(0)
     rng.randint = lambda low, high: low
     packed = list(pack_texts(["a b c", "d e f", "g"], (4, 6), count_words, rng))
@@ -39,7 +48,10 @@ def test_a_counter_that_counts_more_for_the_whole_than_for_the_parts_never_overf
     assert all(count(chunk.text) <= 10 for chunk in packed)
 
 
-_TEXTS = st.lists(st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=9).map(" ".join), max_size=20)
+_TEXTS = st.lists(
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=9).map(" ".join),
+    max_size=20,
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -62,7 +74,11 @@ def pieces_of(text, limit, count=count_words):
 
 def test_long_texts_are_cut_at_sentences_then_words_then_characters():
     assert pieces_of("One two. Three four five! Six?", 5) == ["One two. Three four five!", "Six?"]
-    assert pieces_of('He said "go." Then left.\nNew line here', 3) == ['He said "go."', "Then left.", "New line here"]
+    assert pieces_of('He said "go." Then left.\nNew line here', 3) == [
+        'He said "go."',
+        "Then left.",
+        "New line here",
+    ]
     assert pieces_of("a b c d e f g. h", 3) == ["a b c", "d e f", "g. h"]
     assert pieces_of("  abcdefgh  ", 3, len) == ["ab", "cd", "ef", "gh"]
     assert pieces_of(" short ", 9) == ["short"]
@@ -86,7 +102,8 @@ def test_pieces_cover_the_text_in_order_and_fit(text, limit, count):
 
 
 def spoken(label, turn, sentences=9):
-    """A turn of sentences of five words, two of them on lines of their own, one after a blank line; each names its turn."""
+    """A turn of sentences of five words, two of them on lines of their own, one after a blank line;
+    each names its turn."""
     said = [f"Sentence {n} is of turn{turn}." for n in range(sentences)]
     return f"{label} {' '.join(said[:-2])}\n{said[-2]}\n\n{said[-1]}"
 
@@ -116,8 +133,10 @@ NO_DIALOGUES = {
     "clock times": "10:30 we met and talked. 11:00 we left the house. " * 9,
     "a program": "class Marta:\n    x: int = 1\n\nif x:\n    y = 2\nelse:\n    y = 3\n" * 9,
     "settings": "name: x\nversion: 2\ndescription: a long line of words that goes on for more than a piece takes in\nsize: 3",
-    "a profile": "Age: 28\nHobbies: chess and sailing\nHome: Ely\nFather: Bo\nMother: Cy\nAnn plays chess. " + "She sails. " * 20,
-    "examples": "Sentence: what is the city of the man\nLabel: 3\nSentence: who was it\nLabel: 4\n" * 9,
+    "a profile": "Age: 28\nHobbies: chess and sailing\nHome: Ely\nFather: Bo\nMother: Cy\nAnn plays chess. "
+    + "She sails. " * 20,
+    "examples": "Sentence: what is the city of the man\nLabel: 3\nSentence: who was it\nLabel: 4\n"
+    * 9,
     "stage directions": "[Applause]\nThe lights go out. " * 9,
 }
 
@@ -152,19 +171,40 @@ def test_no_speaker_is_made_up(name, divide):
 
 
 def test_a_label_that_fills_a_piece_is_written_once_and_headers_end_a_turn():
-    assert cut("Ann Bea Cy: one two three four five", 4, count_words) == ["Ann Bea Cy: one", "two three four five"]
+    assert cut("Ann Bea Cy: one two three four five", 4, count_words) == [
+        "Ann Bea Cy: one",
+        "two three four five",
+    ]
     text = "Ann: one two three.\nfour five six\n[Session 3]\nseven eight nine"
-    assert units(text, 4, count_words) == ["Ann: one two three.", "Ann: four five six", "[Session 3]", "seven eight nine"]
-    assert cut("Dr. Ann: one two three four", 4, count_words) == ["Dr. Ann: one two", "Dr. Ann: three four"]
+    assert units(text, 4, count_words) == [
+        "Ann: one two three.",
+        "Ann: four five six",
+        "[Session 3]",
+        "seven eight nine",
+    ]
+    assert cut("Dr. Ann: one two three four", 4, count_words) == [
+        "Dr. Ann: one two",
+        "Dr. Ann: three four",
+    ]
 
 
 def session(number, *said, time=""):
-    return Session([Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)], f"Session {number}", time, f"s{number}")
+    return Session(
+        [Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)],
+        f"Session {number}",
+        time,
+        f"s{number}",
+    )
 
 
 def test_a_session_is_a_chunk():
-    made = dialogue_chunks([session(1, "a b", "c", time="2023-01-01"), session(2), session(3, "d")], 50, count_words)
-    assert made.chunks == (Chunk("[Session 1, 2023-01-01]\nA: a b\nA: c", "2023-01-01"), Chunk("[Session 3]\nA: d"))
+    made = dialogue_chunks(
+        [session(1, "a b", "c", time="2023-01-01"), session(2), session(3, "d")], 50, count_words
+    )
+    assert made.chunks == (
+        Chunk("[Session 1, 2023-01-01]\nA: a b\nA: c", "2023-01-01"),
+        Chunk("[Session 3]\nA: d"),
+    )
     assert made.places == {"1.0": (0,), "1.1": (0,), "s1": (0,), "3.0": (1,), "s3": (1,)}
     assert made.evidence(["3.0", "1.0", "x"]) == (0, 1)
     assert made.evidence(["x"]) is None
@@ -172,20 +212,44 @@ def test_a_session_is_a_chunk():
 
 def test_a_turn_has_its_speaker_in_each_chunk_whatever_the_name():
     made = dialogue_chunks([Session([Turn("mr x, esq.", "a b c d e f")], "S")], 9, count_words)
-    assert [chunk.text for chunk in made.chunks] == ["[S]\nmr x, esq.: a b c d", "[S, continued]\nmr x, esq.: e f"]
+    assert [chunk.text for chunk in made.chunks] == [
+        "[S]\nmr x, esq.: a b c d",
+        "[S, continued]\nmr x, esq.: e f",
+    ]
 
 
 def test_sessions_of_other_days_are_not_joined():
-    times = ["2024-03-05T08:00", "2024-03-05T21:00", "2024-03-06", "", "", "2024/03/06", "in spring"]
-    made = dialogue_chunks([session(n, "a", time=time) for n, time in enumerate(times)], 50, count_words, join=True)
-    assert [chunk.time for chunk in made.chunks] == ["2024-03-05T08:00", "2024-03-06", None, "2024-03-06", None]
+    times = [
+        "2024-03-05T08:00",
+        "2024-03-05T21:00",
+        "2024-03-06",
+        "",
+        "",
+        "2024/03/06",
+        "in spring",
+    ]
+    made = dialogue_chunks(
+        [session(n, "a", time=time) for n, time in enumerate(times)], 50, count_words, join=True
+    )
+    assert [chunk.time for chunk in made.chunks] == [
+        "2024-03-05T08:00",
+        "2024-03-06",
+        None,
+        "2024-03-06",
+        None,
+    ]
     assert [made.places[f"s{n}"] for n in range(7)] == [(0,), (0,), (1,), (2,), (2,), (3,), (4,)]
-    assert [chunk.text for chunk in made.chunks[3:]] == ["[Session 5, 2024-03-06]\nA: a", "[Session 6, in spring]\nA: a"]
+    assert [chunk.text for chunk in made.chunks[3:]] == [
+        "[Session 5, 2024-03-06]\nA: a",
+        "[Session 6, in spring]\nA: a",
+    ]
 
 
 def test_sessions_are_joined_while_they_fit():
     sessions = [session(1, "a"), session(2, "b"), session(3, "c d e f g h")]
-    made = dialogue_chunks(sessions, 8, count_words, join=True)  # a session of one word has 2 + 2 count_words, the third 2 + 7
+    made = dialogue_chunks(
+        sessions, 8, count_words, join=True
+    )  # a session of one word has 2 + 2 count_words, the third 2 + 7
     assert [chunk.text for chunk in made.chunks] == [
         "[Session 1]\nA: a\n\n[Session 2]\nA: b",
         "[Session 3]\nA: c d e f",
@@ -194,10 +258,16 @@ def test_sessions_are_joined_while_they_fit():
     assert made.places["s3"] == made.places["3.0"] == (1, 2)
 
 
-@given(st.lists(st.lists(st.integers(1, 12), max_size=5), max_size=5).filter(any), st.integers(6, 20), st.booleans())
+@given(
+    st.lists(st.lists(st.integers(1, 12), max_size=5), max_size=5).filter(any),
+    st.integers(6, 20),
+    st.booleans(),
+)
 def test_no_turn_is_lost_and_no_chunk_too_long(lengths, limit, join):
     sessions = [
-        session(n, *(" ".join(f"w{n}x{i}x{k}" for k in range(length)) for i, length in enumerate(turns)))
+        session(
+            n, *(" ".join(f"w{n}x{i}x{k}" for k in range(length)) for i, length in enumerate(turns))
+        )
         for n, turns in enumerate(lengths)
     ]
     made = dialogue_chunks(sessions, limit, count_words, join=join)
@@ -206,7 +276,11 @@ def test_no_turn_is_lost_and_no_chunk_too_long(lengths, limit, join):
     assert all(count_words(chunk.text) <= limit for chunk in made.chunks)
     for s in sessions:
         for turn in s.turns:
-            held = {i for i, chunk in enumerate(made.chunks) if set(turn.text.split()) & set(chunk.text.split())}
+            held = {
+                i
+                for i, chunk in enumerate(made.chunks)
+                if set(turn.text.split()) & set(chunk.text.split())
+            }
             assert made.places[turn.key] == tuple(sorted(held))
 
 

@@ -17,11 +17,24 @@ def test_perltqa(tmp_path):
         "[Dialogue, 2022-05-13T10:00]\nAnn Lee: What a trip!",
         "[Event, in spring] Bread\nThey baked bread.",
     ]
-    assert [chunk.time for chunk in instance.chunks] == [None, None, "2022-05-12", "2022-05-13T10:00", None]
+    assert [chunk.time for chunk in instance.chunks] == [
+        None,
+        None,
+        "2022-05-12",
+        "2022-05-13T10:00",
+        None,
+    ]
     assert instance.questions == (
         Question("How old is Ann?", ("28",), "parts", "profile", evidence=(0,), id="0"),
         Question("Who is Bo?", ("brother",), "parts", "social_relationship", evidence=(1,), id="1"),
-        Question("Where did they go?", ("sailed; Bo's Ely, town",), "parts", "events", evidence=(2,), id="2"),
+        Question(
+            "Where did they go?",
+            ("sailed; Bo's Ely, town",),
+            "parts",
+            "events",
+            evidence=(2,),
+            id="2",
+        ),
     )
     assert result.skipped == {"empty answer": 1}
 
@@ -42,9 +55,13 @@ def test_perltqa_persons_without_memories_and_malformed_parts(tmp_path):
 
 def test_perltqa_cuts_long_memories_and_points_at_every_piece(tmp_path):
     memories = perltqa_memories()
-    memories["Ann Lee"]["events"]["4_0_0"]["content"] = " ".join(f"They saw boat {n}." for n in range(10))
+    memories["Ann Lee"]["events"]["4_0_0"]["content"] = " ".join(
+        f"They saw boat {n}." for n in range(10)
+    )
     write(tmp_path / "perltmem.json", memories)
-    (instance,), _ = load("perltqa", write(tmp_path / "perltqa.json", perltqa_questions()), chunk_tokens=20)
+    (instance,), _ = load(
+        "perltqa", write(tmp_path / "perltqa.json", perltqa_questions()), chunk_tokens=20
+    )
     held = [i for i, chunk in enumerate(instance.chunks) if "boat" in chunk.text]
     assert instance.questions[2].evidence == tuple(held) and len(held) >= 3
     assert all(len(chunk.text.split()) <= 20 for chunk in instance.chunks)
@@ -52,9 +69,14 @@ def test_perltqa_cuts_long_memories_and_points_at_every_piece(tmp_path):
 
 def test_perltqa_gives_each_dialogue_its_own_time(tmp_path):
     memories = perltqa_memories()
-    said = {"2022-05-12 20:00:00": ["Ann Lee: We sail."], "then": ["Ann Lee: What a trip!", "Bo Lee: Yes."]}
+    said = {
+        "2022-05-12 20:00:00": ["Ann Lee: We sail."],
+        "then": ["Ann Lee: What a trip!", "Bo Lee: Yes."],
+    }
     memories["Ann Lee"]["dialogues"]["4_0_0#0"]["contents"] = said
-    memories["Ann Lee"]["dialogues"]["9_9_9#0"] = {"contents": {"2021-01-02 08:00:00": ["Bo Lee: Hello."]}}
+    memories["Ann Lee"]["dialogues"]["9_9_9#0"] = {
+        "contents": {"2021-01-02 08:00:00": ["Bo Lee: Hello."]}
+    }
     write(tmp_path / "perltmem.json", memories)
     (instance,), _ = load("perltqa", write(tmp_path / "perltqa.json", perltqa_questions()))
     assert [(chunk.time, chunk.text) for chunk in instance.chunks[2:]] == [

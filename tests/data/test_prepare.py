@@ -1,4 +1,5 @@
-"""Preparing: the manifest against the file it speaks of, nothing half-written, nothing overwritten, changes found out."""
+"""Preparing: the manifest against the file it speaks of, nothing half-written, nothing overwritten,
+changes found out."""
 
 import hashlib
 import json
@@ -44,22 +45,49 @@ def names(folder):
 def test_manifest_agrees_with_the_file(squad, tmp_path):
     output = tmp_path / "made" / "here"
     told = []
-    manifest = prepare("squad", squad, output, seed=3, options={"chunk_tokens": "1-6", "chunks": "1,1"}, progress=told.append)
-    assert names(output) == ["instances.parquet", "manifest.json"] and names(output.parent) == ["here"]
+    manifest = prepare(
+        "squad",
+        squad,
+        output,
+        seed=3,
+        options={"chunk_tokens": "1-6", "chunks": "1,1"},
+        progress=told.append,
+    )
+    assert names(output) == ["instances.parquet", "manifest.json"] and names(output.parent) == [
+        "here"
+    ]
     raw = (output / "instances.parquet").read_bytes()
     instances = list(iter_parquet(output / "instances.parquet"))
-    assert [question.text for instance in instances for question in instance.questions] == ["What is Lima?", "Where is \u00d6slo?"]
+    assert [question.text for instance in instances for question in instance.questions] == [
+        "What is Lima?",
+        "Where is \u00d6slo?",
+    ]
     written = json.loads((output / "manifest.json").read_text())
     assert written == {
-        "source": "squad", "input": "rows.json", "instances": 2, "chunks": 2, "questions": 2, "skipped": {"empty answer": 1},
+        "source": "squad",
+        "input": "rows.json",
+        "instances": 2,
+        "chunks": 2,
+        "questions": 2,
+        "skipped": {"empty answer": 1},
         "tokens": {"chunks": 6 + 4, "questions": 3 + 3, "longest_chunk": 6},
-        "token_counter": "words", "sha256": hashlib.sha256(raw).hexdigest(), "seed": 3,
+        "token_counter": "words",
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "seed": 3,
         "options": {
-            "chunk_tokens": [1, 6], "chunks": [1, 1], **dict.fromkeys(UNSET, 0), "shuffle": False, "split": "train",
+            "chunk_tokens": [1, 6],
+            "chunks": [1, 1],
+            **dict.fromkeys(UNSET, 0),
+            "shuffle": False,
+            "split": "train",
             "metric": "substring",
         },
-        "notes": {}, "problems": [], "asked": 3, "checked_against": [], "version": __version__,
-    }  # fmt: skip
+        "notes": {},
+        "problems": [],
+        "asked": 3,
+        "checked_against": [],
+        "version": __version__,
+    }
     assert [len(instance.chunks) for instance in instances] == [1, 1]
     assert read_manifest(output) == manifest
     assert list(iter_prepared(output)) == instances
@@ -73,7 +101,10 @@ def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkey
         return [Instance("1", "x", (Chunk("c"),), (Question("q?", ("a",)),))]
 
     monkeypatch.setitem(SOURCES, "faulty", Source("faulty", "for tests", load, ToyOptions))
-    with pytest.raises(MemAlphaError, match=f"read {asked} questions, made 1 and skipped {{'empty answer': 1}}: some are lost"):
+    with pytest.raises(
+        MemAlphaError,
+        match=f"read {asked} questions, made 1 and skipped {{'empty answer': 1}}: some are lost",
+    ):
         prepare("faulty", "x", tmp_path / "out")
     assert names(tmp_path) == []
 
@@ -88,7 +119,8 @@ def test_a_fault_while_overwriting_keeps_the_old_folder(squad, tmp_path):
 
 
 def test_a_killed_run_leaves_no_folder_of_that_name(tmp_path):
-    """Killed in the middle of writing: only a hidden partial folder stays, and the same call then works."""
+    """Killed in the middle of writing: only a hidden partial folder stays, and the same call then
+    works."""
     code = (
         "import os; from memalpha.data.prepare import prepare\n"
         f"prepare('toy', None, {str(tmp_path / 'out')!r}, options={{'n': 50}}, progress=lambda i: i == 20 and os._exit(9))"

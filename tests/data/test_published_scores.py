@@ -1,8 +1,10 @@
-"""The sets' own scorers: what they gave on the same answers, run once from their repositories, beside what ours give.
+"""The sets' own scorers: what they gave on the same answers, run once from their repositories,
+beside what ours give.
 
-The scorers: ``task_eval/evaluation.py`` of snap-research/locomo (9228632) with nltk 3.10.4, SQuAD's ``evaluate-v1.1.py``,
-``evaluate_agent_results.py`` of wangyu-ustc/Mem-alpha (9c0e1f6), ``utils/eval_other_utils.py`` of HUST-AI-HYZ/MemoryAgentBench
-(455306d).
+The scorers: ``task_eval/evaluation.py`` of snap-research/locomo (9228632) with nltk 3.10.4, SQuAD's
+``evaluate-v1.1.py``,
+``evaluate_agent_results.py`` of wangyu-ustc/Mem-alpha (9c0e1f6), ``utils/eval_other_utils.py`` of
+HUST-AI-HYZ/MemoryAgentBench (455306d).
 """
 
 import json
@@ -20,18 +22,30 @@ from memalpha.types import Answer, Question
 
 
 def invented(number: int, gold: str, later: str, question: str) -> str:
-    """An answer that is right, wordy, another question's, turned round, or the question, by its number."""
-    return (gold, f"It was {gold.upper()}, and more.", later, " ".join(reversed(gold.split())), question)[number % 5]
+    """An answer that is right, wordy, another question's, turned round, or the question, by its
+    number."""
+    return (
+        gold,
+        f"It was {gold.upper()}, and more.",
+        later,
+        " ".join(reversed(gold.split())),
+        question,
+    )[number % 5]
 
 
 def mean(values) -> float:
     return sum(values) / len(values)
 
 
-# ------------------------------------------------------------------------------------------------ LoCoMo
+# ------------------------------------------------------------------------------------------------
+# LoCoMo
 def invented_locomo(number: int, asked: dict, after: dict) -> str:
     if asked["category"] == 5:
-        return ("Not mentioned in the conversation", "no information available", asked["adversarial_answer"])[number % 3]
+        return (
+            "Not mentioned in the conversation",
+            "no information available",
+            asked["adversarial_answer"],
+        )[number % 3]
     return invented(number, str(asked["answer"]), str(after.get("answer", "")), asked["question"])
 
 
@@ -62,8 +76,16 @@ def asked(metric: str, *golds: str) -> Question:
     ("question", "answer", "expected"),
     [
         (asked("stemmed_f1", "Likely no"), "likely no", 1),
-        (asked("stemmed_f1", "running dogs"), "The dog runs and jumped", 2 * 2 / (2 + 3)),  # dog, run, jump; no "the", "and"
-        (asked("stemmed_f1", "adopting children"), "adoption of a child", 2 * 1 / (2 + 3)),  # childr(en) is not child
+        (
+            asked("stemmed_f1", "running dogs"),
+            "The dog runs and jumped",
+            2 * 2 / (2 + 3),
+        ),  # dog, run, jump; no "the", "and"
+        (
+            asked("stemmed_f1", "adopting children"),
+            "adoption of a child",
+            2 * 1 / (2 + 3),
+        ),  # childr(en) is not child
         (asked("stemmed_f1", "the"), "the", 0),  # nothing is left: no word in common
         (asked("stemmed_f1", "x", "two cats"), "cat, two", 1),
         (asked("stemmed_list_f1", "pottery, camping, swimming"), "swim, pottery", 2 / 3),
@@ -100,13 +122,22 @@ def test_stems_are_those_of_nltk(pairs):
     assert [stem(word) for word in words[::2]] == words[1::2]
 
 
-# ------------------------------------------------------------------------------------------------ LongMemEval
+# ------------------------------------------------------------------------------------------------
+# LongMemEval
 def test_longmemeval_is_judged_by_the_types_of_its_own_file(real):
     kinds = []
     for name in ("lme_oracle_2items.json", "lme_s_e47becba.json"):
         instances, _ = load("longmemeval", real(f"longmemeval/{name}"))
-        kinds += [(question.kind, question.metric) for instance in instances for question in instance.questions]
-    assert kinds == [("knowledge-update", "judge"), ("abstention", "judge"), ("single-session-user", "judge")]
+        kinds += [
+            (question.kind, question.metric)
+            for instance in instances
+            for question in instance.questions
+        ]
+    assert kinds == [
+        ("knowledge-update", "judge"),
+        ("abstention", "judge"),
+        ("single-session-user", "judge"),
+    ]
     assert set(ANSWER_SYSTEMS) - {"adversarial"} == {
         "temporal-reasoning",
         "knowledge-update",
@@ -116,10 +147,15 @@ def test_longmemeval_is_judged_by_the_types_of_its_own_file(real):
     assert len(set(ANSWER_SYSTEMS.values())) == 4
 
 
-# ------------------------------------------------------------------------------------------------ SQuAD, HotpotQA
+# ------------------------------------------------------------------------------------------------
+# SQuAD, HotpotQA
 def test_squad_has_the_numbers_of_its_own_scorer(real):
     path = real("squad/dev_half_v2.json")
-    paragraphs = [paragraph for article in json.loads(path.read_text())["data"] for paragraph in article["paragraphs"]]
+    paragraphs = [
+        paragraph
+        for article in json.loads(path.read_text())["data"]
+        for paragraph in article["paragraphs"]
+    ]
     rows = [row for paragraph in paragraphs for row in paragraph["qas"] if row["answers"]]
     first = [row["answers"][0]["text"] for row in rows]
     given = {
@@ -129,23 +165,37 @@ def test_squad_has_the_numbers_of_its_own_scorer(real):
     found = []
     for metric in ("exact_match", "f1"):
         instances, _ = load("squad", path, metric=metric, chunks=(1000, 1000))
-        found.append([score(question, Answer(given[question.id])) for i in instances for question in i.questions])
+        found.append(
+            [
+                score(question, Answer(given[question.id]))
+                for i in instances
+                for question in i.questions
+            ]
+        )
     assert [len(values) for values in found] == [2910, 2910]
-    assert [mean(values) for values in found] == pytest.approx([0.26941580756013744, 0.5240914096316636], abs=1e-12)
+    assert [mean(values) for values in found] == pytest.approx(
+        [0.26941580756013744, 0.5240914096316636], abs=1e-12
+    )
 
 
 def test_hotpotqa_has_the_numbers_of_mem_alpha(real):
     path = real("hotpotqa/hotpotqa_train_100q.json")
     rows = json.loads(path.read_text())
     given = {
-        row["_id"]: invented(n, row["answer"], rows[(n + 1) % len(rows)]["answer"], row["question"]) for n, row in enumerate(rows)
+        row["_id"]: invented(n, row["answer"], rows[(n + 1) % len(rows)]["answer"], row["question"])
+        for n, row in enumerate(rows)
     }
     instances, _ = load("hotpotqa", path)
-    scores = [score(question, Answer(given[question.id])) for instance in instances for question in instance.questions]
+    scores = [
+        score(question, Answer(given[question.id]))
+        for instance in instances
+        for question in instance.questions
+    ]
     assert (len(scores), mean(scores)) == (100, pytest.approx(0.52))
 
 
-# ------------------------------------------------------------------------------------------------ Mem-alpha's data
+# ------------------------------------------------------------------------------------------------
+# Mem-alpha's data
 @pytest.mark.parametrize(
     ("source", "gold", "answer", "published", "ours"),
     [
@@ -164,13 +214,16 @@ def test_hotpotqa_has_the_numbers_of_mem_alpha(real):
     ],
 )
 def test_mem_alpha_scores_and_where_ours_depart(tmp_path, source, gold, answer, published, ours):
-    row = memalpha_row(data_source=source, questions_and_answers=json.dumps([{"question": "q?", "answer": gold}]))
+    row = memalpha_row(
+        data_source=source, questions_and_answers=json.dumps([{"question": "q?", "answer": gold}])
+    )
     (instance,), _ = load("memalpha", write(tmp_path / "m.jsonl", [row]))
     assert score(instance.questions[0], Answer(answer)) == pytest.approx(ours)
     assert 0 <= published <= ours
 
 
-# ------------------------------------------------------------------------------------------------ MemoryAgentBench
+# ------------------------------------------------------------------------------------------------
+# MemoryAgentBench
 @pytest.mark.parametrize(
     ("source", "golds", "answer", "published", "ours"),
     [
@@ -184,31 +237,55 @@ def test_mem_alpha_scores_and_where_ours_depart(tmp_path, source, gold, answer, 
         ("icl_trec_fine_6400shot_balance", ["43"], "label: 43", 0, 0),
         ("detective_qa", ["A. The cook"], "A. the cook", 1, 1),
         ("detective_qa", ["A. The cook"], "It is A. the cook", 0, 0),
-        ("detective_qa", ["A. The cook"], "So.\nAnswer: A. The cook", 1, 0),  # departs: the whole answer
+        (
+            "detective_qa",
+            ["A. The cook"],
+            "So.\nAnswer: A. The cook",
+            1,
+            0,
+        ),  # departs: the whole answer
     ],
 )
-def test_memoryagentbench_scores_and_where_ours_depart(tmp_path, source, golds, answer, published, ours):
+def test_memoryagentbench_scores_and_where_ours_depart(
+    tmp_path, source, golds, answer, published, ours
+):
     row = mab_row(questions=["q?"], answers=[golds], metadata={"source": source})
     (instance,), _ = load("memoryagentbench", write(tmp_path / "m.jsonl", [row]))
     assert score(instance.questions[0], Answer(answer)) == ours <= published
 
 
 NAMES = (
-    "Apollo_13_(film)", "The_Godfather", "12_Monkeys", "Spider-Man_(2002_film)", "Star_Wars:_The_Last_Jedi",
-    "Halloween_(1978_film)", "Halloween_(2007_film)", "It_(2017_film)", "Up_(2009_film)", "Titanic_(1997_film)",
-    "Get_Out", "Face/Off", "Amélie", "Coco_(2017_film)", "Interstellar_(film)",
-)  # fmt: skip
+    "Apollo_13_(film)",
+    "The_Godfather",
+    "12_Monkeys",
+    "Spider-Man_(2002_film)",
+    "Star_Wars:_The_Last_Jedi",
+    "Halloween_(1978_film)",
+    "Halloween_(2007_film)",
+    "It_(2017_film)",
+    "Up_(2009_film)",
+    "Titanic_(1997_film)",
+    "Get_Out",
+    "Face/Off",
+    "Amélie",
+    "Coco_(2017_film)",
+    "Interstellar_(film)",
+)
 
 
 @pytest.fixture
 def table(tmp_path):
-    numbers = {f"<http://dbpedia.org/resource/{name}>": 10 * index + 3 for index, name in enumerate(NAMES)}
+    numbers = {
+        f"<http://dbpedia.org/resource/{name}>": 10 * index + 3 for index, name in enumerate(NAMES)
+    }
     return str(write(tmp_path / "entity2id.json", numbers))
 
 
 def recommendations(tmp_path, *golds: list, **options):
     source = {"source": "recsys_redial_full"}
-    row = mab_row(questions=[f"q{n}?" for n in range(len(golds))], answers=list(golds), metadata=source)
+    row = mab_row(
+        questions=[f"q{n}?" for n in range(len(golds))], answers=list(golds), metadata=source
+    )
     return load("memoryagentbench", write(tmp_path / "m.jsonl", [mab_row(), row]), **options)
 
 
@@ -217,16 +294,32 @@ def recommendations(tmp_path, *golds: list, **options):
     [
         ((0, 10), "1. Apollo 13 (1995)\n2. Get Out\n3. Up", 1),
         ((5, 6), "1.Halloween\n2.It", 1),  # two films of one title
-        ((2,), "1. 12 Monkeys\n2. The Godfather", 1),  # the number is taken for one of the list, and "Monkeys" is nearest
-        ((3, 4, 13), "Sure!\n\n1. Spider-Man\n\n2. Starwars the last jedi\n\n3. Coco\n4. Up", 1),  # a blank line takes a place
+        (
+            (2,),
+            "1. 12 Monkeys\n2. The Godfather",
+            1,
+        ),  # the number is taken for one of the list, and "Monkeys" is nearest
+        (
+            (3, 4, 13),
+            "Sure!\n\n1. Spider-Man\n\n2. Starwars the last jedi\n\n3. Coco\n4. Up",
+            1,
+        ),  # a blank line takes a place
         ((3, 4, 8), "Sure!\n\n1. Spider-Man\n\n2. Starwars the last jedi\n\n3. Coco\n4. Up", 2 / 3),
         ((11, 12), "Amelie, Face/Off, The Godfather", 1),
         ((9,), "I do not know. Perhaps Interstelar, titanik, up", 1),
-        ((9, 1), "1. Up\n2. It\n3. Coco\n4. Get Out\n5. Titanic\n6. The Godfather", 1 / 2),  # of the first five
+        (
+            (9, 1),
+            "1. Up\n2. It\n3. Coco\n4. Get Out\n5. Titanic\n6. The Godfather",
+            1 / 2,
+        ),  # of the first five
     ],
 )
-def test_recommendations_are_scored_with_the_table_of_titles(tmp_path, table, golds, answer, expected):
-    instances, result = recommendations(tmp_path, [str(10 * gold + 3) for gold in golds], entities=table)
+def test_recommendations_are_scored_with_the_table_of_titles(
+    tmp_path, table, golds, answer, expected
+):
+    instances, result = recommendations(
+        tmp_path, [str(10 * gold + 3) for gold in golds], entities=table
+    )
     (question,) = instances[1].questions
     assert question.answers == tuple(read_titles(table)[str(10 * gold + 3)] for gold in golds)
     assert score(question, Answer(answer)) == pytest.approx(expected)
@@ -238,14 +331,26 @@ def test_recommendations_without_the_table_are_not_scored(tmp_path, table):
         instances, result = recommendations(tmp_path, ["3"], [13], **options)
         assert [i.source for i in instances] == ["ruler_qa1_197K"]
         assert (result.asked, result.skipped) == (4, {"recommendations without entities": 2})
-        assert "source 'recsys_redial_full' cannot be scored; give option 'entities' with the set's entity2id.json" in result.notes
+        assert (
+            "source 'recsys_redial_full' cannot be scored; give option 'entities' with the set's entity2id.json"
+            in result.notes
+        )
     _, result = recommendations(tmp_path, ["3"], [13, 4], [""], entities=table)
     assert result.skipped == {"answer that is not in entities": 1, "empty answer": 1}
-    for wrong in (tmp_path / "none.json", write(tmp_path / "list.json", ["Up"]), write(tmp_path / "empty.jsonl", [])):
-        with pytest.raises(InputError, match=r"(?s)cannot read titles from .*give the set's entity2id\.json as option 'entities'"):
+    for wrong in (
+        tmp_path / "none.json",
+        write(tmp_path / "list.json", ["Up"]),
+        write(tmp_path / "empty.jsonl", []),
+    ):
+        with pytest.raises(
+            InputError,
+            match=r"(?s)cannot read titles from .*give the set's entity2id\.json as option 'entities'",
+        ):
             recommendations(tmp_path, ["3"], entities=str(wrong))
     row = memalpha_row(data_source="recsys_redial_full")
-    assert load("memalpha", write(tmp_path / "a.jsonl", [row]))[1].skipped == {"recommendations without entities": 2}
+    assert load("memalpha", write(tmp_path / "a.jsonl", [row]))[1].skipped == {
+        "recommendations without entities": 2
+    }
 
 
 def edits(left: str, right: str) -> int:
@@ -258,9 +363,13 @@ def edits(left: str, right: str) -> int:
 @pytest.mark.parametrize("given", ["", "u", "itt", "goco", "titn", "get", "abcdef", "Up!"])
 def test_the_nearest_title_is_the_first_of_least_edit_distance(tmp_path, given):
     names = ["Upps", "It", "Up", "Coco", "Titan", "Ge-t", "it", "ÉTÉ"]
-    path = str(write(tmp_path / f"{len(given)}.json", {name: index for index, name in enumerate(names)}))
+    path = str(
+        write(tmp_path / f"{len(given)}.json", {name: index for index, name in enumerate(names)})
+    )
     titles = list(read_titles(path).values())
-    assert nearest(given, path) == min(titles, key=lambda title: edits(given.lower(), title.lower()))
+    assert nearest(given, path) == min(
+        titles, key=lambda title: edits(given.lower(), title.lower())
+    )
 
 
 def test_what_is_recommended():

@@ -1,4 +1,5 @@
-"""Rows of every kind of file: values, places, line ends, encodings, damage, and what would not fit into memory."""
+"""Rows of every kind of file: values, places, line ends, encodings, damage, and what would not fit
+into memory."""
 
 import gzip
 
@@ -32,17 +33,32 @@ def test_the_same_rows_from_every_kind(tmp_path, name, raw):
     (tmp_path / name).write_bytes(raw)
     found = rows(tmp_path / name)
     assert [data for _, data in found] == [{"a": "1"}, {"a": "\u00e9"}]
-    assert all(where.startswith(name) for where, _ in found) and len({where for where, _ in found}) == 2
+    assert (
+        all(where.startswith(name) for where, _ in found)
+        and len({where for where, _ in found}) == 2
+    )
 
 
 def test_places_and_long_fields(tmp_path):
     long = "word " * 30_000
     (tmp_path / "x.csv").write_text(f'a,b\n1,"two\nlines"\n3,"{long}"\n5,6,7\n8\n')
     *good, wrong, short = rows(tmp_path / "x.csv")
-    assert good == [("x.csv line 3", {"a": "1", "b": "two\nlines"}), ("x.csv line 4", {"a": "3", "b": long})]
-    assert str(wrong[1]) == "x.csv line 5 has 3 fields\n  expected: 2, as the first line names" and short[1] == {"a": "8"}
+    assert good == [
+        ("x.csv line 3", {"a": "1", "b": "two\nlines"}),
+        ("x.csv line 4", {"a": "3", "b": long}),
+    ]
+    assert str(
+        wrong[1]
+    ) == "x.csv line 5 has 3 fields\n  expected: 2, as the first line names" and short[1] == {
+        "a": "8"
+    }
     (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfone\r\n\n caf\xe9\ncaf\xc3\xa9")
-    assert [row.data for row in text_lines(str(tmp_path / "x.txt"))] == ["one", "", " caf\u00e9", "caf\u00e9"]
+    assert [row.data for row in text_lines(str(tmp_path / "x.txt"))] == [
+        "one",
+        "",
+        " caf\u00e9",
+        "caf\u00e9",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +84,9 @@ def test_damage_is_located(tmp_path, name, raw, message):
 
 
 @pytest.mark.parametrize("source", ["longmemeval", "squad", "clinc150"])
-def test_a_small_packed_document_that_expands_beyond_the_bound_is_one_error(tmp_path, monkeypatch, source):
+def test_a_small_packed_document_that_expands_beyond_the_bound_is_one_error(
+    tmp_path, monkeypatch, source
+):
     monkeypatch.setattr(rows_module, "MAX_UNPACKED", 1_000_000)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b"[" + b'{"a": 1},' * 1_000_000 + b"1]"))
@@ -80,18 +98,31 @@ def test_a_small_packed_document_that_expands_beyond_the_bound_is_one_error(tmp_
 
 
 def test_numbers_of_classes_are_their_names(tmp_path, monkeypatch):
-    features = datasets.Features({"text": datasets.Value("string"), "intent": datasets.ClassLabel(names=["card", "oos"])})
-    stored = datasets.Dataset.from_dict({"text": ["p", "q", "r", "s"], "intent": [1, 0, -1, None]}, features=features)
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "intent": datasets.ClassLabel(names=["card", "oos"])}
+    )
+    stored = datasets.Dataset.from_dict(
+        {"text": ["p", "q", "r", "s"], "intent": [1, 0, -1, None]}, features=features
+    )
     stored.to_parquet(str(tmp_path / "x.parquet"))
-    wanted = [{"text": t, "intent": v} for t, v in zip("pqrs", ("oos", "card", None, None), strict=True)]
+    wanted = [
+        {"text": t, "intent": v} for t, v in zip("pqrs", ("oos", "card", None, None), strict=True)
+    ]
     assert [data for _, data in rows(tmp_path / "x.parquet")] == wanted
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: stored)
     monkeypatch.chdir(tmp_path)
-    assert rows("clinc/clinc_oos:plus") == [(f"clinc/clinc_oos:plus train row {n}", row) for n, row in enumerate(wanted)]
+    assert rows("clinc/clinc_oos:plus") == [
+        (f"clinc/clinc_oos:plus train row {n}", row) for n, row in enumerate(wanted)
+    ]
 
 
 @pytest.mark.parametrize(
-    "fault", [pyarrow.ArrowNotImplementedError("nested"), OverflowError("date"), datasets.exceptions.DatasetNotFoundError("no")]
+    "fault",
+    [
+        pyarrow.ArrowNotImplementedError("nested"),
+        OverflowError("date"),
+        datasets.exceptions.DatasetNotFoundError("no"),
+    ],
 )
 def test_what_the_hub_cannot_give_is_one_error(tmp_path, monkeypatch, fault):
     def broken(*args, **kwargs):
@@ -99,5 +130,7 @@ def test_what_the_hub_cannot_give_is_one_error(tmp_path, monkeypatch, fault):
 
     monkeypatch.setattr(datasets, "load_dataset", broken)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no file owner/name, and split 'train' of the Hub's data set"):
+    with pytest.raises(
+        InputError, match=r"no file owner/name, and split 'train' of the Hub's data set"
+    ):
         rows("owner/name")

@@ -1,4 +1,5 @@
-"""Instances as files: what is written is read back equal, and what does not fit is refused with its place."""
+"""Instances as files: what is written is read back equal, and what does not fit is refused with its
+place."""
 
 import json
 from datetime import datetime
@@ -18,18 +19,32 @@ FACT = {"chunk": 0, "action": "state", "subject": "x", "attribute": "y", "value"
 
 
 def minimal(**changes):
-    row = {"id": "a", "source": "s", "chunks": [{"text": "hello"}], "questions": [{"text": "who?", "answers": ["me"]}]}
+    row = {
+        "id": "a",
+        "source": "s",
+        "chunks": [{"text": "hello"}],
+        "questions": [{"text": "who?", "answers": ["me"]}],
+    }
     return row | changes
 
 
 @st.composite
 def instances(draw):
-    times = st.none() | st.dates().map(str) | st.datetimes(timezones=st.timezones()).map(datetime.isoformat)
+    times = (
+        st.none()
+        | st.dates().map(str)
+        | st.datetimes(timezones=st.timezones()).map(datetime.isoformat)
+    )
     chunks = tuple(draw(st.lists(st.builds(Chunk, TEXT, times), min_size=1, max_size=3)))
     index = st.integers(0, len(chunks) - 1)
     texts = st.lists(TEXT, max_size=2).map(tuple)
-    answers, evidence = st.lists(TEXT, min_size=1, max_size=2).map(tuple), st.none() | st.lists(index, max_size=2).map(tuple)
-    question = st.builds(Question, TEXT, answers, TEXT, TEXT, MAYBE, texts, evidence, st.just("") | TEXT)
+    answers, evidence = (
+        st.lists(TEXT, min_size=1, max_size=2).map(tuple),
+        st.none() | st.lists(index, max_size=2).map(tuple),
+    )
+    question = st.builds(
+        Question, TEXT, answers, TEXT, TEXT, MAYBE, texts, evidence, st.just("") | TEXT
+    )
     fact = st.builds(Fact, index, st.sampled_from(FactAction), TEXT, TEXT, TEXT, MAYBE)
     several = [tuple(draw(st.lists(rows, max_size=2))) for rows in (question, fact)]
     return Instance(draw(TEXT), draw(TEXT), chunks, several[0], several[1])
@@ -67,7 +82,10 @@ def test_there_and_back(tmp_path_factory, made):
         (minimal(source=None), "'source' is missing"),
         (minimal(extra=1), "'extra' is 1"),
         (minimal(questions=[{"text": "who?", "answers": []}]), "a question without answers"),
-        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]), "evidence is 1"),
+        (
+            minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]),
+            "evidence is 1",
+        ),
         (minimal(facts=[{**FACT, "action": "say"}]), "'facts[0].action' is 'say'"),
         (minimal(facts=[{**FACT, "chunk": -1}]), "'facts[0].chunk' is -1"),
     ],
@@ -80,11 +98,16 @@ def test_a_wrong_row_is_refused_with_its_place(tmp_path, row, said):
     assert str(error.value).startswith("x.jsonl line 3") and said in str(error.value)
 
 
-def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_instance_not_read(tmp_path):
+def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_instance_not_read(
+    tmp_path,
+):
     path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
     for wrong, said in (
         (Instance("b", "s", (Chunk(""),), ()), r"instance 1 \('b'\): field 'chunks\[0\]\.text'"),
-        (Instance("b", "s", (Chunk("x", "1:56 pm on 8 May, 2023"),), ()), r"instance 1 \('b'\): time is '1:56 pm on 8 May, 2023'"),
+        (
+            Instance("b", "s", (Chunk("x", "1:56 pm on 8 May, 2023"),), ()),
+            r"instance 1 \('b'\): time is '1:56 pm on 8 May, 2023'",
+        ),
         (good, "used before"),
     ):
         with pytest.raises(SchemaError, match=said):

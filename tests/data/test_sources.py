@@ -1,4 +1,5 @@
-"""What sources share: options, rows and questions that break, ids that repeat, limits; data by name; every set on the Hub."""
+"""What sources share: options, rows and questions that break, ids that repeat, limits; data by
+name; every set on the Hub."""
 
 from collections import Counter
 from dataclasses import replace
@@ -16,10 +17,14 @@ from memalpha.types import Chunk, Instance, Question
 
 
 def test_synthetic_is_the_generator_with_the_presets_options():
-    result = get_source("synthetic").load(options={"n": "4", "preset": "medium", "split": "test", "facts_per_chunk": "1,2"}, seed=9)
+    result = get_source("synthetic").load(
+        options={"n": "4", "preset": "medium", "split": "test", "facts_per_chunk": "1,2"}, seed=9
+    )
     config = replace(PRESETS["medium"], split="test", facts_per_chunk=(1, 2))
     assert list(result.instances) == generate(4, 9, config)
-    assert SyntheticOptions(p_change=0.0).config() == replace(PRESETS["small"], p_change=0.0)  # a zero is not "as in the preset"
+    assert SyntheticOptions(p_change=0.0).config() == replace(
+        PRESETS["small"], p_change=0.0
+    )  # a zero is not "as in the preset"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,9 @@ def test_rows_and_questions_that_break_are_counted():
     def make(item, where):
         if item == "broken":
             raise SchemaError(f"{where} is broken")
-        return item if item == "empty" else Question(item, ("a",), id="own" if item == "named" else "")
+        return (
+            item if item == "empty" else Question(item, ("a",), id="own" if item == "named" else "")
+        )
 
     def row(given):
         if given.data is None:
@@ -57,16 +64,29 @@ def test_rows_and_questions_that_break_are_counted():
 
 
 def instance(name, questions):
-    return Instance(name, "s", (Chunk("c"),), tuple(Question(f"q{i}", ("a",), id=str(i)) for i in range(questions)))
+    return Instance(
+        name,
+        "s",
+        (Chunk("c"),),
+        tuple(Question(f"q{i}", ("a",), id=str(i)) for i in range(questions)),
+    )
 
 
 def test_finish():
     result = LoadResult()
-    given = [instance("a", 1), instance("b", 0), instance("a", 5), instance("a", 2), instance("c", 3)]
+    given = [
+        instance("a", 1),
+        instance("b", 0),
+        instance("a", 5),
+        instance("a", 2),
+        instance("c", 3),
+    ]
     made = list(finish(given, CommonOptions(max_questions=2, max_instances=3), 1, result))
     assert [(i.id, len(i.questions)) for i in made] == [("a", 1), ("a#2", 2), ("a#3", 2)]
     assert result.skipped == {"over max_questions": 3, "over max_instances": 3}
-    assert result.notes == Counter({"instances without questions dropped": 1, "repeated ids numbered": 2})
+    assert result.notes == Counter(
+        {"instances without questions dropped": 1, "repeated ids numbered": 2}
+    )
 
 
 PAIRS = [(f"sentence {n} speaks of topic {n % 3}", str(n % 3)) for n in range(30)]
@@ -75,17 +95,33 @@ CASES = [
     ("musique", "dgslibisey/MuSiQue", [musique_row()], {}, 1),
     ("longmemeval", "xiaowu0162/longmemeval", [longmemeval_item()], {}, 1),
     ("msc", "MemGPT/MSC-Self-Instruct", [msc_row(self_instruct={"B": "q?", "A": "a"})], {}, 1),
-    ("csabstruct", "allenai/csabstruct", [{"sentences": [s for s, _ in PAIRS], "labels": [n for _, n in PAIRS]}], LABELLED, 5),
-    ("booksum", "kmfoda/booksum", [{"chapter": "One. Two.", "summary_text": "Then Ahab came.", "bid": 1}], {}, 1),
+    (
+        "csabstruct",
+        "allenai/csabstruct",
+        [{"sentences": [s for s, _ in PAIRS], "labels": [n for _, n in PAIRS]}],
+        LABELLED,
+        5,
+    ),
+    (
+        "booksum",
+        "kmfoda/booksum",
+        [{"chapter": "One. Two.", "summary_text": "Then Ahab came.", "bid": 1}],
+        {},
+        1,
+    ),
     ("memoryagentbench", "ai-hyz/MemoryAgentBench", [mab_row()], {}, 2),
     ("memalpha", "YuWangX/Memalpha-Memoryagentbench", [memalpha_row()], {}, 2),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("name", "hub", "rows", "options", "least"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "hub", "rows", "options", "least"), CASES, ids=[case[0] for case in CASES]
+)
 def test_rows_of_the_hub(tmp_path, monkeypatch, name, hub, rows, options, least):
     asked, stored = [], datasets.Dataset.from_list(rows)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: asked.append((args, kwargs)) or stored)
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *args, **kwargs: asked.append((args, kwargs)) or stored
+    )
     monkeypatch.chdir(tmp_path)
     result = get_source(name).load(hub, {**options, "split": "test"})
     questions = [question for instance in result.instances for question in instance.questions]

@@ -1,4 +1,5 @@
-"""SQuAD: every form of the input, what is skipped and why, evidence, and real pieces where they are at hand."""
+"""SQuAD: every form of the input, what is skipped and why, evidence, and real pieces where they are
+at hand."""
 
 import json
 from collections import Counter
@@ -14,12 +15,19 @@ OSLO = "Oslo is the capital of Norway. It has 700,000 people.\r\nIts mayor is Ms
 
 
 def qa(text, *answers, context="", impossible=None, qid=None):
-    row = {"question": text, "id": qid or text, "answers": [{"text": a, "answer_start": context.find(a)} for a in answers]}
+    row = {
+        "question": text,
+        "id": qid or text,
+        "answers": [{"text": a, "answer_start": context.find(a)} for a in answers],
+    }
     return row if impossible is None else {**row, "is_impossible": impossible}
 
 
 def nested(*paragraphs):
-    return {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": c, "qas": q} for c, q in paragraphs]}]}
+    return {
+        "version": "v2.0",
+        "data": [{"title": "t", "paragraphs": [{"context": c, "qas": q} for c, q in paragraphs]}],
+    }
 
 
 def save(tmp_path, data, name="squad.json"):
@@ -39,19 +47,43 @@ def kept(instances):
 
 def test_version_2_file(tmp_path):
     data = nested(
-        (LIMA, [qa("What is Lima?", "the capital of Peru", "capital", "capital", context=LIMA, impossible=False)]),
-        (OSLO, [qa("Who?", "\u00c5se Lie", context=OSLO, qid="x1"), qa("When?", impossible=True), qa("Why?")]),
+        (
+            LIMA,
+            [
+                qa(
+                    "What is Lima?",
+                    "the capital of Peru",
+                    "capital",
+                    "capital",
+                    context=LIMA,
+                    impossible=False,
+                )
+            ],
+        ),
+        (
+            OSLO,
+            [
+                qa("Who?", "\u00c5se Lie", context=OSLO, qid="x1"),
+                qa("When?", impossible=True),
+                qa("Why?"),
+            ],
+        ),
     )
     instances, result = load(save(tmp_path, data), chunk_tokens=(20, 40))
     (instance,) = instances
     assert [chunk.text for chunk in instance.chunks] == [f"{LIMA}\n\n" + OSLO.replace("\r\n", "\n")]
     first, second = instance.questions
     assert (first.text, first.answers, first.metric, first.evidence) == (
-        "What is Lima?", ("the capital of Peru", "capital"), "substring", (0,)
-    )  # fmt: skip
+        "What is Lima?",
+        ("the capital of Peru", "capital"),
+        "substring",
+        (0,),
+    )
     assert (second.id, second.answers, second.evidence) == ("x1", ("\u00c5se Lie",), (0,))
     assert result.skipped == {"unanswerable": 2} and not result.problems
-    assert [question.metric for question in kept(load(tmp_path / "squad.json", metric="f1")[0])] == ["f1", "f1"]
+    assert [
+        question.metric for question in kept(load(tmp_path / "squad.json", metric="f1")[0])
+    ] == ["f1", "f1"]
 
 
 def test_flat_list_gathers_a_paragraph_that_comes_again(tmp_path):
@@ -64,8 +96,10 @@ def test_flat_list_gathers_a_paragraph_that_comes_again(tmp_path):
     (instance,) = instances
     assert [chunk.text[:4] for chunk in instance.chunks] == ["Lima", "Oslo"]
     assert [(q.text, q.evidence, q.id) for q in instance.questions] == [
-        ("What?", (0,), "q1"), ("Where?", (0,), "q3"), ("Who?", (1,), "q2"),
-    ]  # fmt: skip
+        ("What?", (0,), "q1"),
+        ("Where?", (0,), "q3"),
+        ("Who?", (1,), "q2"),
+    ]
 
 
 def test_every_reason_is_counted(tmp_path):
@@ -87,43 +121,86 @@ def test_every_reason_is_counted(tmp_path):
     path.write_text(json.dumps(rows))
     instances, result = load(path, max_answer_tokens=4, max_questions=1)
     assert result.skipped == {
-        "answer too long": 1, "empty answer": 2, "malformed": 5, "unanswerable": 1, "over max_questions": 2,
-    }  # fmt: skip
+        "answer too long": 1,
+        "empty answer": 2,
+        "malformed": 5,
+        "unanswerable": 1,
+        "over max_questions": 2,
+    }
     assert len(kept(instances)) + sum(result.skipped.values()) == len(rows)
-    assert [problem.split(" item ")[1].split()[0] for problem in result.problems] == ["5", "6", "7", "8", "9"]
+    assert [problem.split(" item ")[1].split()[0] for problem in result.problems] == [
+        "5",
+        "6",
+        "7",
+        "8",
+        "9",
+    ]
 
 
 def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
     context = "Rome is old. Oslo is cold. Rome is hot."
     asked = [
-        {"question": "late?", "id": "1", "answers": [{"text": "Rome", "answer_start": context.rindex("Rome")}]},
+        {
+            "question": "late?",
+            "id": "1",
+            "answers": [{"text": "Rome", "answer_start": context.rindex("Rome")}],
+        },
         {"question": "early?", "id": "2", "answers": [{"text": "Rome", "answer_start": 0}]},
         {"question": "wrong place?", "id": "3", "answers": [{"text": "cold", "answer_start": 1}]},
-        {"question": "across?", "id": "4", "answers": [{"text": "cold. Rome", "answer_start": context.index("cold")}]},
+        {
+            "question": "across?",
+            "id": "4",
+            "answers": [{"text": "cold. Rome", "answer_start": context.index("cold")}],
+        },
         {"question": "nowhere?", "id": "5", "answers": [{"text": "Quito", "answer_start": 2}]},
     ]
-    path = save(tmp_path, nested(("\r\n " + context, [])) | {"data": [{"paragraphs": [{"context": context, "qas": asked}]}]})
+    path = save(
+        tmp_path,
+        nested(("\r\n " + context, []))
+        | {"data": [{"paragraphs": [{"context": context, "qas": asked}]}]},
+    )
     instances, result = load(path, chunk_tokens=(3, 3), chunks=(3, 3))
-    assert [chunk.text for chunk in instances[0].chunks] == ["Rome is old.", "Oslo is cold.", "Rome is hot."]
+    assert [chunk.text for chunk in instances[0].chunks] == [
+        "Rome is old.",
+        "Oslo is cold.",
+        "Rome is hot.",
+    ]
     assert {q.text: q.evidence for q in kept(instances)} == {
-        "late?": (2,), "early?": (0,), "wrong place?": (1,), "across?": (1, 2), "nowhere?": (0, 1, 2),
-    }  # fmt: skip
+        "late?": (2,),
+        "early?": (0,),
+        "wrong place?": (1,),
+        "across?": (1, 2),
+        "nowhere?": (0, 1, 2),
+    }
     assert result.notes["paragraphs cut to pieces"] == 1
     instances, result = load(path, chunk_tokens=(3, 3), chunks=(2, 2))
     assert result.skipped == {"evidence in two instances": 2}
-    assert [[q.text for q in instance.questions] for instance in instances] == [["early?", "wrong place?"], ["late?"]]
+    assert [[q.text for q in instance.questions] for instance in instances] == [
+        ["early?", "wrong place?"],
+        ["late?"],
+    ]
 
 
-_ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 12), st.booleans()), min_size=1, max_size=25)
+_ROWS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 12), st.booleans()), min_size=1, max_size=25
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(_ROWS, st.integers(0, 9), st.booleans(), st.integers(0, 2))
-def test_no_question_is_lost_and_evidence_holds_its_answer(tmp_path_factory, drawn, seed, shuffle, limit):
+def test_no_question_is_lost_and_evidence_holds_its_answer(
+    tmp_path_factory, drawn, seed, shuffle, limit
+):
     rows = []
     for n, (which, length, good) in enumerate(drawn):
         context = " ".join(f"w{which}x{i}" for i in range(length))
-        rows.append({"context": context, "question": f"q{n}?", "answer": context.split()[-1] if good else ""})
+        rows.append(
+            {
+                "context": context,
+                "question": f"q{n}?",
+                "answer": context.split()[-1] if good else "",
+            }
+        )
     path = save(tmp_path_factory.mktemp("rows"), rows)
     options = {"chunk_tokens": (4, 9), "chunks": (2, 3), "shuffle": shuffle, "max_questions": limit}
     instances, result = load(path, seed, **options)
@@ -143,7 +220,9 @@ def test_no_question_is_lost_and_evidence_holds_its_answer(tmp_path_factory, dra
 def test_real_flat_train(real):
     rows = json.loads(real("squad/train_flat.json").read_text(encoding="utf-8"))
     instances, result = load(real("squad/train_flat.json"))
-    assert Counter(q.text for q in kept(instances)) == Counter(row["question"].strip() for row in rows)
+    assert Counter(q.text for q in kept(instances)) == Counter(
+        row["question"].strip() for row in rows
+    )
     assert not result.skipped
     text = "\n\n".join(chunk.text for instance in instances for chunk in instance.chunks)
     assert text.split() == " ".join(dict.fromkeys(row["context"].strip() for row in rows)).split()

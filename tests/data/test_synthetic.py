@@ -1,4 +1,5 @@
-"""Synthetic dialogues: an interpreter written apart replays the facts and says what every question must be."""
+"""Synthetic dialogues: an interpreter written apart replays the facts and says what every question
+must be."""
 
 import random
 import re
@@ -47,18 +48,27 @@ def configs(draw):
     )
 
 
-# ------------------------------------------------------------------------------------------------ pools
+# ------------------------------------------------------------------------------------------------
+# pools
 def raw_pools():
-    return yaml.safe_load((pools_module.resources.files("memalpha.data") / "pools.yaml").read_text())
+    return yaml.safe_load(
+        (pools_module.resources.files("memalpha.data") / "pools.yaml").read_text()
+    )
 
 
 def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
     data = raw_pools()
     lists = {("name", split): data["names"][split].split() for split in ("train", "test")}
-    lists |= {(a, split): row[split].split() for a, row in data["attributes"].items() for split in ("train", "test")}
+    lists |= {
+        (a, split): row[split].split()
+        for a, row in data["attributes"].items()
+        for split in ("train", "test")
+    }
     assert len(data["attributes"]) >= 10
     for (what, split), pool in lists.items():
-        needed = {("name", "train"): 60, ("name", "test"): 30}.get((what, split), 30 if split == "train" else 20)
+        needed = {("name", "train"): 60, ("name", "test"): 30}.get(
+            (what, split), 30 if split == "train" else 20
+        )
         assert len(pool) >= needed, (what, split)
     flat = [word.lower() for pool in lists.values() for word in pool]
     assert all(word.isalpha() for word in flat)
@@ -68,14 +78,29 @@ def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
 
 def test_no_name_or_value_is_a_word_of_a_sentence():
     data = raw_pools()
-    lists = [row.get(kind, []) for row in data["attributes"].values() for kind in ("state", "change", "retract", "mention")]
+    lists = [
+        row.get(kind, [])
+        for row in data["attributes"].values()
+        for kind in ("state", "change", "retract", "mention")
+    ]
     sentences = [
         s
-        for group in (*lists, data["retract_any"], data["chat"], *data["hostile"].values(), *data["questions"].values())
+        for group in (
+            *lists,
+            data["retract_any"],
+            data["chat"],
+            *data["hostile"].values(),
+            *data["questions"].values(),
+        )
         for s in group
     ]
     spoken = {word for sentence in sentences for word in words(sentence)} | set(data["attributes"])
-    pool = {w.lower() for row in (data["names"], *data["attributes"].values()) for s in ("train", "test") for w in row[s].split()}
+    pool = {
+        w.lower()
+        for row in (data["names"], *data["attributes"].values())
+        for s in ("train", "test")
+        for w in row[s].split()
+    }
     assert spoken & pool == set()
 
 
@@ -91,9 +116,11 @@ def test_a_third_of_the_sentences_is_held_out():
         assert old | new == both and not old & new
 
 
-# ------------------------------------------------------------------------------------------------ replay
+# ------------------------------------------------------------------------------------------------
+# replay
 def replay(instance):
-    """Return {(subject, attribute): (live {value: chunk}, everything it ever had, retraction chunks)}."""
+    """Return {(subject, attribute): (live {value: chunk}, everything it ever had, retraction
+    chunks)}."""
     live, ever, taken = {}, {}, {}
     for fact in instance.facts:
         key = (fact.subject, fact.attribute)
@@ -103,7 +130,11 @@ def replay(instance):
             assert fact.attribute in MULTIPLE or key not in ever
             now[fact.value] = fact.chunk
         elif fact.action is FactAction.CHANGE:
-            assert fact.attribute not in MULTIPLE and list(now) == [fact.previous] and fact.value != fact.previous
+            assert (
+                fact.attribute not in MULTIPLE
+                and list(now) == [fact.previous]
+                and fact.value != fact.previous
+            )
             now.clear()
             now[fact.value] = fact.chunk
         else:
@@ -115,16 +146,32 @@ def replay(instance):
 
 
 def expected_questions(instance):
-    """Return {(kind, subject, attribute): (metric, answers, stale, evidence)} of every question that can be asked."""
+    """Return {(kind, subject, attribute): (metric, answers, stale, evidence)} of every question
+    that can be asked."""
     state, found = replay(instance), {}
     for (subject, attribute), (live, ever, taken) in state.items():
         stale = ever - set(live)
         if attribute in MULTIPLE:
-            found["count", subject, attribute] = ("bound_all", set(live), stale, set(live.values()) | set(taken))
+            found["count", subject, attribute] = (
+                "bound_all",
+                set(live),
+                stale,
+                set(live.values()) | set(taken),
+            )
         elif live:
             ((value, chunk),) = live.items()
-            found["latest" if stale else "single", subject, attribute] = ("bound", {value}, stale, {chunk})
-            found["time", subject, attribute] = ("bound", {instance.chunks[chunk].time}, set(), {chunk})
+            found["latest" if stale else "single", subject, attribute] = (
+                "bound",
+                {value},
+                stale,
+                {chunk},
+            )
+            found["time", subject, attribute] = (
+                "bound",
+                {instance.chunks[chunk].time},
+                set(),
+                {chunk},
+            )
         else:
             assert any(s == subject and other for (s, _), (other, _, _) in state.items())
             found["removed", subject, attribute] = ("absent", {"none"}, stale, set(taken))
@@ -141,15 +188,22 @@ def key_of(question):
 @settings(max_examples=120, deadline=None)
 def test_questions_are_those_of_an_independent_replay(config, seed, index):
     instance = make_instance(index, seed, config)
-    asked = {key_of(q): (q.metric, set(q.answers), set(q.stale), set(q.evidence)) for q in instance.questions}
+    asked = {
+        key_of(q): (q.metric, set(q.answers), set(q.stale), set(q.evidence))
+        for q in instance.questions
+    }
     assert asked == expected_questions(instance)
     assert len(asked) == len(instance.questions)
     assert [q.id for q in instance.questions] == [f"q{i}" for i in range(len(asked))]
     for question in instance.questions:
         assert not set(question.answers) & set(question.stale)
-        assert len(set(question.answers)) == len(question.answers) and len(set(question.stale)) == len(question.stale)
+        assert len(set(question.answers)) == len(question.answers) and len(
+            set(question.stale)
+        ) == len(question.stale)
         if question.kind == "time":
-            assert {a.lower() for a in replay(instance)[key_of(question)[1:]][0]} <= set(words(question.text))
+            assert {a.lower() for a in replay(instance)[key_of(question)[1:]][0]} <= set(
+                words(question.text)
+            )
 
 
 @given(configs(), st.integers(0, 10**6))
@@ -164,16 +218,24 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
     days = [date.fromisoformat(chunk.time) for chunk in instance.chunks]
     assert days == sorted(set(days))
     for index, chunk in enumerate(instance.chunks):
-        assert not set(words(chunk.text)) & {w.lower() for a in other.attributes for w in (*a.values, *other.names)}
+        assert not set(words(chunk.text)) & {
+            w.lower() for a in other.attributes for w in (*a.values, *other.names)
+        }
         facts = [fact for fact in instance.facts if fact.chunk == index]
         assert len({(f.subject, f.attribute) for f in facts}) == len(facts)
         lines = [(line.split(": ")[0], words(line)) for line in chunk.text.split("\n") if line]
         told = [(who, pool[w], w) for who, line in lines for w in line[1:] if w in pool]
         said = [(f.subject, f.attribute, f.value.lower()) for f in facts]
         silent = [row for row in said if row not in told]
-        assert all(f.action is FactAction.RETRACT for f, row in zip(facts, said, strict=True) if row in silent)
+        assert all(
+            f.action is FactAction.RETRACT
+            for f, row in zip(facts, said, strict=True)
+            if row in silent
+        )
         about_own = [row for row in told if row[2] in own.get(row[:2], ())]
-        assert about_own == [row for row in said if row not in silent]  # in the order of the lines, chit-chat never among them
+        assert about_own == [
+            row for row in said if row not in silent
+        ]  # in the order of the lines, chit-chat never among them
         low, high = config.chitchat_per_chunk
         assert low <= len(lines) - len(facts) <= high
         assert len(facts) <= config.facts_per_chunk[1]
@@ -181,8 +243,16 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
 
 @pytest.mark.parametrize("templates", ["train", "all"])
 def test_hostile_lines_are_added_to_what_stays_the_same(templates):
-    marks = {"word": r"[a-z]+", "name": r"\w+", "note": r"(?P<note>\w+ \w+ \w+)", "held": r"(?P<held>\w+ \w+ \w+)"}
-    frames = [re.escape(frame).replace(r"\{", "{").replace(r"\}", "}").format(**marks) for frame in hostile_lines(templates)]
+    marks = {
+        "word": r"[a-z]+",
+        "name": r"\w+",
+        "note": r"(?P<note>\w+ \w+ \w+)",
+        "held": r"(?P<held>\w+ \w+ \w+)",
+    }
+    frames = [
+        re.escape(frame).replace(r"\{", "{").replace(r"\}", "}").format(**marks)
+        for frame in hostile_lines(templates)
+    ]
     frames = [re.sub(r"^\\~", r"\\w+: ", frame) for frame in frames]
     config, sessions, found = replace(PRESETS["medium"], p_change=0.6, p_retract=0.3), 0, []
     attacked = generate(600, 3, replace(config, p_hostile=0.3, hostile=templates))
@@ -193,7 +263,11 @@ def test_hostile_lines_are_added_to_what_stays_the_same(templates):
             sessions += 1
             if (was := old.text.split("\n")) != (now := new.text.split("\n")):
                 more = len(now) - len(was)
-                (added,) = {"\n".join(now[i : i + more]) for i in range(len(was) + 1) if now[:i] + now[i + more :] == was}
+                (added,) = {
+                    "\n".join(now[i : i + more])
+                    for i in range(len(was) + 1)
+                    if now[:i] + now[i + more :] == was
+                }
                 match = next(filter(None, (re.fullmatch(frame, added) for frame in frames)))
                 found.append(match.re.pattern)
                 told = match.groupdict()
@@ -201,7 +275,8 @@ def test_hostile_lines_are_added_to_what_stays_the_same(templates):
     assert 0.25 < len(found) / sessions < 0.35 and {*found} == {*frames}
 
 
-# ------------------------------------------------------------------------------------------------ the sequence
+# ------------------------------------------------------------------------------------------------
+# the sequence
 def test_an_instance_depends_on_seed_split_index_and_config_alone():
     config = PRESETS["medium"]
     random.seed(1)
@@ -210,7 +285,11 @@ def test_an_instance_depends_on_seed_split_index_and_config_alone():
     assert first[:4] == generate(4, 7, config)
     assert first[5] == make_instance(5, 7, config)
     assert [i.id for i in first] == [f"train-7-{n}" for n in range(6)]
-    others = [generate(6, 8, config), generate(6, 7, replace(config, split="test")), generate(6, 7, replace(config, people=5))]
+    others = [
+        generate(6, 8, config),
+        generate(6, 7, replace(config, split="test")),
+        generate(6, 7, replace(config, people=5)),
+    ]
     assert all(a.chunks != b.chunks for other in others for a, b in zip(first, other, strict=True))
 
 
@@ -242,14 +321,20 @@ def test_rates_and_the_most_questions():
     assert abs(share - 0.25) < 4 * (0.25 * 0.75 / times) ** 0.5
 
 
-# ------------------------------------------------------------------------------------------------ the teacher
+# ------------------------------------------------------------------------------------------------
+# the teacher
 def bound(question, passages):
-    """Hand-written check: each answer stands with the subject in one passage and no stale value stands with the subject."""
+    """Hand-written check: each answer stands with the subject in one passage and no stale value
+    stands with the subject."""
     sets = [set(words(p)) | set(re.findall(r"\d{4}-\d\d-\d\d", p)) for p in passages]
     mine = [s for s in sets if question.subject.lower() in s]
     if any(stale.lower() in s for stale in question.stale for s in mine):
         return False
-    return bool(mine) if question.metric == "absent" else all(any(a.lower() in s for s in mine) for a in question.answers)
+    return (
+        bool(mine)
+        if question.metric == "absent"
+        else all(any(a.lower() in s for s in mine) for a in question.answers)
+    )
 
 
 def taught(instance, schema, config, seed=0):
@@ -272,7 +357,9 @@ def scores(instances, schema, config):
 
 
 @pytest.mark.parametrize("style", ["words", "sentence"])
-@pytest.mark.parametrize("schema", [ROOMY, MemorySchema.load("mem_alpha"), MemorySchema.load("nine_categories")])
+@pytest.mark.parametrize(
+    "schema", [ROOMY, MemorySchema.load("mem_alpha"), MemorySchema.load("nine_categories")]
+)
 def test_a_full_keeper_answers_every_question(schema, style):
     instances = generate(25, 0, replace(PRESETS["medium"], p_time=1.0, split="test"))
     assert scores(instances, schema, TeacherConfig(style=style)) == dict.fromkeys(
@@ -290,9 +377,18 @@ def test_a_keeper_who_never_corrects_fails_on_what_changed():
     assert abs(half["single"] - 0.5) < 0.1
 
 
-@given(configs(), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 12))
+@given(
+    configs(),
+    st.integers(0, 10**6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(1, 12),
+)
 @settings(max_examples=60, deadline=None)
-def test_every_operation_changes_the_memory_it_was_meant_for(config, seed, coverage, p_correct, p_update, room):
+def test_every_operation_changes_the_memory_it_was_meant_for(
+    config, seed, coverage, p_correct, p_update, room
+):
     instance = make_instance(0, seed, config)
     schema = MemorySchema("tight", (Section("facts", SectionKind.LIST, max_entries=room),))
     memory, results = taught(instance, schema, TeacherConfig(coverage, p_correct, p_update), seed)
@@ -305,27 +401,50 @@ def test_the_teacher_corrects_names_of_several_words():
     gone = Fact(2, FactAction.RETRACT, "Ann Lee", "home town", "Los Angeles")
     instance = Instance("a", "own", (Chunk("a"), Chunk("b"), Chunk("c")), (), (change, gone))
     memory = Memory(ROOMY)
-    for text in ("Ann saw New York with Lee", "Ann Lee likes New York", "Ann Lee home town New York", "Ann Lee York new"):
+    for text in (
+        "Ann saw New York with Lee",
+        "Ann Lee likes New York",
+        "Ann Lee home town New York",
+        "Ann Lee York new",
+    ):
         memory.apply(Operation(OperationKind.INSERT, "facts", text))
     config, rng = TeacherConfig(p_update=1.0), random.Random(0)
     done = teacher_operations(instance, 1, memory, rng, config)
-    assert done[0] == Operation(OperationKind.UPDATE, "facts", "Ann Lee home town Los Angeles", "3")  # it names the attribute
+    assert done[0] == Operation(
+        OperationKind.UPDATE, "facts", "Ann Lee home town Los Angeles", "3"
+    )  # it names the attribute
     assert done[1:] == [Operation(OperationKind.DELETE, "facts", entry_id="2")]
     for operation in done:
         memory.apply(operation)
-    assert teacher_operations(instance, 2, memory, rng, config) == [Operation(OperationKind.DELETE, "facts", entry_id="3")]
+    assert teacher_operations(instance, 2, memory, rng, config) == [
+        Operation(OperationKind.DELETE, "facts", entry_id="3")
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ facts that hang on others
+# ------------------------------------------------------------------------------------------------
+# facts that hang on others
 def test_facts_with_notes_go_to_their_sections_and_a_block_is_written_again():
     def fact(chunk, action, value, previous=None, kind="core", note=""):
-        return Fact(chunk, action, "Priya", "job", value, previous, note or f"Priya is a {value}", (kind, "semantic"))
+        return Fact(
+            chunk,
+            action,
+            "Priya",
+            "job",
+            value,
+            previous,
+            note or f"Priya is a {value}",
+            (kind, "semantic"),
+        )
 
     state, change, retract = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
     facts = (
-        fact(0, state, "nurse"), fact(0, state, "mother"), fact(0, state, "Rome", kind="episodic", note="Priya flew to Rome"),
-        fact(1, change, "pilot", "nurse"), fact(2, retract, "mother"), fact(3, retract, "pilot"),
-    )  # fmt: skip
+        fact(0, state, "nurse"),
+        fact(0, state, "mother"),
+        fact(0, state, "Rome", kind="episodic", note="Priya flew to Rome"),
+        fact(1, change, "pilot", "nurse"),
+        fact(2, retract, "mother"),
+        fact(3, retract, "pilot"),
+    )
     instance = Instance("i", "x", (Chunk("a"), Chunk("b"), Chunk("c"), Chunk("d")), (), facts)
     memory = Memory(MemorySchema.load("mem_alpha"), lambda text: len(words(text)))
     blocks = []
@@ -333,19 +452,33 @@ def test_facts_with_notes_go_to_their_sections_and_a_block_is_written_again():
         for operation in teacher_operations(instance, index, memory, random.Random(0)):
             assert memory.apply(operation, chunk=index).changed
         blocks.append(memory.block("core"))
-    assert blocks == ["Priya is a nurse; Priya is a mother", "Priya is a pilot; Priya is a mother", "Priya is a pilot", "-"]
-    assert [(entry.section, entry.content) for entry in memory.entries()] == [("episodic", "Priya flew to Rome")]
+    assert blocks == [
+        "Priya is a nurse; Priya is a mother",
+        "Priya is a pilot; Priya is a mother",
+        "Priya is a pilot",
+        "-",
+    ]
+    assert [(entry.section, entry.content) for entry in memory.entries()] == [
+        ("episodic", "Priya flew to Rome")
+    ]
 
 
 def test_a_fact_that_a_full_block_has_no_room_for_goes_to_the_first_list():
     facts = tuple(
-        Fact(0, FactAction.STATE, "Priya", "job", job, None, f"Priya is a {job}", ("core",)) for job in ("nurse", "pilot")
+        Fact(0, FactAction.STATE, "Priya", "job", job, None, f"Priya is a {job}", ("core",))
+        for job in ("nurse", "pilot")
     )
-    memory = Memory(MemorySchema.load("small_core"), lambda text: 5 * len(words(text)))  # 32 tokens: six words
-    for operation in teacher_operations(Instance("i", "x", (Chunk("a"),), (), facts), 0, memory, random.Random(0)):
+    memory = Memory(
+        MemorySchema.load("small_core"), lambda text: 5 * len(words(text))
+    )  # 32 tokens: six words
+    for operation in teacher_operations(
+        Instance("i", "x", (Chunk("a"),), (), facts), 0, memory, random.Random(0)
+    ):
         assert memory.apply(operation).changed
     assert memory.block("core") == "Priya is a nurse"
-    assert [(entry.section, entry.content) for entry in memory.entries()] == [("semantic", "Priya is a pilot")]
+    assert [(entry.section, entry.content) for entry in memory.entries()] == [
+        ("semantic", "Priya is a pilot")
+    ]
 
 
 @st.composite
@@ -381,8 +514,11 @@ def links_in(instance, config):
 
 
 def told_facts(instance, links):
-    """The facts that persons told about themselves: all but the links and what follows from them."""
-    derived = {(who, word) for _, who, _, word, _ in links} | {(who, f"shared {word}") for _, who, _, word, _ in links}
+    """The facts that persons told about themselves: all but the links and what follows from
+    them."""
+    derived = {(who, word) for _, who, _, word, _ in links} | {
+        (who, f"shared {word}") for _, who, _, word, _ in links
+    }
     return [fact for fact in instance.facts if (fact.subject, fact.attribute) not in derived]
 
 
@@ -404,7 +540,12 @@ def test_questions_are_what_following_the_links_gives(config, seed):
         gone = end.action is FactAction.RETRACT
         stale = set(values) if gone else set(values) - {end.value}
         answers = ("none",) if gone else (end.value,)
-        expected[who, word] = ("absence" if gone else "cascade", answers, frozenset(stale), (chunk, end.chunk))
+        expected[who, word] = (
+            "absence" if gone else "cascade",
+            answers,
+            frozenset(stale),
+            (chunk, end.chunk),
+        )
     asked = [question for question in instance.questions if question.kind in ("cascade", "absence")]
     attributes = {attribute.word for attribute in pools("train").attributes}
     for question in asked:
@@ -414,8 +555,13 @@ def test_questions_are_what_following_the_links_gives(config, seed):
             assert row == expected.pop((question.subject, word))
         else:
             assert row == ("absence", ("none",), frozenset(), ())
-            assert not any((fact.subject, fact.attribute) == (question.subject, word) for fact in instance.facts)
+            assert not any(
+                (fact.subject, fact.attribute) == (question.subject, word)
+                for fact in instance.facts
+            )
             assert any(fact.subject == question.subject for fact in facts)
         assert question.metric == ("bound" if question.kind == "cascade" else "absent")
     assert expected == {}
-    assert [question.id for question in instance.questions] == [f"q{i}" for i in range(len(instance.questions))]
+    assert [question.id for question in instance.questions] == [
+        f"q{i}" for i in range(len(instance.questions))
+    ]

@@ -34,10 +34,17 @@ def test_every_thing_of_a_chunk_is_asked_for_and_noise_is_not(split):
         flat = [word for chunk in words for word in chunk]
         assert len(set(flat)) == 16
         assert set(flat) <= set(toy_vocabulary())
-        expected = {(f"was {word} seen?", (word,), (c,)) for c, chunk in enumerate(words) for word in chunk if word in THINGS}
+        expected = {
+            (f"was {word} seen?", (word,), (c,))
+            for c, chunk in enumerate(words)
+            for word in chunk
+            if word in THINGS
+        }
         assert {(q.text, q.answers, q.evidence) for q in instance.questions} == expected
         assert len(instance.questions) == len(expected) == 8
-        assert {(q.metric, q.kind, q.stale) for q in instance.questions} == {("substring", "single", ())}
+        assert {(q.metric, q.kind, q.stale) for q in instance.questions} == {
+            ("substring", "single", ())
+        }
         for question in instance.questions:
             assert set(question.text.replace("?", " ?").split()) <= set(toy_vocabulary())
 
@@ -56,7 +63,9 @@ def test_the_teacher_stores_things_and_noise_alike():
                 assert memory.apply(operation).changed
     assert set(numbers) == {1, 2, 3, 4}
     assert min(numbers.values()) > 110  # 150 expected of each, 5 standard errors are 53
-    assert abs(stored[True] / stored.total() - 0.5) < 0.05  # about 1,500 draws: four standard errors
+    assert (
+        abs(stored[True] / stored.total() - 0.5) < 0.05
+    )  # about 1,500 draws: four standard errors
 
 
 TEXT = "The fair of 1889 opened in Paris. It rained. A tower by Gustave Eiffel stood there. Nobody minded. People came from Lyon."
@@ -74,10 +83,14 @@ def test_by_hand():
     sentence = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
     assert excerpt(sentence.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
     assert excerpt(sentence.split(), 40) == sentence
-    assert excerpt(["Paris,", "(in", "1900)", "we", "met."], 2) == "in 1900"  # the first word's capital says nothing
+    assert (
+        excerpt(["Paris,", "(in", "1900)", "we", "met."], 2) == "in 1900"
+    )  # the first word's capital says nothing
     assert excerpt([], 5) == ""
     made = excerpt_operations(instance(), 0, memory(), random.Random(0))
-    assert [(o.kind, o.section) for o in made] == [(OperationKind.INSERT, "facts")] * 4  # of five sentences
+    assert [(o.kind, o.section) for o in made] == [
+        (OperationKind.INSERT, "facts")
+    ] * 4  # of five sentences
     assert [o.content for o in made][1:3] == ["It rained", "A tower by Gustave Eiffel stood there"]
     assert excerpt_operations(instance(), 0, memory(), random.Random(0), TeacherConfig(0.0)) == []
 

@@ -1,4 +1,5 @@
-"""The trial written by hand: its shape, that the text holds every answer and stale value, and that no training set holds it."""
+"""The trial written by hand: its shape, that the text holds every answer and stale value, and that
+no training set holds it."""
 
 from collections import Counter
 from datetime import date
@@ -28,7 +29,10 @@ def said_in(instance, chunks):
 
 def test_forty_conversations_of_dated_sessions_with_five_questions(trial):
     assert len(trial) == 40
-    assert {(len(instance.questions), instance.facts, 4 <= len(instance.chunks) <= 7) for instance in trial} == {(5, (), True)}
+    assert {
+        (len(instance.questions), instance.facts, 4 <= len(instance.chunks) <= 7)
+        for instance in trial
+    } == {(5, (), True)}
     days = [[date.fromisoformat(chunk.time) for chunk in instance.chunks] for instance in trial]
     assert all((later - day).days >= 7 for some in days for day, later in pairwise(some))
     kinds = Counter(question.kind for instance in trial for question in instance.questions)
@@ -41,7 +45,10 @@ def test_the_evidence_says_the_answer_and_earlier_chunks_every_stale_value(trial
     for instance in trial:
         for question in instance.questions:
             last = max(question.evidence)
-            before, after = said_in(instance, range(last)), said_in(instance, range(last + 1, len(instance.chunks)))
+            before, after = (
+                said_in(instance, range(last)),
+                said_in(instance, range(last + 1, len(instance.chunks))),
+            )
             assert bool(question.stale) or question.kind in {"single", "other", "time"}, question.id
             for stale in question.stale:
                 assert any(contains(line, stale) for line in before), (question.id, stale)
@@ -49,7 +56,9 @@ def test_the_evidence_says_the_answer_and_earlier_chunks_every_stale_value(trial
             if question.kind == "removed":
                 continue
             said = said_in(instance, question.evidence)
-            lines = [line for line in said if any(contains(line, gold) for gold in question.answers)]
+            lines = [
+                line for line in said if any(contains(line, gold) for gold in question.answers)
+            ]
             assert lines, question.id
             if score(question, Answer("", tuple(lines))) < 1:
                 lost.add(question.id)

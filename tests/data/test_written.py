@@ -1,4 +1,5 @@
-"""Conversations written by hand to train on: a keeper who follows the notes is right everywhere, and dev and trial are apart."""
+"""Conversations written by hand to train on: a keeper who follows the notes is right everywhere,
+and dev and trial are apart."""
 
 import random
 from datetime import date
@@ -35,7 +36,10 @@ def test_sessions_are_dated_and_facts_stand_in_them(written):
         assert len(said) >= 3, instance.id
         for fact in said:
             assert contains(instance.chunks[fact.chunk].text, fact.value), (instance.id, fact)
-            assert contains(fact.note, fact.subject) and contains(fact.note, fact.value), (instance.id, fact)
+            assert contains(fact.note, fact.subject) and contains(fact.note, fact.value), (
+                instance.id,
+                fact,
+            )
 
 
 def test_a_full_keeper_answers_every_question_and_only_he_who_corrects_does(written):
@@ -48,8 +52,13 @@ def test_a_full_keeper_answers_every_question_and_only_he_who_corrects_does(writ
             assert not any(contains(question.text, gold) for gold in question.answers), question.id
             notes, kept = (tuple(entry.content for entry in one) for one in (memory, careless))
             if question.kind == "removed":
-                assert not any(contains(note, old) for note in notes for old in question.stale), question.id
-                asked, lost = asked + 1, lost + any(contains(note, old) for note in kept for old in question.stale)
+                assert not any(contains(note, old) for note in notes for old in question.stale), (
+                    question.id
+                )
+                asked, lost = (
+                    asked + 1,
+                    lost + any(contains(note, old) for note in kept for old in question.stale),
+                )
             else:
                 assert any(score(question, Answer("", (note,))) == 1 for note in notes), question.id
     assert lost > 0.95 * asked > 0
@@ -58,16 +67,24 @@ def test_a_full_keeper_answers_every_question_and_only_he_who_corrects_does(writ
 def test_the_judge_finds_a_keeper_right_and_silence_after_him(written):
     verdicts, due = list[bool](), list[bool]()
     for instance in written:
-        memory, judge, rng = Memory(SCHEMA), FactContentJudge({instance.id: instance.facts}, SCHEMA), random.Random(0)
+        memory, judge, rng = (
+            Memory(SCHEMA),
+            FactContentJudge({instance.id: instance.facts}, SCHEMA),
+            random.Random(0),
+        )
         for index, chunk in enumerate(instance.chunks):
             done = len(memory.changes)
             operations = teacher_operations(instance, index, memory, rng, TEACHER)
-            results = [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+            results = [
+                memory.apply(operation, chunk=index, time=chunk.time) for operation in operations
+            ]
             before = tuple(change.before for change in memory.changes[done:])
             asked = WriteRequest(instance.id, index, chunk, tuple(results), before, tuple(memory))
             verdicts += judge.judge([asked])[0]
             due.append(judge.nothing_due(asked))
-    assert sum(verdicts) > 0.98 * len(verdicts) and sum(due) > 0.99 * len(due)  # names that stand in two notes confuse it
+    assert sum(verdicts) > 0.98 * len(verdicts) and sum(due) > 0.99 * len(
+        due
+    )  # names that stand in two notes confuse it
 
 
 def test_training_repeats_neither_dev_nor_trial():

@@ -13,8 +13,13 @@ MARTA = Instance(  # three sessions: Marta moves, Hugo loses his job and a pet
     id="marta",
     source="synthetic",
     chunks=(
-        Chunk("Marta: I live in Oslo.\nHugo: I work as a baker.\nMarta: I drive a Ford.", "2024-01-01"),
-        Chunk("Marta: I moved to Rome.\nHugo: I am no longer a baker.\nHugo: I have a pony as a pet.", "2024-02-01"),
+        Chunk(
+            "Marta: I live in Oslo.\nHugo: I work as a baker.\nMarta: I drive a Ford.", "2024-01-01"
+        ),
+        Chunk(
+            "Marta: I moved to Rome.\nHugo: I am no longer a baker.\nHugo: I have a pony as a pet.",
+            "2024-02-01",
+        ),
         Chunk("Hugo: I have a goat as a pet.\nHugo: I gave my pony away.", "2024-03-01"),
     ),
     questions=(
@@ -38,7 +43,9 @@ MARTA = Instance(  # three sessions: Marta moves, Hugo loses his job and a pet
 )
 
 
-def said(question: Question, answer: str | None, passages: Sequence[str] = (), score: float = 0.0) -> QuestionResult:
+def said(
+    question: Question, answer: str | None, passages: Sequence[str] = (), score: float = 0.0
+) -> QuestionResult:
     return QuestionResult(question.id, question.kind, question.text, score, answer, tuple(passages))
 
 
@@ -47,7 +54,12 @@ def recalled(question: Question, *passages: str, score: float = 0.0) -> Question
 
 
 def result(
-    instance: str = "a", scores: Sequence[float] = (1.0, 0.0), kinds: Sequence[str] = (), *, system: str = "agent", **values: object
+    instance: str = "a",
+    scores: Sequence[float] = (1.0, 0.0),
+    kinds: Sequence[str] = (),
+    *,
+    system: str = "agent",
+    **values: object,
 ) -> SystemResult:
     """A result with made-up questions of the given scores and kinds."""
     kinds = kinds or ["single"] * len(scores)
@@ -56,10 +68,23 @@ def result(
         for i, (score, kind) in enumerate(zip(scores, kinds, strict=True))
     )
     filled = {
-        "set": "synthetic", "system": system, "reader": "recall", "seed": 0, "instance": instance, "chunks": 3, "input_tokens": 100,
-        "memory_tokens": 40, "reader_tokens": 30.0, "write_calls": 3, "cut": 0, "seconds_write": 2.0, "seconds_read": 1.0,
-        "operations": OperationCounts(insert=2), "entries": ("text",), "questions": questions,
-    }  # fmt: skip
+        "set": "synthetic",
+        "system": system,
+        "reader": "recall",
+        "seed": 0,
+        "instance": instance,
+        "chunks": 3,
+        "input_tokens": 100,
+        "memory_tokens": 40,
+        "reader_tokens": 30.0,
+        "write_calls": 3,
+        "cut": 0,
+        "seconds_write": 2.0,
+        "seconds_read": 1.0,
+        "operations": OperationCounts(insert=2),
+        "entries": ("text",),
+        "questions": questions,
+    }
     return SystemResult(**{**filled, **values})
 
 

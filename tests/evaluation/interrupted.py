@@ -1,4 +1,5 @@
-"""Runs ``memalpha`` and kills it while an evaluation writes its n-th batch of lines: ``interrupted.py N evaluate ...``."""
+"""Runs ``memalpha`` and kills it while an evaluation writes its n-th batch of lines:
+``interrupted.py N evaluate ...``."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""One base, adapters on and off: each policy writes as it would alone, and the base reads as the bare base."""
+"""One base, adapters on and off: each policy writes as it would alone, and the base reads as the
+bare base."""
 
 from pathlib import Path
 
@@ -18,7 +19,10 @@ from memalpha.text import chat_ids
 from memalpha.types import Prompt, Sampling
 
 CHATS = [
-    [{"role": "system", "content": "read"}, {"role": "user", "content": f"apple boat candle door engine {end}"}]
+    [
+        {"role": "system", "content": "read"},
+        {"role": "user", "content": f"apple boat candle door engine {end}"},
+    ]
     for end in ("table", "violin", "window table boat")
 ] + [[{"role": "user", "content": "yacht"}]]
 
@@ -53,7 +57,9 @@ def alone(adapters) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("library", ["PyTorch", "oneDNN"])
 @pytest.mark.parametrize("reader", [False, True])
-def test_policies_in_any_order_say_what_they_say_alone(adapters, alone, library, reader, monkeypatch):
+def test_policies_in_any_order_say_what_they_say_alone(
+    adapters, alone, library, reader, monkeypatch
+):
     monkeypatch.setattr(products, "faster", lambda: library == "oneDNN")
     monkeypatch.setattr(products, "LEAST", 1)
     host = PolicyHost("nano")
@@ -70,17 +76,28 @@ def test_policies_in_any_order_say_what_they_say_alone(adapters, alone, library,
     assert texts(generators[""], prompts(host.tokenizer)) == alone[""]
 
 
-def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(adapters, alone, monkeypatch):
+def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(
+    adapters, alone, monkeypatch
+):
     host, drawn, generate = PolicyHost("nano"), [], HFGenerator.generate
-    monkeypatch.setattr(HFGenerator, "generate", lambda self, asked, how: drawn.append(len(asked)) or generate(self, asked, how))
+    monkeypatch.setattr(
+        HFGenerator,
+        "generate",
+        lambda self, asked, how: drawn.append(len(asked)) or generate(self, asked, how),
+    )
     first, second = (host.generator(str(folder)) for folder in adapters)
     asked, folder = prompts(host.tokenizer), str(adapters[0])
     assert [c.text for c in first.generate(asked[1:3], Sampling(6))] == alone[folder][1:3]
     assert host.saved == 0.0
     each = next(iter(host.drawn.values()))[1]
-    assert [c.text for c in first.generate([*asked, asked[0]], Sampling(6))] == [*alone[folder], alone[folder][0]]
+    assert [c.text for c in first.generate([*asked, asked[0]], Sampling(6))] == [
+        *alone[folder],
+        alone[folder][0],
+    ]
     assert host.saved == pytest.approx(2 * each) and each > 0
-    assert texts(second, asked) == alone[str(adapters[1])]  # each adapter, length and sampled call for itself
+    assert (
+        texts(second, asked) == alone[str(adapters[1])]
+    )  # each adapter, length and sampled call for itself
     assert [len(c.ids) for c in first.generate(asked, Sampling(3))] <= [3] * 4
     first.generate(asked, Sampling(6, temperature=1.0, seed=1))
     assert drawn == [2, 2, 4, 4, 4]
@@ -96,7 +113,10 @@ def test_what_a_file_keeps_is_not_drawn_again(adapters, alone, monkeypatch, tmp_
     with file.open("a") as end:
         end.write('{"key": "cut off')  # killed while it wrote
     again.keep(file)
-    assert again.drawn == {key: (done, pytest.approx(seconds, abs=1e-4)) for key, (done, seconds) in began.drawn.items()}
+    assert again.drawn == {
+        key: (done, pytest.approx(seconds, abs=1e-4))
+        for key, (done, seconds) in began.drawn.items()
+    }
     monkeypatch.setattr(HFGenerator, "generate", None)
     assert again.generator(folder).generate(asked, Sampling(6)) == made
     assert again.answer(CHATS, 6, folder) == answers and again._policy is None
@@ -118,10 +138,32 @@ def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(ada
 
 def test_neighbours_that_begin_alike_share_that_beginning():
     rows = [(1, 2, 3, 4, 5, 9), (1, 2, 3, 4, 5, 8, 8), (1, 2, 3, 4, 7), (1, 6, 6, 6), (5, 5)]
-    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [4, 4, 4, 0, 0]
-    rows = [(1, 2, 3, 4, 5, 6), (1, 2, 7, 7, 7, 7), (1, 2, 7, 7, 7, 8), (1, 2, 8, 8, 8, 8), (1, 2, 3, 9, 9, 9)]  # else: of all
-    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [2, 5, 5, 2, 2]
-    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows[:3]])] == [0, 5, 5]  # alone: with nobody
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [
+        4,
+        4,
+        4,
+        0,
+        0,
+    ]
+    rows = [
+        (1, 2, 3, 4, 5, 6),
+        (1, 2, 7, 7, 7, 7),
+        (1, 2, 7, 7, 7, 8),
+        (1, 2, 8, 8, 8, 8),
+        (1, 2, 3, 9, 9, 9),
+    ]  # else: of all
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [
+        2,
+        5,
+        5,
+        2,
+        2,
+    ]
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows[:3]])] == [
+        0,
+        5,
+        5,
+    ]  # alone: with nobody
     assert sharing([]) == []
 
 
@@ -133,7 +175,9 @@ def test_what_is_shared_is_the_same_and_nothing_else_changes(rows):
     found = sharing([Prompt((), row) for row in rows])
     assert [prompt.ids for prompt in found] == rows
     for i, prompt in enumerate(found):
-        with_it = [other for j, other in enumerate(found) if j != i and other.shared == prompt.shared]
+        with_it = [
+            other for j, other in enumerate(found) if j != i and other.shared == prompt.shared
+        ]
         own = prompt.ids[: prompt.shared]
         assert not prompt.shared or any(other.ids[: prompt.shared] == own for other in with_it)
 

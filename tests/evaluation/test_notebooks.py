@@ -1,4 +1,5 @@
-"""The notebooks: each runs to its end and says what it should; what is kept in git holds no output."""
+"""The notebooks: each runs to its end and says what it should; what is kept in git holds no
+output."""
 
 import json
 import re
@@ -20,7 +21,8 @@ def faults(text: str) -> list[str]:
     found = [
         f"cell {i} has been run"
         for i, cell in enumerate(notebook["cells"])
-        if cell["cell_type"] == "code" and (cell["outputs"] or cell["execution_count"] is not None or cell["metadata"])
+        if cell["cell_type"] == "code"
+        and (cell["outputs"] or cell["execution_count"] is not None or cell["metadata"])
     ]
     extra = set(notebook["metadata"]) - {"kernelspec", "language_info"}
     version = set(notebook["metadata"].get("language_info", {})) - {"name"}
@@ -28,9 +30,12 @@ def faults(text: str) -> list[str]:
 
 
 def executed(name: str) -> list[str]:
-    """Run a notebook in its folder; return the text each cell said, pictures and tables as ``<type>`` and its text."""
+    """Run a notebook in its folder; return the text each cell said, pictures and tables as
+    ``<type>`` and its text."""
     notebook = nbformat.read(FOLDER / name, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
+    ).execute()
     said = []
     for cell in notebook.cells:
         parts = []
@@ -44,8 +49,17 @@ def executed(name: str) -> list[str]:
 
 
 def test_there_are_the_notebooks_and_none_holds_output() -> None:
-    assert NAMES == ["data_tour.ipynb", "evaluation.ipynb", "rollouts.ipynb", "train_on_one_gpu.ipynb"]
-    assert {name: found for name in NAMES if (found := faults((FOLDER / name).read_text(encoding="utf-8")))} == {}
+    assert NAMES == [
+        "data_tour.ipynb",
+        "evaluation.ipynb",
+        "rollouts.ipynb",
+        "train_on_one_gpu.ipynb",
+    ]
+    assert {
+        name: found
+        for name in NAMES
+        if (found := faults((FOLDER / name).read_text(encoding="utf-8")))
+    } == {}
 
 
 def test_the_data_tour() -> None:
@@ -59,24 +73,33 @@ def test_the_data_tour() -> None:
 
 def test_the_evaluation() -> None:
     said = executed("evaluation.ipynb")
-    assert any(cell.startswith("144 results, 0 failed") for cell in said)  # 2 sets x 6 systems x 12 instances
+    assert any(
+        cell.startswith("144 results, 0 failed") for cell in said
+    )  # 2 sets x 6 systems x 12 instances
     assert sum("<image/png>" in cell for cell in said) == 1
     overall = next(cell for cell in said if "mean over 2 sets" in cell and "| gold |" in cell)
     rows = dict(re.findall(r"^\| (\w+) \| \S+ \[.*?\]\*? \| (\S+) \[", overall, re.M))
     assert float(rows["careful"]) > float(rows["careless"]) > 0
     card = next(cell for cell in said if "contradictions" in cell)
     assert "| careful | .000 [.000, .000] |" in card
-    assert said[-1].startswith("+.163 [") and "{1: 0.175, 2: 0.15}" in said[-1]  # (.2 + .1 + 0 + .4) / 4, (.1 + .1 + .1 + .3) / 4
+    assert (
+        said[-1].startswith("+.163 [") and "{1: 0.175, 2: 0.15}" in said[-1]
+    )  # (.2 + .1 + 0 + .4) / 4, (.1 + .1 + .1 + .3) / 4
 
 
 def test_the_rollouts() -> None:
     said = executed("rollouts.ipynb")
-    assert sum("<image/png>" in cell for cell in said) == 1 and sum("<svg" in cell for cell in said) == 1
+    assert (
+        sum("<image/png>" in cell for cell in said) == 1
+        and sum("<svg" in cell for cell in said) == 1
+    )
     assert "metrics.jsonl" in "".join(said)
     (sums,) = [cell for cell in said if "largest sum of advantages" in cell]
     assert abs(float(sums.rpartition(":")[2])) < 1e-4
     (counted,) = [cell for cell in said if "never written" in cell]
-    assert sum(map(int, re.findall(r"\d+", counted))) == 32 * 8  # rollouts of a step x questions of an instance
+    assert (
+        sum(map(int, re.findall(r"\d+", counted))) == 32 * 8
+    )  # rollouts of a step x questions of an instance
     assert "paired difference" in said[-2] and "on 8 instances" in said[-2]
 
 

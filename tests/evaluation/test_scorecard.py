@@ -1,4 +1,5 @@
-"""The scorecard by hand: every measure on one small instance, what is missing where, and what a keeper of known faults gets."""
+"""The scorecard by hand: every measure on one small instance, what is missing where, and what a
+keeper of known faults gets."""
 
 import math
 import random
@@ -27,7 +28,9 @@ LATEST, REMOVED, COUNT, SINGLE, CASCADE, ABSENCE = MARTA.questions
 
 def measured(entries=(), questions=(), instance=MARTA, **values):
     """By measure the sum of the hits and how much was looked at."""
-    found = hits_of(instance, made("marta", entries=tuple(entries), questions=tuple(questions), **values))
+    found = hits_of(
+        instance, made("marta", entries=tuple(entries), questions=tuple(questions), **values)
+    )
     return {measure: (sum(hits), len(hits)) for measure, hits in found.items()}
 
 
@@ -53,17 +56,39 @@ def test_what_a_memory_holds(entries, current, contradictions, residue):
 
 def test_a_system_that_keeps_the_input_holds_all_of_it_and_an_empty_memory_nothing():
     raw, empty = measured(memory_tokens=50), measured(memory_tokens=0)
-    assert [raw[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [(1, 1), (1, 1), (2, 2)]
-    assert [empty[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [(0, 1), (0, 1), (0, 2)]
+    assert [raw[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [
+        (1, 1),
+        (1, 1),
+        (2, 2),
+    ]
+    assert [
+        empty[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)
+    ] == [(0, 1), (0, 1), (0, 2)]
 
 
-@given(st.lists(st.text("ab. \n+", max_size=12), max_size=4), st.text("ab +", max_size=4), st.text("ab +", max_size=4))
+@given(
+    st.lists(st.text("ab. \n+", max_size=12), max_size=4),
+    st.text("ab +", max_size=4),
+    st.text("ab +", max_size=4),
+)
 @settings(max_examples=300)
 def test_a_memory_is_searched_as_a_loop_over_its_sentences_would(entries, subject, value):
-    facts = (Fact(0, FactAction.STATE, subject, "x", value), Fact(1, FactAction.RETRACT, subject, "x", value))
-    sentences = [sentence for entry in entries for line in entry.split("\n") for sentence in re.split(r"(?<=[.])\s+", line)]
-    expected = any(contains(sentence, subject) and contains(sentence, value) for sentence in sentences)
-    assert measured(entries, instance=replace(MARTA, facts=facts), memory_tokens=0)[Measure.RESIDUE_MEMORY] == (expected, 1)
+    facts = (
+        Fact(0, FactAction.STATE, subject, "x", value),
+        Fact(1, FactAction.RETRACT, subject, "x", value),
+    )
+    sentences = [
+        sentence
+        for entry in entries
+        for line in entry.split("\n")
+        for sentence in re.split(r"(?<=[.])\s+", line)
+    ]
+    expected = any(
+        contains(sentence, subject) and contains(sentence, value) for sentence in sentences
+    )
+    assert measured(entries, instance=replace(MARTA, facts=facts), memory_tokens=0)[
+        Measure.RESIDUE_MEMORY
+    ] == (expected, 1)
 
 
 def test_stale_answers_and_passages():
@@ -82,9 +107,13 @@ def test_stale_answers_and_passages():
     assert Measure.CASCADE not in generated and Measure.ABSENCE not in generated
 
 
-@pytest.mark.parametrize("ids", [("x", "x"), ("1", "")])  # "1" is what the second is called where it has none
+@pytest.mark.parametrize(
+    "ids", [("x", "x"), ("1", "")]
+)  # "1" is what the second is called where it has none
 def test_questions_whose_ids_clash_are_told_apart_by_their_place(ids):
-    first, second = (replace(question, id=name) for question, name in zip((LATEST, REMOVED), ids, strict=True))
+    first, second = (
+        replace(question, id=name) for question, name in zip((LATEST, REMOVED), ids, strict=True)
+    )
     instance = replace(MARTA, questions=(first, second), facts=())
     given = [said(first, "Oslo"), replace(said(second, "singer"), id=ids[1] or "1")]
     assert measured(questions=given, instance=instance)[Measure.STALE_ANSWERS] == (1, 2)
@@ -93,7 +122,9 @@ def test_questions_whose_ids_clash_are_told_apart_by_their_place(ids):
 
 
 def test_cascade_and_absence_are_accuracies():
-    found = measured(questions=[said(CASCADE, "Rome", score=1.0), said(ABSENCE, "none", score=0.25)])
+    found = measured(
+        questions=[said(CASCADE, "Rome", score=1.0), said(ABSENCE, "none", score=0.25)]
+    )
     assert (found[Measure.CASCADE], found[Measure.ABSENCE]) == ((1.0, 1), (0.25, 1))
     masked = measured(questions=[said(CASCADE, "Rome", score=math.nan)])
     assert Measure.CASCADE not in masked
@@ -101,7 +132,9 @@ def test_cascade_and_absence_are_accuracies():
 
 def test_without_annotations_only_what_questions_say_is_measured():
     bare = replace(MARTA, facts=())
-    found = measured(["Marta city Oslo"], [said(LATEST, "Oslo"), said(SINGLE, "Ford")], instance=bare)
+    found = measured(
+        ["Marta city Oslo"], [said(LATEST, "Oslo"), said(SINGLE, "Ford")], instance=bare
+    )
     assert found == {Measure.STALE_ANSWERS: (1, 1), Measure.STALE_PASSAGES: (0, 1)}
     assert measured(["x"], [said(SINGLE, "Ford")], instance=bare) == {}
     card = scorecard({0: [made("marta", questions=(said(SINGLE, "Ford"),))]}, {"marta": bare})
@@ -112,8 +145,20 @@ def test_shares_are_over_everything_and_seeds_are_averaged():
     twin = replace(MARTA, id="twin")
     unmoved = made("twin", questions=(said(LATEST, "Oslo"),))
     rows = {
-        "first": [made("marta", questions=(said(LATEST, "Oslo"), said(REMOVED, "none"), said(COUNT, "goat"))), unmoved],
-        "second": [made("marta", questions=(said(LATEST, "Rome"), said(REMOVED, "none"), said(COUNT, "goat"))), unmoved],
+        "first": [
+            made(
+                "marta",
+                questions=(said(LATEST, "Oslo"), said(REMOVED, "none"), said(COUNT, "goat")),
+            ),
+            unmoved,
+        ],
+        "second": [
+            made(
+                "marta",
+                questions=(said(LATEST, "Rome"), said(REMOVED, "none"), said(COUNT, "goat")),
+            ),
+            unmoved,
+        ],
     }
     card = scorecard(rows, {"marta": MARTA, "twin": twin})
     stale = card[Measure.STALE_ANSWERS]
@@ -130,19 +175,31 @@ def kept(instance, config):
             memory.apply(operation, chunk=index, time=chunk.time)
     entries = tuple(render_entry(entry) for entry in memory.entries())
     answer = Answer("\n".join(entries), entries)
-    questions = tuple(replace(recalled(q, *entries), id=q.id, score=score(q, answer)) for q in instance.questions)
+    questions = tuple(
+        replace(recalled(q, *entries), id=q.id, score=score(q, answer)) for q in instance.questions
+    )
     return made(instance.id, entries=entries, questions=questions)
 
 
 def test_a_keeper_who_corrects_and_one_who_never_does():
     instances = {instance.id: instance for instance in generate(12, 0, PRESETS["dependent"])}
-    good, bad = ([kept(i, TeacherConfig(p_correct=p)) for i in instances.values()] for p in (1.0, 0.0))
+    good, bad = (
+        [kept(i, TeacherConfig(p_correct=p)) for i in instances.values()] for p in (1.0, 0.0)
+    )
     perfect = {measure: float(measure.higher_is_better) for measure in Measure}
-    assert {measure: share.mean for measure, share in scorecard({0: good}, instances).items()} == perfect
+    assert {
+        measure: share.mean for measure, share in scorecard({0: good}, instances).items()
+    } == perfect
     never = {measure: share.mean for measure, share in scorecard({0: bad}, instances).items()}
     assert never[Measure.CURRENT] == 1.0 and never[Measure.CASCADE] == 0.0
-    assert 0 < never[Measure.ABSENCE] < 1  # what was never told is still right, what was taken back is not
+    assert (
+        0 < never[Measure.ABSENCE] < 1
+    )  # what was never told is still right, what was taken back is not
     for measure in (
-        Measure.STALE_ANSWERS, Measure.STALE_PASSAGES, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY, Measure.RESIDUE_ANSWERS,
-    ):  # fmt: skip
+        Measure.STALE_ANSWERS,
+        Measure.STALE_PASSAGES,
+        Measure.CONTRADICTIONS,
+        Measure.RESIDUE_MEMORY,
+        Measure.RESIDUE_ANSWERS,
+    ):
         assert never[measure] == 1.0, measure

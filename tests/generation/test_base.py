@@ -1,4 +1,5 @@
-"""The frozen base as a reader: its answers are those of the base model alone, and the policy comes back as it was."""
+"""The frozen base as a reader: its answers are those of the base model alone, and the policy comes
+back as it was."""
 
 import pytest
 import torch
@@ -11,16 +12,26 @@ from memalpha.models import fetch, load_policy_model
 from memalpha.text import render_chat
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
-CHATS = [[{"role": "user", "content": "was violin seen?"}], [{"role": "user", "content": "was window seen? table"}]]
+CHATS = [
+    [{"role": "user", "content": "was violin seen?"}],
+    [{"role": "user", "content": "was window seen? table"}],
+]
 
 
 def test_answers_are_the_bases_own_and_frozen_layers_stay_frozen():
     base, tokenizer = load_policy_model(fetch("nano"))
-    prompts = [Prompt((), tuple(tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids)) for chat in CHATS]
+    prompts = [
+        Prompt(
+            (), tuple(tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids)
+        )
+        for chat in CHATS
+    ]
     alone = [done.text for done in HFGenerator(base, tokenizer).generate(prompts, Sampling(8))]
     with pytest.raises(InputError, match="fully fine-tuned"):
         frozen_base(base, tokenizer)
-    policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    policy = get_peft_model(
+        base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     torch.manual_seed(0)
     for name, weight in policy.named_parameters():
         if "lora_B" in name:
@@ -42,7 +53,10 @@ class Echo:
 
     def generate(self, prompts, sampling):
         self.drawn += prompts
-        return [Completion(prompt.ids, prompt.messages[-1]["content"], StopReason.END) for prompt in prompts]
+        return [
+            Completion(prompt.ids, prompt.messages[-1]["content"], StopReason.END)
+            for prompt in prompts
+        ]
 
 
 def test_equal_chats_are_answered_once_and_every_one_gets_its_answer():

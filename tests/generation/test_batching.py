@@ -25,7 +25,8 @@ def prompts(*numbers):
 
 
 class Model:
-    """Says each prompt's number; holds its first call until so many others wait; keeps what it was asked."""
+    """Says each prompt's number; holds its first call until so many others wait; keeps what it was
+    asked."""
 
     def __init__(self, hold=0, fails=()):
         self.hold, self.fails, self.calls, self.inside = hold, fails, [], threading.Lock()
@@ -65,7 +66,10 @@ def said(generator, numbers, sampling=GREEDY):
 )
 def test_everybody_gets_what_they_would_get_alone(asked, max_batch, fails):
     generator = batching(Model(fails=fails), max_batch)
-    alone = [f"cannot do {sorted(set(each) & fails)}" if set(each) & fails else list(map(str, each)) for each in asked]
+    alone = [
+        f"cannot do {sorted(set(each) & fails)}" if set(each) & fails else list(map(str, each))
+        for each in asked
+    ]
     with ThreadPoolExecutor(len(asked)) as pool:
         assert list(pool.map(lambda each: said(generator, each), asked)) == alone
     joined = [numbers for numbers, _ in generator.generator.calls]
@@ -75,19 +79,30 @@ def test_everybody_gets_what_they_would_get_alone(asked, max_batch, fails):
 def test_those_who_wait_are_joined_in_order_up_to_the_limit():
     generator = batching(Model(hold=5), 4)
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(lambda i: said(generator, [i, i]), range(6))) == [[str(i)] * 2 for i in range(6)]
+        assert list(pool.map(lambda i: said(generator, [i, i]), range(6))) == [
+            [str(i)] * 2 for i in range(6)
+        ]
     assert [len(numbers) for numbers, _ in generator.generator.calls] == [2, 4, 4, 2]
 
 
 def test_another_sampling_or_a_seed_is_not_joined():
     generator = batching(Model(hold=5))
-    ways = [GREEDY, GREEDY, replace(GREEDY, temperature=1.0), replace(GREEDY, seed=1), replace(GREEDY, seed=1), GREEDY]
+    ways = [
+        GREEDY,
+        GREEDY,
+        replace(GREEDY, temperature=1.0),
+        replace(GREEDY, seed=1),
+        replace(GREEDY, seed=1),
+        GREEDY,
+    ]
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda i: said(generator, [i], ways[i]), range(6)))
     for numbers, sampling in generator.generator.calls:
         assert {ways[number] for number in numbers} == {sampling}
         assert len(numbers) == 1 or sampling.seed is None
-    assert sorted(number for numbers, _ in generator.generator.calls for number in numbers) == list(range(6))
+    assert sorted(number for numbers, _ in generator.generator.calls for number in numbers) == list(
+        range(6)
+    )
 
 
 def test_no_thread_that_asks_runs_the_model():
@@ -120,7 +135,8 @@ class Held:
         return list(items)
 
     def served(self, turns, calls):
-        """The items of each turn, if all of ``calls`` wait in this order while the first is under way."""
+        """The items of each turn, if all of ``calls`` wait in this order while the first is under
+        way."""
         with ThreadPoolExecutor(len(calls)) as pool:
             jobs = []
             for i, (kind, items, owner) in enumerate(calls):
@@ -141,10 +157,18 @@ def test_kinds_take_turns():
 
 def test_owners_take_turns_within_a_batch():
     calls = [("read", [f"{owner}{i}"], owner) for i, owner in enumerate("aaaaaabca")]
-    assert Held().served(Turns(3), calls) == [["a0"], ["a1", "b6", "c7"], ["a2", "a3", "a4"], ["a5", "a8"]]
+    assert Held().served(Turns(3), calls) == [
+        ["a0"],
+        ["a1", "b6", "c7"],
+        ["a2", "a3", "a4"],
+        ["a5", "a8"],
+    ]
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="needs glibc",
+)
 def test_memory_that_batches_freed_is_given_back():
     """Each thread's heap keeps small holes between what is still in use: here of 100 MB a call."""
     left = []
@@ -189,5 +213,7 @@ def test_what_interrupts_one_that_is_tried_alone_is_raised_to_it_and_the_others_
 
     with ThreadPoolExecutor(6) as pool:
         told = list(pool.map(ask, range(6)))
-    assert told.count("interrupted") == 1 and all(told[i] in ([str(i)], "interrupted") for i in range(6))
+    assert told.count("interrupted") == 1 and all(
+        told[i] in ([str(i)], "interrupted") for i in range(6)
+    )
     assert len(generator.generator.calls) == 7 and said(generator, [8]) == ["8"]

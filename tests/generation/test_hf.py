@@ -1,10 +1,18 @@
-"""Completions against transformers' own generate on each prompt alone, and against plain forwards."""
+"""Completions against transformers' own generate on each prompt alone, and against plain
+forwards."""
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.hf import HFGenerator, draw
@@ -13,10 +21,18 @@ from memalpha.types import Prompt, Sampling, StopReason
 
 VOCABULARY = 61
 SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "initializer_range": 0.15,
-    "eos_token_id": None, "bos_token_id": None,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.15,
+    "eos_token_id": None,
+    "bos_token_id": None,
+}
 
 
 class LetterTokenizer:
@@ -35,15 +51,27 @@ class LetterTokenizer:
 def make_model(kind="llama", attention="sdpa"):
     torch.manual_seed(0)
     if kind == "gpt2":  # learned absolute positions
-        config = GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=40, initializer_range=0.15)
+        config = GPT2Config(
+            vocab_size=VOCABULARY,
+            n_embd=64,
+            n_layer=2,
+            n_head=4,
+            n_positions=40,
+            initializer_range=0.15,
+        )
         config.eos_token_id = config.bos_token_id = None
         return GPT2LMHeadModel(config).eval()
-    config, model = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[kind]
+    config, model = {
+        "llama": (LlamaConfig, LlamaForCausalLM),
+        "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    }[kind]
     return model(config(**SIZES, attn_implementation=attention)).eval()
 
 
 def make_lora(kind="llama", dropout=0.0):
-    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout)
+    config = LoraConfig(
+        r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout
+    )
     model = get_peft_model(make_model(kind), config)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
@@ -52,22 +80,37 @@ def make_lora(kind="llama", dropout=0.0):
 
 
 def ids(count, seed):
-    return tuple(torch.randint(2, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+    return tuple(
+        torch.randint(
+            2, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)
+        ).tolist()
+    )
 
 
 def ragged_prompts():
-    """Two groups with interleaved rows, a lone row, one without a shared part, one that is all shared."""
+    """Two groups with interleaved rows, a lone row, one without a shared part, one that is all
+    shared."""
     a, b = ids(11, 1), ids(5, 2)
     rows = [
-        (a + ids(4, 3), 11), (b + ids(9, 4), 5), (a + ids(1, 5), 11), (ids(7, 6), 0), (b + ids(2, 7), 5), (a, 11),
+        (a + ids(4, 3), 11),
+        (b + ids(9, 4), 5),
+        (a + ids(1, 5), 11),
+        (ids(7, 6), 0),
+        (b + ids(2, 7), 5),
+        (a, 11),
         (ids(8, 8), 3),
-    ]  # fmt: skip
+    ]
     return [Prompt((), row, shared) for row, shared in rows]
 
 
 def alone(model, prompt, new_tokens, ends=None):
     given = torch.tensor([prompt.ids])
-    options = {"do_sample": False, "max_new_tokens": new_tokens, "eos_token_id": ends, "pad_token_id": 0}
+    options = {
+        "do_sample": False,
+        "max_new_tokens": new_tokens,
+        "eos_token_id": ends,
+        "pad_token_id": 0,
+    }
     output = model.generate(input_ids=given, attention_mask=torch.ones_like(given), **options)
     return tuple(output[0, len(prompt.ids) :].tolist())
 
@@ -90,7 +133,9 @@ def test_greedy_equals_generate_on_each_prompt_alone(kind, attention, max_batch)
     completions = generate(model, prompts, Sampling(12), max_batch=max_batch)
     assert [c.ids for c in completions] == [alone(model, prompt, 12) for prompt in prompts]
     assert all(c.stop is StopReason.LENGTH for c in completions)
-    assert completions[0].text == LetterTokenizer().decode(completions[0].ids, skip_special_tokens=True)
+    assert completions[0].text == LetterTokenizer().decode(
+        completions[0].ids, skip_special_tokens=True
+    )
 
 
 @pytest.mark.parametrize("max_batch", [64, 3])
@@ -110,13 +155,23 @@ def test_equal_prompts_are_read_once_and_drawn_from_each_for_itself(attention, m
     model, different = make_model(attention=attention), ragged_prompts()
     rows = [different[i] for i in (0, 2, 0, 3, 0, 5, 3, 1)]
     read, forward = [], HFGenerator._forward
-    monkeypatch.setattr(HFGenerator, "_forward", lambda self, ids, *more: read.append(len(ids)) or forward(self, ids, *more))
-    assert [c.ids for c in generate(model, rows, Sampling(12))] == [alone(model, row, 12) for row in rows]
+    monkeypatch.setattr(
+        HFGenerator,
+        "_forward",
+        lambda self, ids, *more: read.append(len(ids)) or forward(self, ids, *more),
+    )
+    assert [c.ids for c in generate(model, rows, Sampling(12))] == [
+        alone(model, row, 12) for row in rows
+    ]
     assert read[:2] == [5, 8]
     drawn = generate(model, rows, Sampling(12, temperature=1.0, seed=5))
     uniforms = torch.rand(len(rows), 12, generator=torch.Generator().manual_seed(5))
-    for row, made, numbers in zip(rows, drawn, uniforms, strict=True):  # each with its own numbers, as if it were alone
-        logits = model(input_ids=torch.tensor([[*row.ids, *made.ids]])).logits[0, len(row.ids) - 1 : -1]
+    for row, made, numbers in zip(
+        rows, drawn, uniforms, strict=True
+    ):  # each with its own numbers, as if it were alone
+        logits = model(input_ids=torch.tensor([[*row.ids, *made.ids]])).logits[
+            0, len(row.ids) - 1 : -1
+        ]
         assert draw(logits, Sampling(12, temperature=1.0), numbers)[0].tolist() == list(made.ids)
     assert len({drawn[i].ids for i in (0, 2, 4)}) == 3
 
@@ -132,19 +187,31 @@ class Waits(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("sampling", [Sampling(20), Sampling(20, temperature=1.0, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(20), Sampling(20, temperature=1.0, seed=3)], ids=["greedy", "drawn"]
+)
 def test_as_on_an_accelerator_rows_leave_seldom_and_no_token_is_waited_for(attention, sampling):
     model, prompts = make_model("qwen3", attention), ragged_prompts()
     model.generation_config.eos_token_id = some_ends(model, prompts)
     expected = generate(model, prompts, sampling, logprobs=True)
     rows = []
-    model.register_forward_pre_hook(lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True
+    )
     with Waits() as seen:
         found = generate(model, prompts, sampling, logprobs=True, check_every=8)
     assert [(c.ids, c.text, c.stop) for c in found] == [(c.ids, c.text, c.stop) for c in expected]
-    assert 0 < rows[-1] == sum(len(c.ids) > 16 for c in found) < sum(len(c.ids) > 8 for c in found) < len(found)
+    assert (
+        0
+        < rows[-1]
+        == sum(len(c.ids) > 16 for c in found)
+        < sum(len(c.ids) > 8 for c in found)
+        < len(found)
+    )
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5
+        )
     assert seen.count <= 4  # in 20 tokens
 
 
@@ -178,7 +245,9 @@ def test_adapters_are_merged_by_default_into_float32_alone():
 def test_the_head_reads_no_slices():
     """On a CPU, a product in bfloat16 is 1,000 times slower of a slice that is not contiguous."""
     model, whole = make_model(), []
-    model.lm_head.register_forward_pre_hook(lambda head, args: whole.append(args[0].is_contiguous()))
+    model.lm_head.register_forward_pre_hook(
+        lambda head, args: whole.append(args[0].is_contiguous())
+    )
     generate(model, ragged_prompts(), Sampling(3))
     assert len(whole) >= 4 and all(whole)
 
@@ -186,11 +255,21 @@ def test_the_head_reads_no_slices():
 def test_generated_logprobs_equal_a_plain_forward():
     model, prompts = make_lora("qwen3").eval(), ragged_prompts()
     for temperature, scale in ((0.0, 1.0), (0.7, 0.7)):
-        completions = generate(model, prompts, Sampling(10, temperature=temperature, top_k=5, seed=3), logprobs=True)
+        completions = generate(
+            model, prompts, Sampling(10, temperature=temperature, top_k=5, seed=3), logprobs=True
+        )
         for prompt, completion in zip(prompts, completions, strict=True):
-            logits = model(input_ids=torch.tensor([prompt.ids + completion.ids])).logits[0, len(prompt.ids) - 1 : -1]
-            expected = (logits / scale).log_softmax(-1).gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
-            torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=1e-4, atol=1e-4)
+            logits = model(input_ids=torch.tensor([prompt.ids + completion.ids])).logits[
+                0, len(prompt.ids) - 1 : -1
+            ]
+            expected = (
+                (logits / scale)
+                .log_softmax(-1)
+                .gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+            )
+            torch.testing.assert_close(
+                torch.tensor(completion.logprobs), expected, rtol=1e-4, atol=1e-4
+            )
 
 
 def test_seeds_reproduce_and_the_global_state_carries_on():
@@ -213,22 +292,48 @@ def test_drawing_inverts_the_filtered_distribution():
     def drawn(u, **options):
         return draw(logits, Sampling(1, temperature=1.0, **options), torch.tensor([u]))[0].item()
 
-    assert [drawn(u) for u in (0.0, 0.05, 0.15, 0.49, 0.55, 0.75, 0.999999)] == [0, 0, 1, 1, 2, 3, 3]
-    assert [drawn(u, top_k=2) for u in (0.0, 0.5, 0.58, 0.999999)] == [1, 1, 3, 3]  # .4 and .3: the border lies at .571
-    assert [drawn(u, top_p=0.65) for u in (0.0, 0.56, 0.58, 0.999999)] == [1, 1, 3, 3]  # the second one reaches .65
+    assert [drawn(u) for u in (0.0, 0.05, 0.15, 0.49, 0.55, 0.75, 0.999999)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        3,
+        3,
+    ]
+    assert [drawn(u, top_k=2) for u in (0.0, 0.5, 0.58, 0.999999)] == [
+        1,
+        1,
+        3,
+        3,
+    ]  # .4 and .3: the border lies at .571
+    assert [drawn(u, top_p=0.65) for u in (0.0, 0.56, 0.58, 0.999999)] == [
+        1,
+        1,
+        3,
+        3,
+    ]  # the second one reaches .65
     assert [drawn(u, top_p=0.75) for u in (0.4, 0.5, 0.8)] == [1, 3, 2]  # borders at .444 and .778
     assert [drawn(u, top_p=0.0) for u in (0.0, 0.999999)] == [1, 1]
     assert draw(logits, Sampling(1), torch.tensor([0.9]))[0].item() == 1
-    logits = torch.tensor([[float("-inf"), 0.0, float("-inf")]])  # a token without weight is never drawn
+    logits = torch.tensor(
+        [[float("-inf"), 0.0, float("-inf")]]
+    )  # a token without weight is never drawn
     assert [drawn(u) for u in (0.0, 1 - 2**-24)] == [1, 1]
 
 
 def test_weights_are_bitwise_the_same_after_a_merged_call_and_after_an_error():
     model = make_lora()
-    before = {name: (parameter.data_ptr(), parameter.detach().clone()) for name, parameter in model.named_parameters()}
+    before = {
+        name: (parameter.data_ptr(), parameter.detach().clone())
+        for name, parameter in model.named_parameters()
+    }
 
     def unchanged():
-        same = all(p.data_ptr() == before[n][0] and torch.equal(p, before[n][1]) for n, p in model.named_parameters())
+        same = all(
+            p.data_ptr() == before[n][0] and torch.equal(p, before[n][1])
+            for n, p in model.named_parameters()
+        )
         return same and not any(getattr(module, "merged", False) for module in model.modules())
 
     generate(model, ragged_prompts(), Sampling(4))
@@ -247,15 +352,24 @@ def test_weights_are_bitwise_the_same_after_a_merged_call_and_after_an_error():
 
 def test_kept_prefixes_are_not_computed_again_and_change_nothing():
     model, read = make_model(), []
-    model.register_forward_pre_hook(lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
     a, b = ids(11, 1), ids(13, 2)
-    calls = [[Prompt((), start + ids(4, k + i), len(start)) for i in range(2)] for k, start in ((3, a), (5, a), (7, b), (9, a))]
+    calls = [
+        [Prompt((), start + ids(4, k + i), len(start)) for i in range(2)]
+        for k, start in ((3, a), (5, a), (7, b), (9, a))
+    ]
     found = {}
     for keep in (False, True):
         generator = HFGenerator(model, LetterTokenizer(), keep_prefix=keep)
         read.clear()
-        found[keep] = [[row.ids for row in generator.generate(prompts, Sampling(3))] for prompts in calls]
-        assert [width for width in read if width in (11, 13)] == ([11, 13, 11] if keep else [11, 11, 13, 11])
+        found[keep] = [
+            [row.ids for row in generator.generate(prompts, Sampling(3))] for prompts in calls
+        ]
+        assert [width for width in read if width in (11, 13)] == (
+            [11, 13, 11] if keep else [11, 11, 13, 11]
+        )
     assert found[True] == found[False]
     assert found[True][1] == [tuple(alone(model, prompt, 3)) for prompt in calls[1]]
 
@@ -267,13 +381,18 @@ def test_running_out_of_memory_names_max_batch():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     model.register_forward_pre_hook(fail)
-    with pytest.raises(MemAlphaError, match=r"lower max_batch \(in a configuration: generation_rows\), now 7"):
+    with pytest.raises(
+        MemAlphaError, match=r"lower max_batch \(in a configuration: generation_rows\), now 7"
+    ):
         generate(model, ragged_prompts(), Sampling(3), max_batch=7)
 
 
 def test_what_cannot_be_generated_is_refused():
     model = make_model()  # made for 128 positions
-    prompts = [Prompt((), ids(100, 1), 90), Prompt((), ids(120, 2), 0)]  # together they take more slots than any row has tokens
+    prompts = [
+        Prompt((), ids(100, 1), 90),
+        Prompt((), ids(120, 2), 0),
+    ]  # together they take more slots than any row has tokens
     assert len(generate(model, prompts, Sampling(8))) == 2
     with pytest.raises(InputError, match="up to 129 tokens in a model made for 128"):
         generate(model, prompts, Sampling(9))
@@ -281,7 +400,10 @@ def test_what_cannot_be_generated_is_refused():
         generate(model, [Prompt((), ())], Sampling(3))
     with pytest.raises(InputError, match="max_batch 0"):
         HFGenerator(model, LetterTokenizer(), max_batch=0)
-    model.config.layer_types, model.config.sliding_window = ["full_attention", "sliding_attention"], 16
+    model.config.layer_types, model.config.sliding_window = (
+        ["full_attention", "sliding_attention"],
+        16,
+    )
     with pytest.raises(InputError, match="sliding window of 16"):
         generate(model, ragged_prompts(), Sampling(3))
     model.config.layer_types = ["linear_attention", "full_attention"]

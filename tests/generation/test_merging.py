@@ -1,4 +1,5 @@
-"""Merged weights against ``weight + scaling * B A`` and against PEFT's own merge, for every kind of adapter."""
+"""Merged weights against ``weight + scaling * B A`` and against PEFT's own merge, for every kind of
+adapter."""
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from memalpha.generation.merging import merged_lora
 def make_layer(dtype=torch.float32, bias=False, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 10, bias=bias))
-    layer = get_peft_model(model, LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **options)).base_model.model[0]
+    layer = get_peft_model(
+        model, LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **options)
+    ).base_model.model[0]
     for parameter in (*layer.lora_B.parameters(), *layer.lora_A.parameters()):
         torch.nn.init.normal_(parameter)
     return layer.to(dtype)
@@ -29,7 +32,12 @@ def test_a_plain_adapter_adds_its_scaled_product():
 
 @pytest.mark.parametrize(
     "options",
-    [{"use_dora": True}, {"lora_bias": True, "bias": True}, {"dtype": torch.bfloat16}, {"dtype": torch.float64}],
+    [
+        {"use_dora": True},
+        {"lora_bias": True, "bias": True},
+        {"dtype": torch.bfloat16},
+        {"dtype": torch.float64},
+    ],
     ids=["dora", "lora_bias", "bfloat16", "float64"],
 )
 def test_what_is_not_plain_float32_is_merged_as_peft_does(options):

@@ -18,7 +18,10 @@ from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.packed import packed_logps
 from memalpha.types import Prompt, Sampling
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN operations")
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"),
+    reason="this PyTorch has no oneDNN operations",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,19 +31,28 @@ def used(monkeypatch):
 
 
 def weight(rows=96, columns=40, seed=0):
-    return nn.Parameter(torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)), requires_grad=False)
+    return nn.Parameter(
+        torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)),
+        requires_grad=False,
+    )
 
 
 @pytest.fixture
 def laid_out(monkeypatch):
     """Each weight that was laid out, and whether transposed."""
     calls, real = [], products._lay_out
-    monkeypatch.setattr(products, "_lay_out", lambda w, transposed: calls.append((id(w), transposed)) or real(w, transposed))
+    monkeypatch.setattr(
+        products,
+        "_lay_out",
+        lambda w, transposed: calls.append((id(w), transposed)) or real(w, transposed),
+    )
     return calls
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
-def test_products_are_pytorchs_and_a_weight_is_laid_out_once_as_long_as_they_are_kept(rows, laid_out):
+def test_products_are_pytorchs_and_a_weight_is_laid_out_once_as_long_as_they_are_kept(
+    rows, laid_out
+):
     w, x, g = weight(), torch.randn(rows, 40), torch.randn(rows, 96)
     kept = Products()
     for _ in range(2):
@@ -74,11 +86,16 @@ def replaced(layer):
 
 
 CHANGES = {
-    "in place": lambda layer: layer.weight.mul_(-2), "through data": lambda layer: layer.weight.data.mul_(-2),
-    "replaced": replaced, "loaded": lambda layer: layer.load_state_dict(nn.Linear(40, 96).state_dict()),
-    "SGD": stepped(torch.optim.SGD), "AdamW": stepped(torch.optim.AdamW), "AdamW fused": stepped(torch.optim.AdamW, fused=True),
-    "AdamW foreach": stepped(torch.optim.AdamW, foreach=True), "of numpy": lambda layer: layer.weight.numpy().fill(0.5),
-}  # fmt: skip
+    "in place": lambda layer: layer.weight.mul_(-2),
+    "through data": lambda layer: layer.weight.data.mul_(-2),
+    "replaced": replaced,
+    "loaded": lambda layer: layer.load_state_dict(nn.Linear(40, 96).state_dict()),
+    "SGD": stepped(torch.optim.SGD),
+    "AdamW": stepped(torch.optim.AdamW),
+    "AdamW fused": stepped(torch.optim.AdamW, fused=True),
+    "AdamW foreach": stepped(torch.optim.AdamW, foreach=True),
+    "of numpy": lambda layer: layer.weight.numpy().fill(0.5),
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -87,10 +104,14 @@ def test_a_layer_computes_with_the_weight_of_now_however_it_changed(change):
     with torch.no_grad():
         for _ in range(5):
             with fast_linears(layer):
-                torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+                torch.testing.assert_close(
+                    layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias)
+                )
             torch.testing.assert_close(product(x, layer.weight), x @ layer.weight.t())
             torch.testing.assert_close(torch.cat(list(blocks(layer.weight, 7))), layer.weight)
-            torch.testing.assert_close(rounded(layer.weight, torch.bfloat16), layer.weight.bfloat16())
+            torch.testing.assert_close(
+                rounded(layer.weight, torch.bfloat16), layer.weight.bfloat16()
+            )
             CHANGES[change](layer)
 
 
@@ -131,9 +152,13 @@ def drawn(model, tokenizer):
 def test_a_generator_draws_with_the_weights_that_an_optimizer_left(monkeypatch, kind):
     model, tokenizer = load_policy_model(fetch("nano"))
     if kind == "adapter":
-        model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+        model = get_peft_model(
+            model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+        )
         renewed(model, 0)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05, fused=True)
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=0.05, fused=True
+    )
     seen = set()
     for _ in range(6):
         with monkeypatch.context() as patch:
@@ -151,7 +176,9 @@ def test_a_generator_draws_with_the_weights_that_an_optimizer_left(monkeypatch, 
 
 def test_a_generator_of_weights_that_never_change_lays_them_out_once(laid_out):
     model, tokenizer = load_policy_model(fetch("nano"))
-    prompts = [Prompt((), tuple(tokenizer(text).input_ids)) for text in ("apple", "boat", "candle", "door")]
+    prompts = [
+        Prompt((), tuple(tokenizer(text).input_ids)) for text in ("apple", "boat", "candle", "door")
+    ]
     for keep, times in ((True, 1), (False, 2)):
         generator = HFGenerator(model, tokenizer, keep_prefix=keep)
         laid_out.clear()
@@ -165,17 +192,24 @@ def test_an_update_lays_each_frozen_weight_out_once_a_direction(laid_out):
         for _ in range(3):
             logps = packed_logps(policy, make_rows(), max_tokens=40).logps
             sum(row.sum() for row in logps).backward()
-    assert len(laid_out) == len(set(laid_out)) and {transposed for _, transposed in laid_out} == {False, True}
+    assert len(laid_out) == len(set(laid_out)) and {transposed for _, transposed in laid_out} == {
+        False,
+        True,
+    }
 
 
 def test_linear_layers_use_it_inside_the_block_alone_and_lora_gradients_are_pytorchs(monkeypatch):
     monkeypatch.setattr(products, "LEAST", 1000)  # the thin factors are smaller
     model = nn.Sequential(nn.Linear(40, 96), nn.Linear(96, 40, bias=False))
-    policy = get_peft_model(model, LoraConfig(r=4, target_modules=["0", "1"], init_lora_weights=False))
+    policy = get_peft_model(
+        model, LoraConfig(r=4, target_modules=["0", "1"], init_lora_weights=False)
+    )
     x = torch.randn(2, 5, 40)
     with torch.no_grad():
         expected, calls = policy(x), []
-        monkeypatch.setattr(products, "product", lambda *args, **more: calls.append(1) or product(*args, **more))
+        monkeypatch.setattr(
+            products, "product", lambda *args, **more: calls.append(1) or product(*args, **more)
+        )
         with fast_linears(policy):
             torch.testing.assert_close(policy(x), expected)
         assert len(calls) == 2
@@ -190,7 +224,9 @@ def test_linear_layers_use_it_inside_the_block_alone_and_lora_gradients_are_pyto
 
     expected = gradients()
     use_fast_layers(policy)
-    monkeypatch.setattr(fast_layers, "product", lambda *args, **more: calls.append(1) or product(*args, **more))
+    monkeypatch.setattr(
+        fast_layers, "product", lambda *args, **more: calls.append(1) or product(*args, **more)
+    )
     for found, wanted in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert len(calls) == 6  # forward and backward of both

@@ -8,5 +8,7 @@ import pytest
 
 @pytest.fixture
 def folder():
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="memalpha-") as made:
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="memalpha-"
+    ) as made:
         yield Path(made)

@@ -1,6 +1,8 @@
-"""Writes to a journal and is killed, again and again. A child says what it is about to do ("try"), does it, and says so ("ack").
+"""Writes to a journal and is killed, again and again. A child says what it is about to do ("try"),
+does it, and says so ("ack").
 
-Killed at a random moment, or just before or after a statement or a flush, it leaves the state before the last try, or after it.
+Killed at a random moment, or just before or after a statement or a flush, it leaves the state
+before the last try, or after it.
 """
 
 import copy
@@ -13,7 +15,19 @@ import tempfile
 import time
 from pathlib import Path
 
-from stores import BY, MARTA, SCHEMA, agrees, contents, delete, files_with, indexed, insert, opened, update
+from stores import (
+    BY,
+    MARTA,
+    SCHEMA,
+    agrees,
+    contents,
+    delete,
+    files_with,
+    indexed,
+    insert,
+    opened,
+    update,
+)
 
 from memalpha.store.database import Database
 from memalpha.store.journal import Namespace
@@ -36,7 +50,11 @@ class Model:
         for n in range(rng.randint(1, 4)):
             what = rng.choice(["insert", "insert", "update", "delete"]) if free else "insert"
             text = f"text{tag}x{n} " + "filler " * rng.choice([0, 5, 300])
-            steps.append(["insert", text] if what == "insert" else [what, free.pop(rng.randrange(len(free))), text])
+            steps.append(
+                ["insert", text]
+                if what == "insert"
+                else [what, free.pop(rng.randrange(len(free))), text]
+            )
         return ["write", steps]
 
     def after(self, action):
@@ -106,13 +124,16 @@ def fork(path, model, rng, trial, point, moment):
         time.sleep(moment)
         os.kill(pid, signal.SIGKILL)
     with os.fdopen(ends[0], "rb") as pipe:
-        said = [json.loads(line) for line in pipe if line.endswith(b"\n")]  # a line cut short by the kill was not said
+        said = [
+            json.loads(line) for line in pipe if line.endswith(b"\n")
+        ]  # a line cut short by the kill was not said
     assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
     return said
 
 
 def arm(at):
-    """Make the ``at``-th write point of this process its last: before and after each statement and each flush."""
+    """Make the ``at``-th write point of this process its last: before and after each statement and
+    each flush."""
     seen = [0]
 
     def point():
@@ -133,7 +154,8 @@ def arm(at):
 
 
 def settle(path, model, said):
-    """Compare the store with the model after what was said; return the model that is true now, and whether a try got through."""
+    """Compare the store with the model after what was said; return the model that is true now, and
+    whether a try got through."""
     pending = None
     for what, action in said:
         if what == "ack":
@@ -143,8 +165,14 @@ def settle(path, model, said):
     store = indexed(path)
     memory = store.memory(MARTA)
     options = [model] if pending is None else [model, model.after(pending)]
-    fits = [option for option in options if contents(memory) == option.entries and memory.seq == option.seq]
-    assert fits, f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
+    fits = [
+        option
+        for option in options
+        if contents(memory) == option.entries and memory.seq == option.seq
+    ]
+    assert fits, (
+        f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
+    )
     assert memory.snapshot().next_id == fits[-1].next_id and agrees(store)
     report = store.journal.verify()
     assert report.ok, report.faults
@@ -154,12 +182,17 @@ def settle(path, model, said):
 
 
 def kills(folder, trials, seed):
-    rng, counts = random.Random(seed), dict.fromkeys(("acknowledged", "in_flight", "in_flight_kept"), 0)
+    rng, counts = (
+        random.Random(seed),
+        dict.fromkeys(("acknowledged", "in_flight", "in_flight_kept"), 0),
+    )
     for trial in range(trials):
         if trial % 25 == 0:
             model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
         moment, point = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random(), rng.randint(1, 150)
-        said = fork(path, model, random.Random(rng.random()), trial, point if trial % 2 else None, moment)
+        said = fork(
+            path, model, random.Random(rng.random()), trial, point if trial % 2 else None, moment
+        )
         model, kept = settle(path, model, said)
         counts["acknowledged"] += sum(what == "ack" for what, _ in said)
         counts["in_flight"] += bool(said) and said[-1][0] == "try"
@@ -168,7 +201,8 @@ def kills(folder, trials, seed):
 
 
 def undone_by_half(folder):
-    """Kill the undo of an ``add`` at each of its write points; return how many there are, and what was half undone afterwards."""
+    """Kill the undo of an ``add`` at each of its write points; return how many there are, and what
+    was half undone afterwards."""
     from scripted import ScriptedGenerator
 
     from memalpha.agent.config import AgentConfig
@@ -177,21 +211,29 @@ def undone_by_half(folder):
     from memalpha.models.nano import make_tokenizer
     from memalpha.use.agent import MemoryAgent
 
-    step = AgentStep(AgentConfig(schema="facts", codec="compact", archive=True), make_tokenizer(["facts"], 4096))
+    step = AgentStep(
+        AgentConfig(schema="facts", codec="compact", archive=True), make_tokenizer(["facts"], 4096)
+    )
     script = ["+ Marta city Oslo\n+ Marta drink tea", "= 1 Marta city Rome"]
 
     def state():
         with MemoryAgent(step, ScriptedGenerator([]), store=folder / "m.db") as agent:
             memory = agent._store.memory(MARTA)
             assert agent.journal.verify().ok
-            return sorted(entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name)))
+            return sorted(
+                entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name))
+            )
 
     with MemoryAgent(step, ScriptedGenerator(script), store=folder / "m.db") as agent:
         agent.add("Marta: I live in Oslo.\nMarta: I like tea.", "2024-01-01", namespace=MARTA)
-        (operation,) = agent.add("Marta: I moved to Rome.\nIvan: Well.", "2024-02-01", namespace=MARTA).operations
+        (operation,) = agent.add(
+            "Marta: I moved to Rome.\nIvan: Well.", "2024-02-01", namespace=MARTA
+        ).operations
     whole, halves, point, done = (folder / "m.db").read_bytes(), [], 0, False
     before = state()
-    after = sorted(["Marta city Oslo", "Marta drink tea", "Marta: I live in Oslo.", "Marta: I like tea."])
+    after = sorted(
+        ["Marta city Oslo", "Marta drink tea", "Marta: I live in Oslo.", "Marta: I like tea."]
+    )
     while not done:
         point += 1
         for path in folder.iterdir():
@@ -213,4 +255,8 @@ def undone_by_half(folder):
 
 if __name__ == "__main__":
     arguments = list(map(int, sys.argv[2:]))
-    print(json.dumps(kills(Path(sys.argv[1]), *arguments) if arguments else undone_by_half(Path(sys.argv[1]))))
+    print(
+        json.dumps(
+            kills(Path(sys.argv[1]), *arguments) if arguments else undone_by_half(Path(sys.argv[1]))
+        )
+    )

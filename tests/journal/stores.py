@@ -7,7 +7,14 @@ from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 
 SCHEMA = MemorySchema.from_mapping(
-    {"name": "test", "sections": [{"name": "core", "kind": "block"}, {"name": "facts", "timestamps": True}, {"name": "notes"}]}
+    {
+        "name": "test",
+        "sections": [
+            {"name": "core", "kind": "block"},
+            {"name": "facts", "timestamps": True},
+            {"name": "notes"},
+        ],
+    }
 )
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
 BY = Origin("tester", "chunk-7", "ab12")
@@ -61,8 +68,13 @@ def rebuilt(durable):
 
 def agrees(store, name=MARTA) -> bool:
     memory, anew = store.memory(name), rebuilt(store.durable(name))
-    fresh, queries = retriever_factory()(anew), {word for entry in anew.entries() for word in entry.content.split()[:2]}
-    same = all(store.search(name, query, 5) == fresh.search(query, 5) for query in sorted(queries)[:4])
+    fresh, queries = (
+        retriever_factory()(anew),
+        {word for entry in anew.entries() for word in entry.content.split()[:2]},
+    )
+    same = all(
+        store.search(name, query, 5) == fresh.search(query, 5) for query in sorted(queries)[:4]
+    )
     return state(memory) == state(anew) and same
 
 
@@ -70,6 +82,12 @@ def files_with(folder, *texts):
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         for text in texts:
-            forms = (text.encode("utf-8"), text.encode("utf-16-le"), text.encode("ascii", "backslashreplace"))
-            found += [f"{path.name}: {text}"] if any(form in path.read_bytes() for form in forms) else []
+            forms = (
+                text.encode("utf-8"),
+                text.encode("utf-16-le"),
+                text.encode("ascii", "backslashreplace"),
+            )
+            found += (
+                [f"{path.name}: {text}"] if any(form in path.read_bytes() for form in forms) else []
+            )
     return found

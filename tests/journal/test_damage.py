@@ -1,4 +1,5 @@
-"""Bytes flipped, files cut, rows edited: found and reported, never a wrong answer, and never another error than one of a store."""
+"""Bytes flipped, files cut, rows edited: found and reported, never a wrong answer, and never
+another error than one of a store."""
 
 import hashlib
 import hmac
@@ -69,19 +70,33 @@ def test_damage_of_the_database_is_never_a_wrong_answer(folder, how, capsys):
         said = answers(work / "store.db")
         assert said.items() <= expected.items()
         refused += len(said) < 2
-        action = [["verify"], ["namespaces"], ["history", "-n", "marta"], ["undo", "3", "-n", "marta"]][trial % 4]
-        assert run(["journal", action[0], str(work / "store.db"), *action[1:], "--wait", "1"]) in (0, 1)
+        action = [
+            ["verify"],
+            ["namespaces"],
+            ["history", "-n", "marta"],
+            ["undo", "3", "-n", "marta"],
+        ][trial % 4]
+        assert run(["journal", action[0], str(work / "store.db"), *action[1:], "--wait", "1"]) in (
+            0,
+            1,
+        )
         assert "Traceback" not in capsys.readouterr().err
     assert len(expected) == 2 and refused > 0
 
 
 WRONG = ["NULL", "'x'", "-1", "1.5", "x'ff'", "CAST(x'ff' AS TEXT)"]
-COLUMNS = {"log": Record._fields, "heads": ("ns", "seq", "hash"), "state": ("format", "scrub"), "secrets": ("ns", "secret")}
+COLUMNS = {
+    "log": Record._fields,
+    "heads": ("ns", "seq", "hash"),
+    "state": ("format", "scrub"),
+    "secrets": ("ns", "secret"),
+}
 
 
 @pytest.mark.parametrize("table", COLUMNS)
 def test_any_value_in_any_column_is_an_answer_or_an_error_of_the_store(folder, table):
-    """SQLite takes any value in any column; tables are made without constraints here, so that a damaged file can hold NULL."""
+    """SQLite takes any value in any column; tables are made without constraints here, so that a
+    damaged file can hold NULL."""
     source, work = made(folder), folder / "work.db"
     for column in COLUMNS[table]:
         for value in WRONG:
@@ -102,15 +117,33 @@ def test_any_value_in_any_column_is_an_answer_or_an_error_of_the_store(folder, t
 
 
 EDITS = {
-    "edited body": ("UPDATE log SET body = replace(body, 'changed', 'CHANGED')", "its body is not the one"),
-    "edited header": ("UPDATE log SET entry = '9' WHERE entry = '3'", "its hash is not that of its header"),
+    "edited body": (
+        "UPDATE log SET body = replace(body, 'changed', 'CHANGED')",
+        "its body is not the one",
+    ),
+    "edited header": (
+        "UPDATE log SET entry = '9' WHERE entry = '3'",
+        "its hash is not that of its header",
+    ),
     "missing in the middle": ("DELETE FROM log WHERE seq = 7", "those between are missing"),
-    "missing at the start": ("DELETE FROM log WHERE seq < 3 AND ns != ''", "those between are missing"),
-    "missing at the end": ("DELETE FROM log WHERE seq = (SELECT max(seq) FROM log)", "it should be number"),
-    "reordered": ("UPDATE log SET seq = CASE seq WHEN 8 THEN -9 ELSE -8 END WHERE seq IN (8, 9)", "its hash is not that"),
+    "missing at the start": (
+        "DELETE FROM log WHERE seq < 3 AND ns != ''",
+        "those between are missing",
+    ),
+    "missing at the end": (
+        "DELETE FROM log WHERE seq = (SELECT max(seq) FROM log)",
+        "it should be number",
+    ),
+    "reordered": (
+        "UPDATE log SET seq = CASE seq WHEN 8 THEN -9 ELSE -8 END WHERE seq IN (8, 9)",
+        "its hash is not that",
+    ),
     "the registry gone": ("DELETE FROM log WHERE ns = ''", "it should be number"),
     "a head moved": ("UPDATE heads SET seq = seq + 1 WHERE ns != ''", "it should be number"),
-    "a body invented": ("UPDATE log SET body = '{}', salt = '00' WHERE body IS NULL AND commitment != ''", "was edited|unreadable"),
+    "a body invented": (
+        "UPDATE log SET body = '{}', salt = '00' WHERE body IS NULL AND commitment != ''",
+        "was edited|unreadable",
+    ),
 }
 
 
@@ -124,12 +157,17 @@ def test_verify_finds_every_edit(folder, name):
     assert not report.ok and any(re.search(said, line) for line in report.faults), report.faults
     journal.close()
     seen = answers(path)  # nothing of what is damaged may be answered
-    assert seen.get(IVAN, {"1": "of ivan"}) == {"1": "of ivan"} and "CHANGED" not in seen.get(MARTA, {}).values()
+    assert (
+        seen.get(IVAN, {"1": "of ivan"}) == {"1": "of ivan"}
+        and "CHANGED" not in seen.get(MARTA, {}).values()
+    )
     assert MARTA not in seen or len(seen[MARTA]) == 29
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_file_that_is_removed_or_replaced_under_a_running_process_takes_no_write(folder, replaced):
+def test_a_file_that_is_removed_or_replaced_under_a_running_process_takes_no_write(
+    folder, replaced
+):
     _, durable = opened(folder / "s.db")
     durable.apply(insert("first"), BY)
     sql(folder / "s.db", f"VACUUM INTO '{folder}/b.db'")
@@ -137,7 +175,9 @@ def test_a_file_that_is_removed_or_replaced_under_a_running_process_takes_no_wri
         path.unlink()
     if replaced:
         (folder / "b.db").rename(folder / "s.db")
-    with pytest.raises(JournalDamagedError, match="was replaced by another file" if replaced else "was removed"):
+    with pytest.raises(
+        JournalDamagedError, match="was replaced by another file" if replaced else "was removed"
+    ):
         durable.apply(insert("lost"), BY)
 
 
@@ -164,11 +204,23 @@ def test_the_chain_by_hand():
     assert fault(first, root("ab"), None) == "" and fault(first, root("ab"), b"k") != ""
     assert digest(first.header(), b"k") == hmac.new(b"k", header, "sha256").hexdigest()
     following = seal(first.head, None, ns="ab", kind=Kind.APPLY, time=time)
-    assert (following.seq, following.previous) == (2, hashed) and fault(following, first.head, None) == ""
-    edited = seal(root("ab"), None, ns="ab", kind=Kind.APPLY, time=time, entry="9")  # by itself it is flawless
-    assert fault(edited, root("ab"), None) == "" and "was moved, or the one before it" in fault(following, edited.head, None)
+    assert (following.seq, following.previous) == (2, hashed) and fault(
+        following, first.head, None
+    ) == ""
+    edited = seal(
+        root("ab"), None, ns="ab", kind=Kind.APPLY, time=time, entry="9"
+    )  # by itself it is flawless
+    assert fault(edited, root("ab"), None) == "" and "was moved, or the one before it" in fault(
+        following, edited.head, None
+    )
     assert check([edited, following], root("ab"), following.head, None) != []
     assert check([first, following], root("ab"), following.head, None) == []
     heads = {"": Head(1, "x"), "ab": Head(4, "y")}
-    total = sum(int(hashlib.sha256(f"{ns} {h.seq} {h.hash}".encode()).hexdigest(), 16) for ns, h in heads.items()) % 2**256
+    total = (
+        sum(
+            int(hashlib.sha256(f"{ns} {h.seq} {h.hash}".encode()).hexdigest(), 16)
+            for ns, h in heads.items()
+        )
+        % 2**256
+    )
     assert mix(heads.items()) == f"{total:064x}"

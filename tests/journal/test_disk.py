@@ -1,4 +1,5 @@
-"""A disk that is full: said clearly, nothing acknowledged is lost, nothing half written, and it goes on once there is room."""
+"""A disk that is full: said clearly, nothing acknowledged is lost, nothing half written, and it
+goes on once there is room."""
 
 import shutil
 import traceback
@@ -22,7 +23,9 @@ def test_a_full_disk(make_disk, tmp_path):
                 memory.apply(insert(text))
                 memory.apply(insert(text + " again"))
             written |= {str(2 * i + 1): text, str(2 * i + 2): text + " again"}
-    assert len(written) > 10 and "yyy" not in "".join(traceback.format_exception(caught.value))  # a log would keep it
+    assert len(written) > 10 and "yyy" not in "".join(
+        traceback.format_exception(caught.value)
+    )  # a log would keep it
     assert contents(durable.memory) == contents(rebuilt(durable)) == written and journal.verify().ok
     journal.export(tmp_path / "rescue.jsonl")  # to another disk
     with Journal.open(tmp_path / "copy.db") as other:
@@ -33,11 +36,15 @@ def test_a_full_disk(make_disk, tmp_path):
     assert not (small_disk / "no-room").exists()
     ballast.unlink()
     assert durable.apply(insert("there is room again"), BY).changed
-    assert list(contents(rebuilt(durable)).values()) == [*written.values(), "there is room again"] and journal.verify().ok
+    assert (
+        list(contents(rebuilt(durable)).values()) == [*written.values(), "there is room again"]
+        and journal.verify().ok
+    )
 
 
 def test_forgetting_on_a_disk_that_is_nearly_full(make_disk, caplog):
-    """There is room for the erasure in the log, not for writing the file anew: the message says so, the store can be used."""
+    """There is room for the erasure in the log, not for writing the file anew: the message says so,
+    the store can be used."""
     disk = make_disk("2m")
     journal, durable = opened(disk / "store.db")
     with durable.writing(BY) as memory:
@@ -47,11 +54,16 @@ def test_forgetting_on_a_disk_that_is_nearly_full(make_disk, caplog):
     ballast = disk / "ballast"
     ballast.write_bytes(b"x" * (shutil.disk_usage(disk).free - 250_000))
     receipt = durable.forget("1")
-    assert (receipt.operations, receipt.scrubbed) == (1, False) and "erased from the log, but old bytes" in caplog.text
+    assert (receipt.operations, receipt.scrubbed) == (
+        1,
+        False,
+    ) and "erased from the log, but old bytes" in caplog.text
     assert "nothing of this write was kept" not in caplog.text
     assert "1" not in contents(durable.memory) and durable.history("1")[-1].kind == "forget"
     journal.close()
-    with Journal.open(disk / "store.db") as again:  # still no room: a warning, and the store can be used
+    with Journal.open(
+        disk / "store.db"
+    ) as again:  # still no room: a warning, and the store can be used
         assert "1" not in contents(again.memory(MARTA, SCHEMA).memory)
     ballast.unlink()
     with Journal.open(disk / "store.db") as last:

@@ -6,7 +6,19 @@ import stat
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from stores import BY, SCHEMA, contents, core, delete, insert, opened, rebuilt, state, tell_a_story, update
+from stores import (
+    BY,
+    SCHEMA,
+    contents,
+    core,
+    delete,
+    insert,
+    opened,
+    rebuilt,
+    state,
+    tell_a_story,
+    update,
+)
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory
@@ -38,7 +50,12 @@ def test_a_story_by_hand_and_after_reopening(folder, store):
     events = [(e.seq, e.before, e.after, e.origin.agent) for e in durable.history("1")]
     assert events == [(1, None, OSLO, "tester"), (3, OSLO, ROME, "other")]
     event = durable.history("2")[1]
-    assert (event.operation, event.before, event.after, event.origin) == (delete("2", "notes"), TEA, None, BY)
+    assert (event.operation, event.before, event.after, event.origin) == (
+        delete("2", "notes"),
+        TEA,
+        None,
+        BY,
+    )
     assert durable.history("99") == []
     past = [(), (OSLO,), (OSLO, TEA), (ROME, TEA), (ROME, TEA, CORE), (ROME, CORE)]
     assert [tuple(durable.as_of(seq)) for seq in range(6)] == past
@@ -50,12 +67,32 @@ def test_a_story_by_hand_and_after_reopening(folder, store):
 def test_a_durable_memory_goes_on_as_a_plain_one_would(folder, where):
     journal, durable = opened(where if where == ":memory:" else folder / where)
     plain = Memory(SCHEMA)
-    operations = [*map(insert, "aab"), update("2", "a"), insert("c"), delete("9"), core("x"), core("x"), insert(" ")]
-    results = [(plain.apply(op, chunk=i), durable.apply(op, BY, chunk=i)) for i, op in enumerate(operations)]
+    operations = [
+        *map(insert, "aab"),
+        update("2", "a"),
+        insert("c"),
+        delete("9"),
+        core("x"),
+        core("x"),
+        insert(" "),
+    ]
+    results = [
+        (plain.apply(op, chunk=i), durable.apply(op, BY, chunk=i))
+        for i, op in enumerate(operations)
+    ]
     assert all(mine == theirs for mine, theirs in results)
     assert contents(plain) == contents(durable.memory) == {"1": "a", "3": "c", "core": "x"}
-    kinds = [e.operation.kind for e in durable.operations()]  # what was refused or changed nothing is not in the log
-    assert kinds == ["insert", "insert", "insert", "update", "insert", "replace"]  # the second "a" is of a later chunk
+    kinds = [
+        e.operation.kind for e in durable.operations()
+    ]  # what was refused or changed nothing is not in the log
+    assert kinds == [
+        "insert",
+        "insert",
+        "insert",
+        "update",
+        "insert",
+        "replace",
+    ]  # the second "a" is of a later chunk
     durable.forget("1")
     assert contents(durable.memory) == {"3": "c", "core": "x"} and journal.verify().ok
 
@@ -67,7 +104,9 @@ def test_several_operations_are_one_write_all_or_nothing(folder, store):
         memory.apply(insert("one"))
         memory.apply(insert("two"))
         raise ZeroDivisionError
-    assert contents(durable.memory) == contents(opened(folder / "store.db")[1].memory) == {"1": "kept"}
+    assert (
+        contents(durable.memory) == contents(opened(folder / "store.db")[1].memory) == {"1": "kept"}
+    )
     with durable.writing(BY) as memory:
         first, second = memory.apply(insert("one")), memory.apply(insert("two"))
     assert (first.entry_id, second.entry_id) == ("2", "3")
@@ -79,9 +118,16 @@ def test_nothing_writes_around_the_log(store):
     memory = durable.memory
     with pytest.raises(JournalError, match="outside of its journal"):
         memory.apply(insert("lost"))
-    with durable.writing(BY), pytest.raises(JournalError, match="inside a write"), durable.writing(BY):
+    with (
+        durable.writing(BY),
+        pytest.raises(JournalError, match="inside a write"),
+        durable.writing(BY),
+    ):
         pass
-    assert durable.as_of(0).apply(insert("mine")).code is ResultCode.APPLIED and len(durable.memory) == 0
+    assert (
+        durable.as_of(0).apply(insert("mine")).code is ResultCode.APPLIED
+        and len(durable.memory) == 0
+    )
 
 
 def test_undo_of_each_kind_and_undo_of_undo(folder, store):
@@ -92,17 +138,26 @@ def test_undo_of_each_kind_and_undo_of_undo(folder, store):
     assert durable.undo(3, BY) == Change(ROME, OSLO)
     assert durable.undo(4, BY) == Change(CORE, None)
     assert tuple(durable.memory) == (OSLO, TEA)
-    assert [entry.id for entry in durable.memory.newest()] == ["2", "1"]  # what comes back is as old as it was
+    assert [entry.id for entry in durable.memory.newest()] == [
+        "2",
+        "1",
+    ]  # what comes back is as old as it was
     assert durable.undo(7, BY) == Change(OSLO, ROME)
     assert tuple(durable.memory) == (ROME, TEA)
-    assert state(durable.memory) == state(rebuilt(durable)) == state(opened(folder / "store.db")[1].memory)
+    assert (
+        state(durable.memory)
+        == state(rebuilt(durable))
+        == state(opened(folder / "store.db")[1].memory)
+    )
     assert durable.apply(insert("next"), BY).entry_id == "3"  # ids are not used again
 
 
 def test_what_undo_refuses(store):
     journal, durable = store
     tell_a_story(durable)
-    with pytest.raises(JournalConflictError, match=r"(?s)written by operation 3 after operation 1.*undo 3 first"):
+    with pytest.raises(
+        JournalConflictError, match=r"(?s)written by operation 3 after operation 1.*undo 3 first"
+    ):
         durable.undo(1, BY)
     for seq in (0, 6, -1):
         with pytest.raises(InputError, match="cannot be undone"):
@@ -123,7 +178,12 @@ def test_a_clock_that_goes_back_does_not_disorder_the_past(store):
     assert [(e.time - NOON).total_seconds() / 60 for e in durable.operations()] == [0, 0, 10, 10]
     at = [len(durable.as_of(NOON + timedelta(minutes=m))) for m in (-1, 0, 5, 10, 99)]
     assert at == [0, 2, 2, 4, 4] and contents(durable.as_of(datetime(999, 1, 1, tzinfo=UTC))) == {}
-    for wrong in (datetime(2026, 1, 1), 99, -1, datetime.fromisoformat("0001-01-01T00:00:00+14:00")):
+    for wrong in (
+        datetime(2026, 1, 1),
+        99,
+        -1,
+        datetime.fromisoformat("0001-01-01T00:00:00+14:00"),
+    ):
         with pytest.raises(InputError):
             durable.as_of(wrong)
     assert journal.verify().ok
@@ -153,11 +213,18 @@ def test_a_forked_child_must_open_the_store_itself(store):
 
 
 def test_settings_keep_what_was_acknowledged_and_files_are_the_owners_alone(folder, store):
-    pragmas = {name: store[0].database.execute(f"PRAGMA {name}")[0][0] for name in ("synchronous", "journal_mode", "secure_delete")}
+    pragmas = {
+        name: store[0].database.execute(f"PRAGMA {name}")[0][0]
+        for name in ("synchronous", "journal_mode", "secure_delete")
+    }
     assert pragmas == {"synchronous": 2, "journal_mode": "wal", "secure_delete": 1}
     store[1].apply(insert("a"), BY)
     store[0].export(folder / "e.jsonl")
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.suffix != ".lock"}
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in folder.iterdir()
+        if path.suffix != ".lock"
+    }
     assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-shm", "e.jsonl"], 0o600)
 
 
@@ -171,7 +238,10 @@ def test_names_waits_and_keys_that_are_none(folder):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["mysql://x/y", "postgresql://user:secret/x", "/tmp/a\0.db", "/tmp/" + "x" * 300, "no/x.db"])
+@pytest.mark.parametrize(
+    "address",
+    ["mysql://x/y", "postgresql://user:secret/x", "/tmp/a\0.db", "/tmp/" + "x" * 300, "no/x.db"],
+)
 def test_addresses_that_are_none(address):
     with pytest.raises(InputError, match="a store at") as caught:
         Journal.open(address)

@@ -1,4 +1,5 @@
-"""Export and import: nothing is lost, nothing is taken in that was edited or that could not be read later."""
+"""Export and import: nothing is lost, nothing is taken in that was edited or that could not be read
+later."""
 
 import json
 from contextlib import suppress
@@ -34,12 +35,17 @@ def test_export_and_import_lose_nothing(folder, store):
         assert other.import_(folder / "all.jsonl") == 8
         other.export(folder / "again.jsonl")
         copy = other.memory(MARTA, SCHEMA)
-        assert state(copy.memory) == state(durable.memory) and copy.operations() == durable.operations()
+        assert (
+            state(copy.memory) == state(durable.memory)
+            and copy.operations() == durable.operations()
+        )
         assert other.verify().ok
         copy.apply(insert("goes on"), BY)
         with pytest.raises(InputError, match="there already"):
             other.import_(folder / "marta.jsonl")
-    first, again = ((folder / name).read_text().splitlines() for name in ("all.jsonl", "again.jsonl"))
+    first, again = (
+        (folder / name).read_text().splitlines() for name in ("all.jsonl", "again.jsonl")
+    )
     assert again[:-2] == first[:-2] and again[-1] == first[-1]
     with Journal.open(folder / "third.db") as third:
         third.import_(folder / "marta.jsonl")
@@ -61,7 +67,12 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
         "cut": lines[:-1],
         "foreign": ['{"a": 1}', *lines[1:]],
         "no json": [*lines[:2], "{", *lines[3:]],
-        "begun twice": [*lines[:2], lines[1].replace("marta", "zoe"), *lines[2:-1], json.dumps({"end": len(lines)})],
+        "begun twice": [
+            *lines[:2],
+            lines[1].replace("marta", "zoe"),
+            *lines[2:-1],
+            json.dumps({"end": len(lines)}),
+        ],
     }
     with Journal.open(folder / "other.db") as other:
         for name, text in spoilt.items():
@@ -70,7 +81,10 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
                 other.import_(folder / name)
         assert other.namespaces() == () and other.verify().ok
         assert other.import_(folder / "all.jsonl") == 6
-    with Journal.open(folder / "keyed.db", key=b"k") as keyed, pytest.raises(InputError, match="another key"):
+    with (
+        Journal.open(folder / "keyed.db", key=b"k") as keyed,
+        pytest.raises(InputError, match="another key"),
+    ):
         keyed.import_(folder / "all.jsonl")
 
 
@@ -82,7 +96,10 @@ def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, stor
         journal.forget(MARTA)
         journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
         journal.export(folder / "second.jsonl")
-        with pytest.raises(InputError, match=r"line 4: the namespace marta/default/default was forgotten .* is alive here"):
+        with pytest.raises(
+            InputError,
+            match=r"line 4: the namespace marta/default/default was forgotten .* is alive here",
+        ):
             other.import_(folder / "second.jsonl")
         assert other.namespaces() == (MARTA,) and other.verify().ok
         other.forget(MARTA)
@@ -97,7 +114,8 @@ def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, stor
 
 
 def crafted(path, change):
-    """The text of an export of one namespace after a change of its lines, sealed anew, as anybody can without a key."""
+    """The text of an export of one namespace after a change of its lines, sealed anew, as anybody
+    can without a key."""
     data = [json.loads(line) for line in path.read_text().splitlines()]
     head = root(data[1]["begin"])
     change(data)
@@ -112,13 +130,18 @@ def crafted(path, change):
 
 
 def take_in(folder, text):
-    """Import a text, and use everything that came of it; whether it was accepted. Only errors of this package may come."""
+    """Import a text, and use everything that came of it; whether it was accepted. Only errors of
+    this package may come."""
     (folder / "crafted.jsonl").write_text(text)
     journal = Journal.open(":memory:")
     try:
         journal.import_(folder / "crafted.jsonl")
     except InputError as error:
-        assert journal.namespaces() == () and "crafted.jsonl, line " in str(error) and "\x1b" not in str(error)
+        assert (
+            journal.namespaces() == ()
+            and "crafted.jsonl, line " in str(error)
+            and "\x1b" not in str(error)
+        )
         assert journal.database.chains() == set() and journal.verify().ok
         return False
     durable = journal.memory(MARTA, journal.schema(MARTA))
@@ -137,16 +160,21 @@ def put(number, column, value):
 
 
 def after(number, value):
-    return lambda data: put(number, 11, json.dumps(json.loads(data[number]["record"][11]) | {"after": value}))(data)
+    return lambda data: put(
+        number, 11, json.dumps(json.loads(data[number]["record"][11]) | {"after": value})
+    )(data)
 
 
 STATED = {"id": "1", "section": "facts", "content": "x", "created": 1, "updated": 1}
 
-# Lines 0 and 1 begin export and namespace, 2 to 6 are records, 7 is the receipt of another namespace.
+# Lines 0 and 1 begin export and namespace, 2 to 6 are records, 7 is the receipt of another
+# namespace.
 CRAFTED = {
     "a user with an escape": lambda data: data[1].update(user="a\x1b[2J"),
     "a time that is none": lambda data: data[1].update(time="9999"),
-    "another schema": lambda data: data[1].update(schema={"name": "test", "sections": [["facts", "list", True]]}),
+    "another schema": lambda data: data[1].update(
+        schema={"name": "test", "sections": [["facts", "list", True]]}
+    ),
     "a number that is true": put(2, 1, True),
     "a line nobody knows": lambda data: data.insert(3, {"what": 1}),
     "a receipt of none": lambda data: data[7].update(forgotten="x"),
@@ -163,14 +191,22 @@ CRAFTED = {
     "updated before it was created": after(2, STATED | {"updated": 0}),
     "a number that is text": after(2, STATED | {"created": "1"}),
     "a chunk of no number": after(2, STATED | {"source_chunk": 1 << 63}),
-    "a chunk below 0": lambda data: put(2, 11, json.dumps(json.loads(data[2]["record"][11]) | {"chunk": -1}))(data),
-    "an undo of what comes later": lambda data: put(2, 11, json.dumps(json.loads(data[2]["record"][11]) | {"of": 1}))(data),
+    "a chunk below 0": lambda data: put(
+        2, 11, json.dumps(json.loads(data[2]["record"][11]) | {"chunk": -1})
+    )(data),
+    "an undo of what comes later": lambda data: put(
+        2, 11, json.dumps(json.loads(data[2]["record"][11]) | {"of": 1})
+    )(data),
     "a lone surrogate in a content": after(2, STATED | {"content": "\ud800"}),
     "a lone surrogate in a name": lambda data: data[1].update(user="\udfff"),
     "a lone surrogate in an id": put(2, 3, "\ud800"),
     "a time of another type": after(2, STATED | {"timestamp": 2024}),
-    "a line nested deeply": lambda data: data.insert(3, {"what": json.loads("[" * 400 + "]" * 400)}),
-    "a schema nested deeply": lambda data: data[1]["schema"].update(name=json.loads("[" * 150 + "]" * 150)),
+    "a line nested deeply": lambda data: data.insert(
+        3, {"what": json.loads("[" * 400 + "]" * 400)}
+    ),
+    "a schema nested deeply": lambda data: data[1]["schema"].update(
+        name=json.loads("[" * 150 + "]" * 150)
+    ),
     "a schema with more": lambda data: data[1]["schema"].update(more=[]),
     "a line that is a list": lambda data: data.insert(3, []),
 }
@@ -191,7 +227,10 @@ def test_a_crafted_line_is_refused(folder, store, name):
     assert not take_in(folder, crafted(folder / "all.jsonl", change))
 
 
-@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, "9" * 10_000, "NaN"])
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000 + "1" + "}" * 100_000, "9" * 10_000, "NaN"],
+)
 @pytest.mark.parametrize("place", ['"schema": ', '"time": ', '"record": ', '"end": '])
 def test_a_value_that_no_export_has_is_one_clear_error(folder, store, place, value):
     store[0].export(folder / "all.jsonl")
@@ -205,11 +244,32 @@ def test_a_value_that_no_export_has_is_one_clear_error(folder, store, place, val
 
 DEEP = json.loads("[" * 300 + "]" * 300)
 VALUES = st.sampled_from(
-    [None, True, -1, 0, 2**63, 10**30, 1.5, "", "x", "1", "core", "\ud800", "\x1b", [], ["a"], {}, {"id": "1"}, DEEP]
+    [
+        None,
+        True,
+        -1,
+        0,
+        2**63,
+        10**30,
+        1.5,
+        "",
+        "x",
+        "1",
+        "core",
+        "\ud800",
+        "\x1b",
+        [],
+        ["a"],
+        {},
+        {"id": "1"},
+        DEEP,
+    ]
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(data=st.data())
 def test_whatever_an_import_takes_in_can_be_used(folder, store, data):
     if not (path := folder / "all.jsonl").exists():

@@ -1,4 +1,5 @@
-"""Forgetting: no byte left in any file, a receipt kept, and forgetting wins over everything that could bring the content back."""
+"""Forgetting: no byte left in any file, a receipt kept, and forgetting wins over everything that
+could bring the content back."""
 
 import gc
 import hashlib
@@ -6,7 +7,21 @@ import sqlite3
 import time
 
 import pytest
-from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, rebuilt, state, update
+from stores import (
+    BY,
+    IVAN,
+    MARTA,
+    SCHEMA,
+    contents,
+    core,
+    delete,
+    files_with,
+    insert,
+    opened,
+    rebuilt,
+    state,
+    update,
+)
 
 from memalpha.errors import ForgottenError, InputError, JournalDamagedError
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
@@ -49,7 +64,9 @@ def test_no_byte_of_an_entry_is_left_in_any_file(folder, store):
     del before["1"]
     other, same = opened(folder / "store.db")
     assert other.verify().ok and other.verify().forgotten == 3 and contents(same.memory) == before
-    assert durable.apply(insert("new"), BY).entry_id == "42"  # the forgotten entry's id is not used again
+    assert (
+        durable.apply(insert("new"), BY).entry_id == "42"
+    )  # the forgotten entry's id is not used again
 
 
 def test_forgetting_wins_over_undo_history_and_the_past(store):
@@ -57,9 +74,9 @@ def test_forgetting_wins_over_undo_history_and_the_past(store):
     fill(durable, 2)
     durable.apply(delete("1"), BY)
     durable.forget("1")
-    assert {(e.forgotten, e.operation, e.before, e.after, e.origin) for e in durable.history("1")} == {
-        (True, None, None, None, None)
-    }
+    assert {
+        (e.forgotten, e.operation, e.before, e.after, e.origin) for e in durable.history("1")
+    } == {(True, None, None, None, None)}
     for seq in (1, 4, 5, 6, 7):
         with pytest.raises(ForgottenError, match="forgetting wins"):
             durable.undo(seq, BY)
@@ -79,8 +96,14 @@ def test_the_same_text_in_other_records_goes_too_unless_somebody_says_it_now(fol
     durable.apply(insert("other"), BY)  # 4
     durable.apply(update("4", "Zaphod"), BY)  # repeats 1: deletes 4
     receipt = durable.forget("1")
-    assert [entry.id for entry in receipt.said_by] == ["2"] and receipt.operations == 3  # of 1, of 3 the first, of 4 the update
-    assert contents(durable.memory) == contents(rebuilt(durable)) == {"2": "Zaphod", "3": "changed since"}
+    assert [entry.id for entry in receipt.said_by] == [
+        "2"
+    ] and receipt.operations == 3  # of 1, of 3 the first, of 4 the update
+    assert (
+        contents(durable.memory)
+        == contents(rebuilt(durable))
+        == {"2": "Zaphod", "3": "changed since"}
+    )
     assert journal.verify().ok
     durable.forget("2")
     assert files_with(folder, "Zaphod") == []
@@ -89,11 +112,20 @@ def test_the_same_text_in_other_records_goes_too_unless_somebody_says_it_now(fol
         durable.undo(4, BY)  # before it, 3 said what is forgotten
 
 
-@pytest.mark.parametrize(("others", "counts"), [(48, True), (51, False)])  # with its own entry the name is in 50, or in 53
-def test_a_word_in_most_of_many_texts_tells_nothing_and_the_rarest_come_first(store, others, counts):
+@pytest.mark.parametrize(
+    ("others", "counts"), [(48, True), (51, False)]
+)  # with its own entry the name is in 50, or in 53
+def test_a_word_in_most_of_many_texts_tells_nothing_and_the_rarest_come_first(
+    store, others, counts
+):
     _, durable = store
     with durable.writing(BY) as memory:
-        for text in ("Marta city Oslo", "to Oslo with Marta", "Oslo", *(f"Marta likes thing {n}" for n in range(others))):
+        for text in (
+            "Marta city Oslo",
+            "to Oslo with Marta",
+            "Oslo",
+            *(f"Marta likes thing {n}" for n in range(others)),
+        ):
             memory.apply(insert(text))
     listed = [entry.id for entry in durable.forget("1").said_by]
     assert sorted(listed[:2]) == ["2", "3"] and len(listed) == 2 + others * counts
@@ -108,17 +140,24 @@ def test_forgetting_a_namespace_takes_its_names_too(folder, store):
     assert files_with(folder, "Zaphod", "marta", *SECRETS) == []
     assert journal.namespaces() == () and journal.verify().ok and contents(durable.memory) == {}
     durable.apply(insert("a new life"), BY)
-    assert contents(durable.memory) == {"1": "a new life"} and durable.memory.seq == 1 and journal.verify().ok
+    assert (
+        contents(durable.memory) == {"1": "a new life"}
+        and durable.memory.seq == 1
+        and journal.verify().ok
+    )
     with pytest.raises(InputError, match="no namespace"):
         journal.forget(stranger)
 
 
 def made(store, name=MARTA):
-    """What was embedded since the last time, after a search that finds what an index made anew does."""
+    """What was embedded since the last time, after a search that finds what an index made anew
+    does."""
     hits, anew = store.search(name, "harmless number", 9), rebuilt(store.durable(name))
     calls = store.retriever(name)._embedder._embedder.calls
     counted = [text for call in calls for text in call]
-    assert hits == TwoLayerRetriever(anew, HYBRID, CachedEmbedder(HashingEmbedder())).search("harmless number", 9)
+    assert hits == TwoLayerRetriever(anew, HYBRID, CachedEmbedder(HashingEmbedder())).search(
+        "harmless number", 9
+    )
     assert hits
     calls.clear()
     return counted
@@ -137,9 +176,15 @@ class Counting(HashingEmbedder):
 HYBRID = RetrievalConfig(retrieval=RetrievalMode.HYBRID, embedder="hashing")
 
 
-def test_an_index_stays_when_another_entry_is_forgotten_a_forgetting_is_refused_or_a_write_fails(folder):
+def test_an_index_stays_when_another_entry_is_forgotten_a_forgetting_is_refused_or_a_write_fails(
+    folder,
+):
     embedder = CachedEmbedder(Counting(), capacity=1)  # what is made again is seen
-    store = IndexedStore(Journal.open(folder / "s.db"), SCHEMA, lambda memory: TwoLayerRetriever(memory, HYBRID, embedder))
+    store = IndexedStore(
+        Journal.open(folder / "s.db"),
+        SCHEMA,
+        lambda memory: TwoLayerRetriever(memory, HYBRID, embedder),
+    )
     with store.writing(MARTA, BY) as memory:
         for i in range(20):
             memory.apply(insert(f"harmless number {i}"))
@@ -155,13 +200,23 @@ def test_an_index_stays_when_another_entry_is_forgotten_a_forgetting_is_refused_
         memory.apply(delete("5"))
         raise ZeroDivisionError
     assert set(made(store)) <= {"harmless number"} and len(store.memory(MARTA)) == 20
-    IndexedStore(Journal.open(folder / "s.db"), SCHEMA, retriever_factory()).forget(MARTA, "3")  # by another process
+    IndexedStore(Journal.open(folder / "s.db"), SCHEMA, retriever_factory()).forget(
+        MARTA, "3"
+    )  # by another process
     store.undo(MARTA, 1, BY)
     store.apply(MARTA, insert("harmless number of the end"), BY)
-    assert set(made(store)) <= {"harmless number", "harmless number of the end"} and len(store.memory(MARTA)) == 19
+    assert (
+        set(made(store)) <= {"harmless number", "harmless number of the end"}
+        and len(store.memory(MARTA)) == 19
+    )
     assert (
         gc.collect() >= 0
-        and [entry for entry in gc.get_objects() if isinstance(entry, Entry) and SECRETS[0] in entry.content] == []
+        and [
+            entry
+            for entry in gc.get_objects()
+            if isinstance(entry, Entry) and SECRETS[0] in entry.content
+        ]
+        == []
     )
 
 
@@ -190,7 +245,9 @@ def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     embedder = store.retriever(MARTA)._embedder
     assert any("Zaphod" in text for text in embedder._vectors)
     store.forget(MARTA, None if whole else "1")
-    assert tokenize.cache_info().currsize == 0 and not [text for text in embedder._vectors if "Zaphod" in text]
+    assert tokenize.cache_info().currsize == 0 and not [
+        text for text in embedder._vectors if "Zaphod" in text
+    ]
     assert "Ivan plays chess" in embedder._vectors
     assert [h.entry.content for h in store.search(IVAN, "chess", 5)] == ["Ivan plays chess"]
 
@@ -206,7 +263,9 @@ UNTIL_SCRUBBED = {
     "a write": lambda journal, durable: durable.apply(core("x"), BY),
     "a failed write": lambda journal, durable: durable.apply(delete("99"), BY),
     "idle": wait_until_scrubbed,
-    "an opening": lambda journal, durable: Journal.open(journal.database.path).close() or wait_until_scrubbed(journal, durable),
+    "an opening": lambda journal, durable: (
+        Journal.open(journal.database.path).close() or wait_until_scrubbed(journal, durable)
+    ),
 }
 
 
@@ -219,16 +278,25 @@ def test_a_reader_in_the_way_delays_the_erasure_until_the_next_use(folder, how):
     reader.execute("SELECT * FROM log").fetchall()
     assert not durable.forget("1").scrubbed
     assert contents(durable.memory) == {} and journal.database.to_scrub()
-    assert durable.apply(insert("goes on"), BY).changed and durable.forget("2").operations == 1  # nobody has to wait for the reader
+    assert (
+        durable.apply(insert("goes on"), BY).changed and durable.forget("2").operations == 1
+    )  # nobody has to wait for the reader
     assert files_with(folder, SECRETS[0]) != []
     reader.close()
     UNTIL_SCRUBBED[how](journal, durable)
-    assert files_with(folder, SECRETS[0], "goes on") == [] and not journal.unscrubbed and not journal.database.to_scrub()
+    assert (
+        files_with(folder, SECRETS[0], "goes on") == []
+        and not journal.unscrubbed
+        and not journal.database.to_scrub()
+    )
     assert durable.apply(insert("and on"), BY).entry_id == "3" and durable.forget("3").scrubbed
 
 
-def test_an_erasure_of_another_process_keeps_its_mark_until_it_is_scrubbed(folder, store, monkeypatch):
-    """The other one erases while this one rewrites the files, and is killed before it can rewrite them itself."""
+def test_an_erasure_of_another_process_keeps_its_mark_until_it_is_scrubbed(
+    folder, store, monkeypatch
+):
+    """The other one erases while this one rewrites the files, and is killed before it can rewrite
+    them itself."""
     _, durable = store
     fill(durable, 2)
     _, other = opened(folder / "store.db")
@@ -251,21 +319,34 @@ def test_an_erasure_without_a_receipt_is_found(folder, store):
     journal, durable = store
     fill(durable, 2)
     journal.database.execute("UPDATE log SET body = NULL, salt = NULL WHERE seq = 2 AND ns != ''")
-    assert any("operations [2] have lost their content and no receipt" in line for line in journal.verify().faults)
+    assert any(
+        "operations [2] have lost their content and no receipt" in line
+        for line in journal.verify().faults
+    )
     with pytest.raises(JournalDamagedError, match="no receipt"):
         _ = opened(folder / "store.db")[1].memory
 
 
 def test_no_digest_that_is_left_confirms_a_guess(folder, store):
-    """Entry 2 comes from the same chunk as entry 1. Once 1 is forgotten, nothing tells which chunk and prompt that was."""
+    """Entry 2 comes from the same chunk as entry 1. Once 1 is forgotten, nothing tells which chunk
+    and prompt that was."""
     journal, durable = store
-    chunk, prompt = "sha256:" + hashlib.sha256(b"the code is swordfish").hexdigest(), hash_prompt([4, 7, 1, 1])
+    chunk, prompt = (
+        "sha256:" + hashlib.sha256(b"the code is swordfish").hexdigest(),
+        hash_prompt([4, 7, 1, 1]),
+    )
     with durable.writing(Origin("agent", chunk, prompt)) as memory:
         memory.apply(insert("the code is swordfish"))
         memory.apply(insert("there is a code"))
-    assert len({record.salt for record in durable._records()}) == 2  # without it, a commitment confirms no guess
+    assert (
+        len({record.salt for record in durable._records()}) == 2
+    )  # without it, a commitment confirms no guess
     seen = durable.history("2")[0].origin
-    assert (seen.source, seen.prompt_hash) == (durable.keyed(chunk), durable.keyed(prompt)) != (chunk, prompt)
+    assert (
+        (seen.source, seen.prompt_hash)
+        == (durable.keyed(chunk), durable.keyed(prompt))
+        != (chunk, prompt)
+    )
     secret = journal.database.secret(journal.begun[MARTA].ns).hex()
     assert len(secret) == 64 and files_with(folder, secret) != []
     with pytest.raises(InputError, match="nothing of an entry '9'"):

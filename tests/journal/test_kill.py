@@ -1,4 +1,5 @@
-"""kill -9 at random moments and write points: what was acknowledged is there, nothing is half there. Without kills, too."""
+"""kill -9 at random moments and write points: what was acknowledged is there, nothing is half
+there. Without kills, too."""
 
 import json
 import os
@@ -21,7 +22,12 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 def worked(*arguments):
     paths = [os.environ.get("PYTHONPATH", ""), WORKER.parent, WORKER.parents[1], WORKER.parents[2]]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)}
-    done = subprocess.run([sys.executable, WORKER, *map(str, arguments)], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, WORKER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -34,7 +40,10 @@ def test_an_undo_that_is_killed_has_taken_back_an_entry_and_its_lines_or_nothing
 @pytest.mark.parametrize("trials", [24, pytest.param(600, marks=SLOW)])
 def test_a_store_whose_writer_is_killed(folder, trials):
     counts = worked(folder, trials, 1)
-    assert counts["acknowledged"] > trials and 0 < counts["in_flight_kept"] < counts["in_flight"] > trials / 4
+    assert (
+        counts["acknowledged"] > trials
+        and 0 < counts["in_flight_kept"] < counts["in_flight"] > trials / 4
+    )
 
 
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -48,9 +57,15 @@ def test_a_store_is_what_the_model_is(folder, seed):
         act(store.journal, store.durable(MARTA), action)
         model = model.after(action)
         memory = store.memory(MARTA)
-        assert (contents(memory), memory.seq, memory.snapshot().next_id) == (model.entries, model.seq, model.next_id)
+        assert (contents(memory), memory.seq, memory.snapshot().next_id) == (
+            model.entries,
+            model.seq,
+            model.next_id,
+        )
         assert state(memory) == state(rebuilt(store.durable(MARTA)))
-        past = ({} if action[0] == "forget" else past) | {model.seq: dict(model.entries)}  # what was forgotten is in no past
+        past = ({} if action[0] == "forget" else past) | {
+            model.seq: dict(model.entries)
+        }  # what was forgotten is in no past
         if n % 10 == 9:
             store.journal.close()
             store = indexed(path)

@@ -1,4 +1,5 @@
-"""Namespaces under concurrent writers, in threads and in processes: nothing lost, nothing of one in another."""
+"""Namespaces under concurrent writers, in threads and in processes: nothing lost, nothing of one in
+another."""
 
 import os
 import signal
@@ -7,7 +8,21 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from stores import BY, IVAN, MARTA, SCHEMA, agrees, contents, delete, indexed, insert, opened, rebuilt, state, update
+from stores import (
+    BY,
+    IVAN,
+    MARTA,
+    SCHEMA,
+    agrees,
+    contents,
+    delete,
+    indexed,
+    insert,
+    opened,
+    rebuilt,
+    state,
+    update,
+)
 
 from memalpha.errors import JournalBusyError, JournalError
 from memalpha.memory.memory import Memory
@@ -16,7 +31,13 @@ from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace
 
 # would run into each other if they were joined, cased or cut carelessly
-NAMES = [Namespace("a", "b", "c"), Namespace("a/b", "c"), Namespace("a", "b/c"), Namespace("A", "b", "c"), Namespace("a", "b", "d")]
+NAMES = [
+    Namespace("a", "b", "c"),
+    Namespace("a/b", "c"),
+    Namespace("a", "b/c"),
+    Namespace("A", "b", "c"),
+    Namespace("a", "b", "d"),
+]
 
 
 def mark_of(name):
@@ -42,7 +63,12 @@ def test_threads_of_processes_that_make_the_store_at_once(folder, shared):
             try:
                 one = indexed(path)
                 with ThreadPoolExecutor(2) as pool:
-                    list(pool.map(lambda n: write(one if shared else indexed(path), f"{process}-{n}"), range(2)))  # noqa: B023
+                    list(
+                        pool.map(
+                            lambda n: write(one if shared else indexed(path), f"{process}-{n}"),  # noqa: B023
+                            range(2),
+                        )
+                    )
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -50,9 +76,19 @@ def test_threads_of_processes_that_make_the_store_at_once(folder, shared):
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
     store = indexed(path)
     for name in NAMES:
-        plain, done = Memory(SCHEMA), [event.operation for event in store.durable(name).operations()]
-        assert all(plain.apply(op).changed for op in done) and sum(op.kind == "insert" for op in done) == 24
-        assert contents(plain) == contents(store.memory(name)) and agrees(store, name) and store.journal.verify().ok
+        plain, done = (
+            Memory(SCHEMA),
+            [event.operation for event in store.durable(name).operations()],
+        )
+        assert (
+            all(plain.apply(op).changed for op in done)
+            and sum(op.kind == "insert" for op in done) == 24
+        )
+        assert (
+            contents(plain) == contents(store.memory(name))
+            and agrees(store, name)
+            and store.journal.verify().ok
+        )
 
 
 def test_a_second_writer_waits_then_says_so_and_readers_read_on(folder):
@@ -74,7 +110,9 @@ def test_a_second_writer_waits_then_says_so_and_readers_read_on(folder):
     _, impatient = opened(path, wait=0.1)
     with durable.writing(BY) as memory:
         memory.apply(insert("half done"))
-        assert contents(impatient.memory) == {"1": "waited"}  # readers do not wait, and see nothing half done
+        assert contents(impatient.memory) == {
+            "1": "waited"
+        }  # readers do not wait, and see nothing half done
         with pytest.raises(JournalBusyError):
             impatient.apply(insert("not now"), BY)
 
@@ -108,7 +146,9 @@ def test_no_namespace_waits_for_the_index_of_another(folder):
         second = pool.submit(store.search, MARTA, "long", 5)
         assert building.wait(30)
         try:
-            assert [hit.entry.content for hit in pool_of_one(store.search, IVAN, "tea", 5)] == ["tea"]
+            assert [hit.entry.content for hit in pool_of_one(store.search, IVAN, "tea", 5)] == [
+                "tea"
+            ]
             assert pool_of_one(store.apply, IVAN, insert("rain"), BY).entry_id == "2"
             assert pool_of_one(store.forget, IVAN, "1").operations == 1
             assert not first.done() and not second.done()
@@ -126,7 +166,9 @@ def test_a_memory_from_another_namespace_is_never_handed_out(folder):
     for name in NAMES:
         store.apply(name, insert(f"tea {mark_of(name)}"), BY)
     for name in [*NAMES, *reversed(NAMES)]:  # each evicts the one before
-        assert [hit.entry.content for hit in store.search(name, "tea", 9)] == [f"tea {mark_of(name)}"]
+        assert [hit.entry.content for hit in store.search(name, "tea", 9)] == [
+            f"tea {mark_of(name)}"
+        ]
     assert store.search(MARTA, "tea", 9) == []
     with pytest.raises(JournalError):
         store.memory(NAMES[0]).apply(insert("around"))

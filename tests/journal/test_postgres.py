@@ -1,4 +1,5 @@
-"""The same journal on a PostgreSQL server that this test starts, where its programs are installed."""
+"""The same journal on a PostgreSQL server that this test starts, where its programs are
+installed."""
 
 import os
 import shutil
@@ -18,7 +19,10 @@ psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not ins
 
 
 def programs() -> Path:
-    for initdb in [Path(shutil.which("initdb") or "initdb").resolve(), *Path("/usr/lib/postgresql").glob("*/bin/initdb")]:
+    for initdb in [
+        Path(shutil.which("initdb") or "initdb").resolve(),
+        *Path("/usr/lib/postgresql").glob("*/bin/initdb"),
+    ]:
         if all((initdb.parent / name).is_file() for name in ("initdb", "pg_ctl", "postgres")):
             return initdb.parent
     pytest.skip("no PostgreSQL server is installed")
@@ -26,25 +30,49 @@ def programs() -> Path:
 
 class Server:  # run as another user where this one is root, which PostgreSQL refuses
     def __init__(self, folder: Path):
-        self.bin, self.data, self.user = programs(), folder / "data", "nobody" if os.getuid() == 0 else None
+        self.bin, self.data, self.user = (
+            programs(),
+            folder / "data",
+            "nobody" if os.getuid() == 0 else None,
+        )
         if self.user:
             shutil.chown(folder, self.user)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.run("initdb", "-D", self.data, "-U", "tester", "-A", "trust", "-N", "--data-checksums", "-E", "UTF8", "--no-locale")
+        self.run(
+            "initdb",
+            "-D",
+            self.data,
+            "-U",
+            "tester",
+            "-A",
+            "trust",
+            "-N",
+            "--data-checksums",
+            "-E",
+            "UTF8",
+            "--no-locale",
+        )
         self.start()
 
     def run(self, program, *arguments):
         done = subprocess.run(
             [str(self.bin / program), *map(str, arguments)],
-            user=self.user, cwd=self.data.parent, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            user=self.user,
+            cwd=self.data.parent,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            stdin=subprocess.DEVNULL,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def start(self):
         options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c shared_buffers=16MB -c max_connections=20"
-        self.run("pg_ctl", "-D", self.data, "-w", "-l", self.data.parent / "log", "-o", options, "start")
+        self.run(
+            "pg_ctl", "-D", self.data, "-w", "-l", self.data.parent / "log", "-o", options, "start"
+        )
         self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
 
     def stop(self):
@@ -57,7 +85,9 @@ class Server:  # run as another user where this one is root, which PostgreSQL re
 
 @pytest.fixture(scope="module")
 def server():
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="memalpha-pg-") as folder:
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="memalpha-pg-"
+    ) as folder:
         Path(folder).chmod(0o755)
         made = Server(Path(folder))
         yield made
@@ -87,7 +117,9 @@ def test_the_same_story_as_on_sqlite_record_for_record(url, folder):
         journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
         report = journal.verify()
         assert report.faults == ()
-        stories.append((durable.memory.snapshot(), report.operations, report.forgotten, journal.namespaces()))
+        stories.append(
+            (durable.memory.snapshot(), report.operations, report.forgotten, journal.namespaces())
+        )
         journal.export(folder / f"{len(stories)}.jsonl")
     assert stories[0] == stories[1]
     with Journal.open(folder / "moved.db") as moved:  # from PostgreSQL to SQLite, byte for byte
@@ -106,7 +138,9 @@ def test_writers_wait_and_nothing_is_lost(url):
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(write, range(3)))
     journal, durable = opened(url)
-    assert sorted(contents(durable.memory).values()) == sorted(f"{w}-{i}" for w in range(3) for i in range(10))
+    assert sorted(contents(durable.memory).values()) == sorted(
+        f"{w}-{i}" for w in range(3) for i in range(10)
+    )
     _, impatient = opened(url, wait=0.2)
     with durable.writing(BY) as memory:
         memory.apply(insert("held"))
@@ -123,13 +157,21 @@ def test_what_is_forgotten_is_in_no_table_file(url, server):
 
     def holders(text):
         server.sql("CHECKPOINT")
-        return [p for p in (server.data / "base").rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+        return [
+            p
+            for p in (server.data / "base").rglob("*")
+            if p.is_file() and text.encode() in p.read_bytes()
+        ]
 
     assert holders("Zaphod-was-here") and holders("kept-in-the-table")
-    with psycopg.connect(url) as reader:  # its snapshot still sees the row, in whatever table it reads
+    with psycopg.connect(
+        url
+    ) as reader:  # its snapshot still sees the row, in whatever table it reads
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1 FROM pg_class").fetchall()
-        assert not durable.forget("1").scrubbed and contents(durable.memory) == {"2": "kept-in-the-table"}
+        assert not durable.forget("1").scrubbed and contents(durable.memory) == {
+            "2": "kept-in-the-table"
+        }
         assert holders("Zaphod-was-here")
     assert contents(durable.memory) == {"2": "kept-in-the-table"} and not journal.unscrubbed
     assert holders("Zaphod-was-here") == [] and holders("kept-in-the-table")

@@ -1,4 +1,5 @@
-"""Tools of one's own: shown, called in every notation, all or nothing, journaled as ordinary operations, undone as one call."""
+"""Tools of one's own: shown, called in every notation, all or nothing, journaled as ordinary
+operations, undone as one call."""
 
 from pathlib import Path
 
@@ -18,7 +19,11 @@ from memalpha.use.agent import MemoryAgent
 
 UPDATE = OperationKind.UPDATE
 CALL = '<tool_call>{"name": "link", "arguments": %s}</tool_call>'
-LINK = {"compact": "link Ann | Bob", "compact_text": " link  Ann|Bob ", "hermes": CALL % '{"b": "Bob", "a": "Ann"}'}
+LINK = {
+    "compact": "link Ann | Bob",
+    "compact_text": " link  Ann|Bob ",
+    "hermes": CALL % '{"b": "Bob", "a": "Ann"}',
+}
 UNLINKED, LINKED = ["Ann baker", "Bob nurse"], ["Ann baker, knows Bob", "Bob nurse, knows Ann"]
 
 
@@ -28,11 +33,16 @@ def _in_examples(monkeypatch):
 
 
 def step(codec="compact", **more):
-    return AgentStep(AgentConfig(schema="own_schema.yaml", codec=codec, **more), make_tokenizer(["Ann Bob"], 4096))
+    return AgentStep(
+        AgentConfig(schema="own_schema.yaml", codec=codec, **more),
+        make_tokenizer(["Ann Bob"], 4096),
+    )
 
 
 def done(agent, completion):
-    memory = agent.new_memory([Entry(str(n), "people", text, created=n) for n, text in enumerate(UNLINKED, 1)])
+    memory = agent.new_memory(
+        [Entry(str(n), "people", text, created=n) for n, text in enumerate(UNLINKED, 1)]
+    )
     return agent.apply(memory, 0, Chunk("x"), completion).results, texts(memory)
 
 
@@ -49,9 +59,14 @@ def move(memory: Memory, old: str, new: str, times: int = 1) -> list[Operation]:
         new: to
         times: how often
     """
-    moved = [Operation(UPDATE, "people", entry.content.replace(old, new), entry.id) for entry in memory.entries("people")]
+    moved = [
+        Operation(UPDATE, "people", entry.content.replace(old, new), entry.id)
+        for entry in memory.entries("people")
+    ]
     memory.apply(Operation(UPDATE, "people", "written to a copy", "1"))
-    return {0: [], 1: moved, 2: [*moved, Operation(UPDATE, "people", new.upper(), "1")], 3: [new]}[times]
+    return {0: [], 1: moved, 2: [*moved, Operation(UPDATE, "people", new.upper(), "1")], 3: [new]}[
+        times
+    ]
 
 
 def listed(memory: Memory, names: list[str]) -> list[Operation]:
@@ -68,16 +83,25 @@ def test_the_prompt_has_the_tool_with_its_docstring():
     assert step().system.endswith("\nlink a | b (Note for two people that they know each other.)")
     assert "\n- link(a, b): Note for two people that they know each other." in step("hermes").system
     *built_in, shown = tool_schemas(step().schema)
-    a, b = ({"type": "string", "description": f"the first word of {whose}"} for whose in ("one's entry", "the other's"))
+    a, b = (
+        {"type": "string", "description": f"the first word of {whose}"}
+        for whose in ("one's entry", "the other's")
+    )
     parameters = {"type": "object", "properties": {"a": a, "b": b}, "required": ["a", "b"]}
     named = {"name": "link", "description": "Note for two people that they know each other."}
-    assert shown == {"type": "function", "function": {**named, "parameters": parameters}} and len(built_in) == 4
+    assert (
+        shown == {"type": "function", "function": {**named, "parameters": parameters}}
+        and len(built_in) == 4
+    )
 
 
 @pytest.mark.parametrize("codec", LINK)
 def test_a_call_counts_once_for_the_reward_and_each_of_its_operations_in_the_mix(codec):
     results, after = done(step(codec), LINK[codec])
-    assert after == LINKED and [(result.ok, result.part) for result in results] == [(True, False), (True, True)]
+    assert after == LINKED and [(result.ok, result.part) for result in results] == [
+        (True, False),
+        (True, True),
+    ]
     assert operation_mix(results) == {"people/update": 2}
     failed, _ = done(step(codec), LINK[codec].replace("Bob", "Eve"))
     assert tool_success([*results, *failed], RewardConfig(), silence=0) == 1 / 2
@@ -86,7 +110,11 @@ def test_a_call_counts_once_for_the_reward_and_each_of_its_operations_in_the_mix
 WRONG = [
     ("hermes", CALL % '{"a": "Ann", "b": 5}', "link: b: Input should be a valid string"),
     ("hermes", CALL % '{"a": "Ann", "b": "Bob", "c": 1}', "link: c: Unexpected keyword argument"),
-    ("hermes", CALL % '{"a": "Ann", "b": "Bob", "memory": 1}', "link: memory: Got multiple values for argument"),
+    (
+        "hermes",
+        CALL % '{"a": "Ann", "b": "Bob", "memory": 1}',
+        "link: memory: Got multiple values for argument",
+    ),
     ("compact", "link Ann | Eve", "link: no entry begins with 'Eve'"),
     ("compact", "link Ann |", "link: b: Missing required argument"),
     ("compact", "link Ann | Bob | Eve", "expected 'link a | b'"),
@@ -97,15 +125,24 @@ WRONG = [
 @pytest.mark.parametrize(("codec", "completion", "message"), WRONG)
 def test_a_wrong_call_is_one_failed_result_and_changes_nothing(codec, completion, message):
     (*others, result), after = done(step(codec), completion)
-    assert result.message.startswith(message) and (result.ok, result.operation, result.part) == (False, None, False)
+    assert result.message.startswith(message) and (result.ok, result.operation, result.part) == (
+        False,
+        None,
+        False,
+    )
     assert (after[0], len(after)) == ("Ann baker", 2) and len(others) == completion.count("\n")
 
 
 def test_arguments_fit_their_hints_and_a_function_that_fails_stops(monkeypatch):
     agent = with_tools(monkeypatch, move)
     assert agent.system.endswith("\nmove old | new | times (Move all, some twice.)")
-    assert [done(agent, f"move Ann | Eve{more}")[1][0] for more in ("", " | 2")] == ["Eve baker", "EVE"]
-    assert done(agent, "move Ann | Eve | two")[0][0].message.startswith("move: times: Input should be a valid integer")
+    assert [done(agent, f"move Ann | Eve{more}")[1][0] for more in ("", " | 2")] == [
+        "Eve baker",
+        "EVE",
+    ]
+    assert done(agent, "move Ann | Eve | two")[0][0].message.startswith(
+        "move: times: Input should be a valid integer"
+    )
     (nothing,), after = done(agent, "move Ann | Eve | 0")
     assert nothing.message == "move: it asks for no change" and after == UNLINKED
     assert tool_schemas(agent.schema)[-1]["function"]["parameters"]["required"] == ["old", "new"]
@@ -120,9 +157,16 @@ def test_the_journal_leads_to_the_same_memory_and_undo_takes_the_whole_call_back
         assert [agent.add(text, namespace="n").operations for text in "ab"] == [(1, 2), (3, 4)]
     with MemoryAgent(step(), ScriptedGenerator(said[2:]), store=tmp_path / "m.db") as agent:
         assert texts(agent.memory("n")) == LINKED and agent.journal.verify().ok
-        assert [agent.undo(number, namespace="n").after.content for number in (4, 3)] == ["Bob nurse", "Ann baker"]
+        assert [agent.undo(number, namespace="n").after.content for number in (4, 3)] == [
+            "Bob nurse",
+            "Ann baker",
+        ]
         assert [event.undoes for event in agent.history(namespace="n")] == [None] * 4 + [4, 3]
-        for number, expected in ((5, LINKED), (3, UNLINKED), (9, LINKED)):  # 5 and 9 are undos, taken back
+        for number, expected in (
+            (5, LINKED),
+            (3, UNLINKED),
+            (9, LINKED),
+        ):  # 5 and 9 are undos, taken back
             agent.undo(number, namespace="n")
             assert texts(agent.memory("n")) == expected
         agent.add("c", namespace="n")
@@ -136,7 +180,9 @@ def test_undo_goes_back_over_one_entry_twice_and_the_archive_follows(monkeypatch
     agent = MemoryAgent(with_tools(monkeypatch, move, archive=True), script)
     *_, numbers = [agent.add(text).operations for text in ("Ann Oslo", "Bob Oslo", "all move")]
     archive = agent._store.memory(agent._default)
-    assert texts(agent.memory()) == ["ROME", "Bob Rome"] and texts(archive.entries("_archive")) == ["all move"]
+    assert texts(agent.memory()) == ["ROME", "Bob Rome"] and texts(archive.entries("_archive")) == [
+        "all move"
+    ]
     for number, after in zip(reversed(numbers), ("Ann Rome", "Bob Oslo", "Ann Oslo"), strict=True):
         assert agent.undo(number).after.content == after
         assert texts(agent.memory()) == ["Ann Oslo", "Bob Oslo"]
@@ -146,8 +192,14 @@ def test_undo_goes_back_over_one_entry_twice_and_the_archive_follows(monkeypatch
 def test_what_is_no_tool_is_refused(monkeypatch):
     for tools, message in (
         ("own_tool:link", "has tools 'own_tool:link'"),
-        (["own_tool:lick"], "tools names 'own_tool:lick', which cannot be imported: AttributeError"),
-        (["own_tool:knows"], "is no tool: TypeError: its signature is .*-> memalpha.types.Operation"),
+        (
+            ["own_tool:lick"],
+            "tools names 'own_tool:lick', which cannot be imported: AttributeError",
+        ),
+        (
+            ["own_tool:knows"],
+            "is no tool: TypeError: its signature is .*-> memalpha.types.Operation",
+        ),
         (["own_tool:link", "own_tool:link"], r"names tools twice: \['link'\]"),
     ):
         with pytest.raises(InputError, match=message):

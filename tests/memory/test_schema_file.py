@@ -6,13 +6,21 @@ from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind, presets
 from memalpha.types import OperationKind
 
-INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+INSERT, UPDATE, DELETE, REPLACE = (
+    OperationKind.INSERT,
+    OperationKind.UPDATE,
+    OperationKind.DELETE,
+    OperationKind.REPLACE,
+)
 
 
 def test_the_presets_are_those_published():
     schema = MemorySchema.load("mem_alpha")
     assert [section.name for section in schema.blocks] == ["core"]
-    assert [(section.name, section.timestamps) for section in schema.lists] == [("semantic", False), ("episodic", True)]
+    assert [(section.name, section.timestamps) for section in schema.lists] == [
+        ("semantic", False),
+        ("episodic", True),
+    ]
     assert schema["core"].max_tokens == 512 and schema["core"].operations == (REPLACE,)
     assert all(section.operations == (INSERT, UPDATE, DELETE) for section in schema.lists)
     nine = MemorySchema.load("nine_categories")
@@ -28,9 +36,18 @@ def test_a_file_gives_the_sections_it_names(tmp_path):
         "name: mine\nsections:\n  - {name: profile, kind: block, max_tokens: 20}\n"
         "  - {name: log, description: what happened, timestamps: true, max_entries: 3, operations: [insert, delete]}\n"
     )
-    log = Section("log", SectionKind.LIST, "what happened", timestamps=True, max_entries=3, operations=(INSERT, DELETE))
+    log = Section(
+        "log",
+        SectionKind.LIST,
+        "what happened",
+        timestamps=True,
+        max_entries=3,
+        operations=(INSERT, DELETE),
+    )
     schema = MemorySchema.load(path)
-    assert schema == MemorySchema("mine", (Section("profile", SectionKind.BLOCK, max_tokens=20), log))
+    assert schema == MemorySchema(
+        "mine", (Section("profile", SectionKind.BLOCK, max_tokens=20), log)
+    )
     assert "log" in schema and "profile" in schema and "semantic" not in schema and 3 not in schema
     assert schema["log"] is schema.lists[0] and schema["profile"] is schema.blocks[0]
 
@@ -49,7 +66,10 @@ def test_a_file_gives_the_sections_it_names(tmp_path):
         ("sections: [{name: a, kind: heap}]", "kind is 'heap' of .*section 0"),
         ("sections: [{name: a, operations: [write]}]", r"operations is \['write'\]"),
         ("sections: [{name: a, operations: [replace]}]", r"is a list and allows \['replace'\]"),
-        ("sections: [{name: b}, {name: a, kind: block, operations: [insert]}]", r"is a block and allows \['insert'\]"),
+        (
+            "sections: [{name: b}, {name: a, kind: block, operations: [insert]}]",
+            r"is a block and allows \['insert'\]",
+        ),
         ("sections: [{name: Upper}]", "name is 'Upper'"),
         ("sections: [{name: 7a}]", "name is '7a'"),
         ("sections: [{name: café}]", "name is 'café'"),
@@ -70,7 +90,9 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path, text, message):
 def test_a_file_that_is_no_text_and_a_name_that_is_nothing(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     for name in (tmp_path / "latin.yaml", "x" * 300):
-        with pytest.raises(InputError, match=r"is damaged: 'utf-8' codec|cannot look for 'x*': File name too long"):
+        with pytest.raises(
+            InputError, match=r"is damaged: 'utf-8' codec|cannot look for 'x*': File name too long"
+        ):
             MemorySchema.load(name)
     with pytest.raises(InputError, match=r"^no memory schema 'nowhere'") as caught:
         MemorySchema.load("nowhere")

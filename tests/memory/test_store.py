@@ -1,4 +1,5 @@
-"""The memory against a plain dict that follows the written rules, through random histories with snapshots, restores and copies."""
+"""The memory against a plain dict that follows the written rules, through random histories with
+snapshots, restores and copies."""
 
 from dataclasses import replace
 
@@ -12,9 +13,20 @@ from memalpha.memory.memory import Memory, Snapshot, diff
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Change, Entry, Operation, OperationKind, ResultCode
 
-INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
-CORE, NOTES = Section("core", SectionKind.BLOCK, max_tokens=3), Section("notes", max_entry_tokens=2, max_entries=3)
-SCHEMA = MemorySchema("test", (CORE, NOTES, Section("events", timestamps=True), Section("archive", operations=(INSERT,))))
+INSERT, UPDATE, DELETE, REPLACE = (
+    OperationKind.INSERT,
+    OperationKind.UPDATE,
+    OperationKind.DELETE,
+    OperationKind.REPLACE,
+)
+CORE, NOTES = (
+    Section("core", SectionKind.BLOCK, max_tokens=3),
+    Section("notes", max_entry_tokens=2, max_entries=3),
+)
+SCHEMA = MemorySchema(
+    "test",
+    (CORE, NOTES, Section("events", timestamps=True), Section("archive", operations=(INSERT,))),
+)
 OPERATIONS = st.builds(
     Operation,
     st.sampled_from(OperationKind),
@@ -26,7 +38,8 @@ OPERATIONS = st.builds(
 
 
 def replay(changes):
-    """Entries that a list of changes leads to from nothing; each change must start from what is there."""
+    """Entries that a list of changes leads to from nothing; each change must start from what is
+    there."""
     state = {}
     for before, after in changes:
         if before is not None:
@@ -39,8 +52,16 @@ def replay(changes):
 
 class MemoryMachine(RuleBasedStateMachine):
     @initialize()
-    def start(self):  # ``model`` maps ids to (section, content, timestamp, chunk) in order of creation
-        self.memory, self.model, self.used, self.snapshots, self.kept = Memory(SCHEMA), {}, set(), [], []
+    def start(
+        self,
+    ):  # ``model`` maps ids to (section, content, timestamp, chunk) in order of creation
+        self.memory, self.model, self.used, self.snapshots, self.kept = (
+            Memory(SCHEMA),
+            {},
+            set(),
+            [],
+            [],
+        )
 
     # ---------------------------------------------------------------- the rules, as written
     def expected(self, op, time, chunk):
@@ -51,14 +72,25 @@ class MemoryMachine(RuleBasedStateMachine):
         if op.kind not in section.operations:
             return ResultCode.NOT_ALLOWED, None, self.model
         target = op.section if op.kind is REPLACE else op.entry_id
-        there = op.kind is not INSERT and target in self.model and self.model[target][0] == op.section
+        there = (
+            op.kind is not INSERT and target in self.model and self.model[target][0] == op.section
+        )
         dates = (self.model[target][2], op.timestamp or time) if there else (None, None)
-        if there and all(dates) and dates[0] > dates[1] and (op.kind is DELETE or (op.content or "").strip()):
+        if (
+            there
+            and all(dates)
+            and dates[0] > dates[1]
+            and (op.kind is DELETE or (op.content or "").strip())
+        ):
             return ResultCode.OUTDATED, None, self.model
         if op.kind is DELETE:
             if not there:
                 return ResultCode.UNKNOWN_ID, None, self.model
-            return ResultCode.APPLIED, target, {key: row for key, row in self.model.items() if key != target}
+            return (
+                ResultCode.APPLIED,
+                target,
+                {key: row for key, row in self.model.items() if key != target},
+            )
         content = (op.content or "").strip()
         if not content:
             return ResultCode.EMPTY, None, self.model
@@ -68,10 +100,18 @@ class MemoryMachine(RuleBasedStateMachine):
         if same and (op.kind is INSERT or target in same):
             return ResultCode.DUPLICATE, None, self.model  # or renewed: ``repeated`` says which
         if same:  # an update to what another entry says
-            return ResultCode.APPLIED, target, {key: row for key, row in self.model.items() if key != target}
+            return (
+                ResultCode.APPLIED,
+                target,
+                {key: row for key, row in self.model.items() if key != target},
+            )
         if len(content.split()) > {"core": 3, "notes": 2}.get(op.section, 99):
             return ResultCode.TOO_LONG, None, self.model
-        if op.kind is INSERT and op.section == "notes" and sum(row[0] == "notes" for row in self.model.values()) == 3:
+        if (
+            op.kind is INSERT
+            and op.section == "notes"
+            and sum(row[0] == "notes" for row in self.model.values()) == 3
+        ):
             return ResultCode.SECTION_FULL, None, self.model
         stamp = (op.timestamp or time) if op.section == "events" else None
         key = target if op.kind is not INSERT else "new"
@@ -95,17 +135,30 @@ class MemoryMachine(RuleBasedStateMachine):
         return [
             key
             for key, (section, text, stamp, _) in self.model.items()
-            if (section, text) == (op.section, content) and not (section == "events" and op.timestamp and op.timestamp != stamp)
+            if (section, text) == (op.section, content)
+            and not (section == "events" and op.timestamp and op.timestamp != stamp)
         ]
 
-    @rule(data=st.data(), kind=st.sampled_from([INSERT, INSERT, UPDATE, DELETE]), content=st.sampled_from("abcdefgh"))
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from([INSERT, INSERT, UPDATE, DELETE]),
+        content=st.sampled_from("abcdefgh"),
+    )
     def apply_what_should_work(self, data, kind, content):
         mine = [key for key, row in self.model.items() if row[0] == "events"]
         if mine or kind is INSERT:
             entry_id = None if kind is INSERT else data.draw(st.sampled_from(mine))
-            self.apply(op=Operation(kind, "events", None if kind is DELETE else content, entry_id), time=None, chunk=None)
+            self.apply(
+                op=Operation(kind, "events", None if kind is DELETE else content, entry_id),
+                time=None,
+                chunk=None,
+            )
 
-    @rule(op=OPERATIONS, time=st.sampled_from([None, "2024-03-05", "2024-03-07"]), chunk=st.sampled_from([None, 0, 1, 2]))
+    @rule(
+        op=OPERATIONS,
+        time=st.sampled_from([None, "2024-03-05", "2024-03-07"]),
+        chunk=st.sampled_from([None, 0, 1, 2]),
+    )
     def apply(self, op, time, chunk):
         code, key, model = self.expected(op, time, chunk)
         count, before = len(self.memory.changes), list(self.memory)
@@ -119,9 +172,15 @@ class MemoryMachine(RuleBasedStateMachine):
         assert result.ok == (code in (ResultCode.APPLIED, ResultCode.DUPLICATE, ResultCode.RENEWED))
         assert result.changed == (code is ResultCode.APPLIED)
         assert result.repeated == (code in (ResultCode.DUPLICATE, ResultCode.RENEWED))
-        assert result.logged == (code in (ResultCode.APPLIED, ResultCode.RENEWED)) == (len(self.memory.changes) == count + 1)
+        assert (
+            result.logged
+            == (code in (ResultCode.APPLIED, ResultCode.RENEWED))
+            == (len(self.memory.changes) == count + 1)
+        )
         if not result.logged:
-            assert list(self.memory) == before and result.entry_id == (key if code is ResultCode.DUPLICATE else None)
+            assert list(self.memory) == before and result.entry_id == (
+                key if code is ResultCode.DUPLICATE else None
+            )
             return
         if key == "new":
             key = result.entry_id
@@ -145,7 +204,8 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule()
     def go_on_with_a_copy(self):
-        """The copy has the same state and goes on like the original; what happens to it leaves the original alone."""
+        """The copy has the same state and goes on like the original; what happens to it leaves the
+        original alone."""
         original, self.memory = self.memory, self.memory.copy()
         assert self.memory.snapshot() == original.snapshot()
         more = Operation(INSERT, "events", "e", timestamp=str(2000 + len(self.used)))
@@ -196,7 +256,8 @@ def filled(*contents, section="events"):
     return memory
 
 
-# -------------------------------------------------------------------------------------------- single histories, by hand
+# --------------------------------------------------------------------------------------------
+# single histories, by hand
 def test_a_small_history_by_hand():
     memory = Memory(SCHEMA)
     memory.apply(Operation(INSERT, "events", "a"), chunk=0, time="2024-03-04")
@@ -209,7 +270,13 @@ def test_a_small_history_by_hand():
     second = Entry("1", "events", "b", None, 1, 0, 2)
     third = Entry("2", "events", "c", "2024-05", 2, 3, 3)
     assert list(memory) == [core, third]
-    expected = [Change(None, first), Change(None, core), Change(first, second), Change(None, third), Change(second, None)]
+    expected = [
+        Change(None, first),
+        Change(None, core),
+        Change(first, second),
+        Change(None, third),
+        Change(second, None),
+    ]
     assert memory.changes == expected
     assert memory.apply(Operation(INSERT, "events", "a")).entry_id == "3"
 
@@ -217,7 +284,9 @@ def test_a_small_history_by_hand():
 def test_nothing_is_truncated_at_a_limit():
     memory = Memory(SCHEMA, count_tokens=len)
     assert memory.apply(Operation(INSERT, "notes", "abc")).code is ResultCode.TOO_LONG
-    assert memory.apply(Operation(INSERT, "notes", "ab")).changed and [entry.content for entry in memory] == ["ab"]
+    assert memory.apply(Operation(INSERT, "notes", "ab")).changed and [
+        entry.content for entry in memory
+    ] == ["ab"]
     long = "word " * 10_000
     assert Memory(SCHEMA).apply(Operation(INSERT, "events", long)).changed
     longer = filled("x")
@@ -233,7 +302,9 @@ def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
     assert [entry.content for entry in memory] == ["Bob has a cat", "Ann lives in Rome"]
     assert memory.changes[-1] == Change(stale, None)
     assert memory.tokens == 4 + 4
-    again = memory.apply(Operation(UPDATE, "events", "Ann lives in Rome", "3"))  # what it says itself
+    again = memory.apply(
+        Operation(UPDATE, "events", "Ann lives in Rome", "3")
+    )  # what it says itself
     assert (again.code, again.entry_id) == (ResultCode.DUPLICATE, "3") and len(memory) == 2
 
 
@@ -241,13 +312,33 @@ def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
     ("first", "again", "code", "held"),
     [  # (time, chunk) of the first and of the second time; what the entry then has
         (("2024-01-05", 0), ("2024-06-01", 1), ResultCode.RENEWED, ("2024-06-01", 1)),
-        (("2024-06-01", 0), ("2024-01-05", 1), ResultCode.DUPLICATE, ("2024-06-01", 0)),  # read later, said earlier
+        (
+            ("2024-06-01", 0),
+            ("2024-01-05", 1),
+            ResultCode.DUPLICATE,
+            ("2024-06-01", 0),
+        ),  # read later, said earlier
         ((None, 0), ("2024-01-05", 1), ResultCode.RENEWED, ("2024-01-05", 1)),
         (("2024-01-05", 0), (None, 1), ResultCode.RENEWED, ("2024-01-05", 1)),
         (("2024-01-05", 1), (None, 1), ResultCode.DUPLICATE, ("2024-01-05", 1)),
-        (("2024-01-05T10:00", 0), ("2024-01-05", 1), ResultCode.RENEWED, ("2024-01-05", 1)),  # the same day: by chunk
-        (("2024-01-05T10:00+02:00", 0), ("2024-01-05T09:00Z", 1), ResultCode.RENEWED, ("2024-01-05T09:00Z", 1)),
-        (("2024-01-05T10:00Z", 0), ("2024-01-05T11:00+02:00", 1), ResultCode.DUPLICATE, ("2024-01-05T10:00Z", 0)),
+        (
+            ("2024-01-05T10:00", 0),
+            ("2024-01-05", 1),
+            ResultCode.RENEWED,
+            ("2024-01-05", 1),
+        ),  # the same day: by chunk
+        (
+            ("2024-01-05T10:00+02:00", 0),
+            ("2024-01-05T09:00Z", 1),
+            ResultCode.RENEWED,
+            ("2024-01-05T09:00Z", 1),
+        ),
+        (
+            ("2024-01-05T10:00Z", 0),
+            ("2024-01-05T11:00+02:00", 1),
+            ResultCode.DUPLICATE,
+            ("2024-01-05T10:00Z", 0),
+        ),
     ],
 )
 def test_what_is_said_again_later_holds_since_then(first, again, code, held):
@@ -256,7 +347,9 @@ def test_what_is_said_again_later_holds_since_then(first, again, code, held):
     for time, chunk in (first, again):
         result = memory.apply(insert, time=time, chunk=chunk)
     entry = memory.get("1")
-    assert result.code is code and (entry.timestamp, entry.source_chunk) == held and len(memory) == 1
+    assert (
+        result.code is code and (entry.timestamp, entry.source_chunk) == held and len(memory) == 1
+    )
 
 
 def test_going_back_frees_no_id_and_numbers_of_changes_grow_on():
@@ -266,7 +359,9 @@ def test_going_back_frees_no_id_and_numbers_of_changes_grow_on():
     memory.restore(early)
     assert memory.apply(Operation(INSERT, "events", "c")).entry_id == "3"
     other = Memory(SCHEMA)
-    other.restore(replace(early, next_id=1))  # a damaged counter does not give out an id that is there
+    other.restore(
+        replace(early, next_id=1)
+    )  # a damaged counter does not give out an id that is there
     assert other.apply(Operation(INSERT, "events", "d")).entry_id == "2"
     memory = filled("a")
     for content in "bcdefg":
@@ -282,9 +377,22 @@ def test_going_back_frees_no_id_and_numbers_of_changes_grow_on():
     [
         (Snapshot("other", (), 1), "snapshot of schema 'other'"),
         (Snapshot("test", (Entry("1", "gone", "a"),), 2), r"sections \['gone'\]"),
-        (Snapshot("test", (Entry("1", "events", "a"), Entry("1", "events", "b")), 2), "an id twice"),
-        (Snapshot("test", (Entry("2", "events", "a", created=1), Entry("1", "events", "b", created=0)), 3), "order of creation"),
-        (Snapshot("test", (Entry("1", "events", "a"), Entry("2", "events", "b")), 3), "order of creation"),
+        (
+            Snapshot("test", (Entry("1", "events", "a"), Entry("1", "events", "b")), 2),
+            "an id twice",
+        ),
+        (
+            Snapshot(
+                "test",
+                (Entry("2", "events", "a", created=1), Entry("1", "events", "b", created=0)),
+                3,
+            ),
+            "order of creation",
+        ),
+        (
+            Snapshot("test", (Entry("1", "events", "a"), Entry("2", "events", "b")), 3),
+            "order of creation",
+        ),
     ],
 )
 def test_a_snapshot_that_does_not_fit_is_refused_before_anything_changes(snapshot, message):

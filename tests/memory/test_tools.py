@@ -1,4 +1,5 @@
-"""Tools made from a schema, and the way from a call to an operation: exact schemas, a round trip, and every wrong argument."""
+"""Tools made from a schema, and the way from a call to an operation: exact schemas, a round trip,
+and every wrong argument."""
 
 from datetime import datetime
 
@@ -10,14 +11,23 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_name, tool_schemas
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
-INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+INSERT, UPDATE, DELETE, REPLACE = (
+    OperationKind.INSERT,
+    OperationKind.UPDATE,
+    OperationKind.DELETE,
+    OperationKind.REPLACE,
+)
 SCHEMA = MemorySchema.load("mem_alpha")
 
 
 @pytest.fixture
 def memory():
     memory = Memory(SCHEMA)
-    for operation in (Operation(REPLACE, "core", "Ann"), Operation(INSERT, "semantic", "a"), Operation(INSERT, "episodic", "b")):
+    for operation in (
+        Operation(REPLACE, "core", "Ann"),
+        Operation(INSERT, "semantic", "a"),
+        Operation(INSERT, "episodic", "b"),
+    ):
         memory.apply(operation)
     return memory
 
@@ -27,7 +37,9 @@ def call(name, **arguments):
 
 
 def parameters(schema):
-    return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tool_schemas(schema)}
+    return {
+        tool["function"]["name"]: tool["function"]["parameters"] for tool in tool_schemas(schema)
+    }
 
 
 def test_the_tools_of_mem_alpha():
@@ -39,9 +51,16 @@ def test_the_tools_of_mem_alpha():
         "memory_replace": (["section", "content"], ["section", "content"]),
     }
     section = tools["memory_insert"]["properties"]["section"]
-    assert section["enum"] == ["semantic", "episodic"] and tools["memory_replace"]["properties"]["section"]["enum"] == ["core"]
-    assert all(f"{each.name}: {each.description}" in section["description"] for each in SCHEMA.lists)
-    assert all(tool["type"] == "function" and tool["function"]["description"] for tool in tool_schemas(SCHEMA))
+    assert section["enum"] == ["semantic", "episodic"] and tools["memory_replace"]["properties"][
+        "section"
+    ]["enum"] == ["core"]
+    assert all(
+        f"{each.name}: {each.description}" in section["description"] for each in SCHEMA.lists
+    )
+    assert all(
+        tool["type"] == "function" and tool["function"]["description"]
+        for tool in tool_schemas(SCHEMA)
+    )
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
@@ -64,8 +83,12 @@ def test_an_operation_comes_back_from_its_call(operation):
 
 
 def test_an_id_finds_its_section(memory):
-    assert to_operation(call("memory_delete", entry_id="2"), memory) == Operation(DELETE, "episodic", entry_id="2")
-    assert to_operation(call("memory_update", entry_id=1, content="c"), memory) == Operation(UPDATE, "semantic", "c", "1")
+    assert to_operation(call("memory_delete", entry_id="2"), memory) == Operation(
+        DELETE, "episodic", entry_id="2"
+    )
+    assert to_operation(call("memory_update", entry_id=1, content="c"), memory) == Operation(
+        UPDATE, "semantic", "c", "1"
+    )
 
 
 def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
@@ -87,7 +110,10 @@ def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
         (call("memory_delete", entry_id="1", b=1, a=2), "unknown a, b"),
         (call("memory_insert", section=1, content="x"), "section must be a string"),
         (call("memory_insert", section="semantic", content=None), "content must be a string"),
-        (call("memory_insert", section="semantic", content="\udfff"), "content holds a lone surrogate"),
+        (
+            call("memory_insert", section="semantic", content="\udfff"),
+            "content holds a lone surrogate",
+        ),
         (
             call("memory_insert", section="episodic", content="x", timestamp="yesterday"),
             "timestamp is 'yesterday', and must be ISO 8601",

@@ -25,7 +25,10 @@ class FlakyReader:
     def read(self, requests):
         texts = [request.question.text for request in requests]
         self.calls.append(texts)
-        outcomes = [ServiceError(f"cannot read {text}") if text in self.bad else Answer(text) for text in texts]
+        outcomes = [
+            ServiceError(f"cannot read {text}") if text in self.bad else Answer(text)
+            for text in texts
+        ]
         if set(texts) & set(self.bad):
             raise PartialServiceError(outcomes)
         return outcomes
@@ -55,40 +58,63 @@ def test_blocks_come_first_then_the_best_k_entries():
     made = memory("marta city oslo", "oskar city rome", "nadia dog", core="I am Marta")
     (record,) = QAEvaluator(RECALL, k=2).evaluate_many([item(made, q("city of oskar", "rome"))])[0]
     passages = ("I am Marta", "[2023-01-05] oskar city rome", "[2023-01-05] marta city oslo")
-    assert record == QuestionRecord(q("city of oskar", "rome"), ("2", "1"), Answer("\n".join(passages), passages), 1.0)
+    assert record == QuestionRecord(
+        q("city of oskar", "rome"), ("2", "1"), Answer("\n".join(passages), passages), 1.0
+    )
 
 
 def test_many_memories_are_one_batch_and_each_is_asked_its_own():
     oslo, rome = memory("marta city oslo"), memory("marta city rome")
     question = q("city of marta", "rome", metric="bound", subject="Marta", stale=("oslo",))
     reader = FlakyReader()
-    records = QAEvaluator(RECALL, k=5).evaluate_many([item(oslo, question), item(memory()), item(rome, question, q("none such"))])
+    records = QAEvaluator(RECALL, k=5).evaluate_many(
+        [item(oslo, question), item(memory()), item(rome, question, q("none such"))]
+    )
     assert [[record.score for record in row] for row in records] == [[0.0], [], [1.0, 0.0]]
     QAEvaluator(reader, k=5).evaluate_many([item(oslo, q("a"), q("b")), item(rome, q("c"))])
     assert reader.calls == [["a", "b", "c"]]
 
 
-# ------------------------------------------------------------------------------------------------ failures
-def test_an_endpoint_that_fails_for_one_question_masks_only_that_one_and_is_not_asked_twice(chat_server):
-    chat_server.fault_for = lambda body: error(500, "worn out") if "Question: b\n" in body["messages"][1]["content"] else None
+# ------------------------------------------------------------------------------------------------
+# failures
+def test_an_endpoint_that_fails_for_one_question_masks_only_that_one_and_is_not_asked_twice(
+    chat_server,
+):
+    chat_server.fault_for = lambda body: (
+        error(500, "worn out") if "Question: b\n" in body["messages"][1]["content"] else None
+    )
     chat_server.reply = lambda body: "answer"
     client = ChatClient(chat_server.url, "m", retries=2, backoff=0)
     evaluator = QAEvaluator(EndpointReader(client, 10, count_words), k=1)
-    records = evaluator.evaluate_many([item(memory(), q("a", "answer"), q("b", "answer"), q("c", "answer"))])[0]
+    records = evaluator.evaluate_many(
+        [item(memory(), q("a", "answer"), q("b", "answer"), q("c", "answer"))]
+    )[0]
     assert [record.score for record in records] == [1.0, pytest.approx(math.nan, nan_ok=True), 1.0]
     assert "worn out" in records[1].error and records[1].answer is None
     assert len(chat_server.bodies) == 1 + 3 + 1
-    assert accuracy(records) == 1.0 and math.isnan(accuracy(records[1:2])) and math.isnan(accuracy([]))
+    assert (
+        accuracy(records) == 1.0 and math.isnan(accuracy(records[1:2])) and math.isnan(accuracy([]))
+    )
 
 
-# ------------------------------------------------------------------------------------------------ judges and input
+# ------------------------------------------------------------------------------------------------
+# judges and input
 def test_a_judge_decides_and_its_failure_is_masked(chat_server):
-    chat_server.reply = lambda body: "Yes." if '"given_answer": "a"' in body["messages"][1]["content"] else "no"
-    chat_server.fault_for = lambda body: error(500) if '"given_answer": "c"' in body["messages"][1]["content"] else None
+    chat_server.reply = lambda body: (
+        "Yes." if '"given_answer": "a"' in body["messages"][1]["content"] else "no"
+    )
+    chat_server.fault_for = lambda body: (
+        error(500) if '"given_answer": "c"' in body["messages"][1]["content"] else None
+    )
     judge = EndpointAnswerJudge(ChatClient(chat_server.url, "m", retries=0))
     questions = [q(text, metric="judge") for text in "abc"] + [q("d")]
     records = QAEvaluator(FlakyReader(), 1, judge).evaluate_many([item(memory(), *questions)])[0]
-    assert [record.score for record in records] == [1.0, 0.0, pytest.approx(math.nan, nan_ok=True), 1.0]
+    assert [record.score for record in records] == [
+        1.0,
+        0.0,
+        pytest.approx(math.nan, nan_ok=True),
+        1.0,
+    ]
     assert records[2].answer == Answer("c")
     assert "HTTP 500" in records[2].error
 
@@ -103,13 +129,23 @@ def test_all_answers_of_all_memories_go_to_the_judge_as_one_batch_and_missing_on
 
     judged = [q(text, metric="judge") for text in "abcd"]
     evaluator = QAEvaluator(FlakyReader("c"), 1, Judge())
-    records = evaluator.evaluate_many([item(memory(), judged[0], q("x")), item(memory(), *judged[1:])])
-    assert [[record.score for record in row] for row in records] == [[1.0, 1.0], [0.0, pytest.approx(math.nan, nan_ok=True), 1.0]]
+    records = evaluator.evaluate_many(
+        [item(memory(), judged[0], q("x")), item(memory(), *judged[1:])]
+    )
+    assert [[record.score for record in row] for row in records] == [
+        [1.0, 1.0],
+        [0.0, pytest.approx(math.nan, nan_ok=True), 1.0],
+    ]
     assert records[1][1].error == "cannot read c"
     assert asked == [[("a", "a"), ("b", "b"), ("d", "d")]]
 
 
-UNFIT = [q("a", metric="judge"), q("a", metric="bleu"), q("a", "x", metric="boxed"), Question("a", ())]
+UNFIT = [
+    q("a", metric="judge"),
+    q("a", metric="bleu"),
+    q("a", "x", metric="boxed"),
+    Question("a", ()),
+]
 
 
 @pytest.mark.parametrize("question", UNFIT)
@@ -120,7 +156,8 @@ def test_a_question_that_cannot_be_scored_stops_before_anything_is_read(question
     assert reader.calls == []
 
 
-# ------------------------------------------------------------------------------------------------ batches of a service that fails
+# ------------------------------------------------------------------------------------------------
+# batches of a service that fails
 def test_each_request_has_its_own_outcome_and_a_plain_failure_is_that_of_all():
     def doubling(numbers):
         if 1 in numbers:
@@ -134,7 +171,9 @@ def test_each_request_has_its_own_outcome_and_a_plain_failure_is_that_of_all():
     assert ask_all(doubling, [0, 2], "it") == [0, 4] and ask_all(doubling, [], "it") == []
     assert list(map(str, ask_all(doubling, [0, 1, 2], "it"))) == ["0", "no 1", "4"]
     assert list(map(str, ask_all(doubling, [6, 7], "it"))) == ["down", "down"]
-    with pytest.raises(InputError, match="no such model"):  # a wrong setup is no failure of a request
+    with pytest.raises(
+        InputError, match="no such model"
+    ):  # a wrong setup is no failure of a request
         ask_all(doubling, [8], "it")
     for answers in ([], [1], [1, 2, 3]):
         with pytest.raises(ServiceError, match=f"it gave {len(answers)} results for 2 requests"):

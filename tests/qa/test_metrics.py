@@ -12,7 +12,9 @@ from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, sco
 from memalpha.types import Answer, Question
 
 
-def ask(metric: str, *answers: str, subject: str | None = None, stale: tuple[str, ...] = ()) -> Question:
+def ask(
+    metric: str, *answers: str, subject: str | None = None, stale: tuple[str, ...] = ()
+) -> Question:
     return Question("?", answers, metric, subject=subject, stale=stale)
 
 
@@ -20,7 +22,8 @@ def passages(*texts: str) -> Answer:
     return Answer("\n".join(texts), texts)
 
 
-# ------------------------------------------------------------------------------------------------ words
+# ------------------------------------------------------------------------------------------------
+# words
 @pytest.mark.parametrize(
     ("text", "phrase", "expected"),
     [
@@ -40,7 +43,10 @@ def test_contains_matches_whole_words_in_order(text, phrase, expected):
     assert contains(text, phrase) is expected
 
 
-@given(st.lists(st.sampled_from("ab"), max_size=8), st.lists(st.sampled_from("ab"), min_size=1, max_size=3))
+@given(
+    st.lists(st.sampled_from("ab"), max_size=8),
+    st.lists(st.sampled_from("ab"), min_size=1, max_size=3),
+)
 def test_contains_is_a_search_for_a_run_of_tokens(text, phrase):
     brute = any(text[i : i + len(phrase)] == phrase for i in range(len(text)))
     assert contains(" ".join(text), "-".join(phrase).upper()) is brute
@@ -48,13 +54,21 @@ def test_contains_is_a_search_for_a_run_of_tokens(text, phrase):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("The  Cat, a  DOG!", "cat dog"), ("U.S.A.", "usa"), ("theatre", "theatre"), ("The The", "the the"), ("!", "!"), (" ", "")],
+    [
+        ("The  Cat, a  DOG!", "cat dog"),
+        ("U.S.A.", "usa"),
+        ("theatre", "theatre"),
+        ("The The", "the the"),
+        ("!", "!"),
+        (" ", ""),
+    ],
 )
 def test_normalise(text, expected):
     assert normalise(text) == expected
 
 
-# ------------------------------------------------------------------------------------------------ published and SQuAD
+# ------------------------------------------------------------------------------------------------
+# published and SQuAD
 @pytest.mark.parametrize(
     ("question", "answer", "expected"),
     [
@@ -63,7 +77,11 @@ def test_normalise(text, expected):
         (ask("substring", "the U.N."), "The UN building", 1),
         (ask("substring", "++"), "C++", 1),
         (ask("exact_match", "Paris", "the city of light"), "City of light!", 1),
-        (ask("f1", "a b c d", "x"), "b d e", 4 / 6),  # "a" is an article: gold b c d, answer b d e, overlap 2
+        (
+            ask("f1", "a b c d", "x"),
+            "b d e",
+            4 / 6,
+        ),  # "a" is an article: gold b c d, answer b d e, overlap 2
         (ask("f1", "no no"), "no", 2 / 3),
         (ask("f1", "x", "y"), "y", 1),
         (ask("parts", "red ; green;blue;"), "blue and Red", 2 / 3),
@@ -72,7 +90,11 @@ def test_normalise(text, expected):
         (ask("boxed", "7"), r"\boxed{7} \boxed{seven}", 0),
         (ask("boxed", "12", "07"), r"\boxed{7}", 1),
         (ask("boxed", "7"), r"\boxed{" + "7" * 5000 + "}", 0),
-        (ask("boxed", "7"), ' "7" ', 1),  # the published scorers take a bare number too, and what follows "Answer:"
+        (
+            ask("boxed", "7"),
+            ' "7" ',
+            1,
+        ),  # the published scorers take a bare number too, and what follows "Answer:"
         (ask("boxed", "7"), "Answer: 7", 1),
         (ask("boxed", "7"), "label: 7", 0),
         (ask("boxed", "7"), "7.", 0),
@@ -86,7 +108,10 @@ def test_published_metrics(question, answer, expected):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (passages("What is 4? Label: 2", "Who? Label: 4"), 0),  # the first label, whatever else is found
+        (
+            passages("What is 4? Label: 2", "Who? Label: 4"),
+            0,
+        ),  # the first label, whatever else is found
         (passages("In 1984, 4 of them.", "Who?\nLabel: 4"), 1),  # a number is no label
         (passages("4", "label 41"), 0),
         (passages(), 0),
@@ -100,7 +125,8 @@ def test_the_first_label_counts(given, expected):
     assert score(ask("label", "4", "-04"), given) == expected
 
 
-# ------------------------------------------------------------------------------------------------ bound
+# ------------------------------------------------------------------------------------------------
+# bound
 OSLO = ask("bound", "Oslo", subject="Marta", stale=("Rome", "Lima"))
 
 
@@ -114,7 +140,11 @@ FREE = ask("bound", "Oslo", stale=("Rome",))
     [
         (OSLO, passages("Marta city Oslo"), 1),
         (OSLO, passages("[2023-02-01] marta lives in OSLO."), 1),
-        (OSLO, passages("Oskar city Oslo", "Marta job nurse"), 0),  # the value stands beside another person
+        (
+            OSLO,
+            passages("Oskar city Oslo", "Marta job nurse"),
+            0,
+        ),  # the value stands beside another person
         (OSLO, passages("Marta city", "Oslo"), 0),  # never in one passage
         (OSLO, passages("Marta city Oslo", "Marta city Rome"), 0),  # the stale value is still bound
         (OSLO, passages("Marta city Oslo", "Oskar city Rome"), 1),  # somebody else's
@@ -160,7 +190,16 @@ def test_a_stale_value_inside_a_longer_accepted_answer_is_not_given():
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("2", 1), ("Two.", 1), ("a dog, a cat", 1), ("20", 0), ("three", 0), ("two goats", 0), ("No one knows", 0), ("one", 0)],
+    [
+        ("2", 1),
+        ("Two.", 1),
+        ("a dog, a cat", 1),
+        ("20", 0),
+        ("three", 0),
+        ("two goats", 0),
+        ("No one knows", 0),
+        ("one", 0),
+    ],
 )
 def test_bound_all_takes_a_bare_number_where_a_number_is_asked_for(answer, expected):
     assert score(replace(PETS, text="How many pets does Marta have?"), Answer(answer)) == expected
@@ -170,18 +209,30 @@ def test_bound_all_takes_a_bare_number_where_a_number_is_asked_for(answer, expec
 @pytest.mark.parametrize(
     ("gold", "stale", "answer", "expected"),
     [
-        ("A+", "A-", "A+", 1), ("A+", "A-", "it is A-", 0), ("A+", "", "she is a baker", 0), ("C++", "C", "C++.", 1),
-        ("C", "C++", "C++", 0), ("C#", "", "she writes C#", 1), ("-3", "3", "-3 degrees", 1), ("-3", "", "3", 0),
-        ("3", "", "1-3", 1), ("2024-03-05", "", "on 2024-03-05", 1), ("well", "", "well-known", 1), ("Oslo", "", "Oslo - Rome", 1),
+        ("A+", "A-", "A+", 1),
+        ("A+", "A-", "it is A-", 0),
+        ("A+", "", "she is a baker", 0),
+        ("C++", "C", "C++.", 1),
+        ("C", "C++", "C++", 0),
+        ("C#", "", "she writes C#", 1),
+        ("-3", "3", "-3 degrees", 1),
+        ("-3", "", "3", 0),
+        ("3", "", "1-3", 1),
+        ("2024-03-05", "", "on 2024-03-05", 1),
+        ("well", "", "well-known", 1),
+        ("Oslo", "", "Oslo - Rome", 1),
     ],
-)  # fmt: skip
+)
 def test_signs_that_make_another_word(gold, stale, answer, expected):
     question = ask("bound", gold, subject="Marta", stale=(stale,) if stale else ())
     assert score(question, Answer(answer)) == expected
 
 
-# ------------------------------------------------------------------------------------------------ all of them
-TEXT = st.text() | st.sampled_from([r"\boxed{", r"\boxed{3", "Marta Oslo", "two", "no", "\ud800", ";;", "٣"])
+# ------------------------------------------------------------------------------------------------
+# all of them
+TEXT = st.text() | st.sampled_from(
+    [r"\boxed{", r"\boxed{3", "Marta Oslo", "two", "no", "\ud800", ";;", "٣"]
+)
 
 
 @given(
@@ -199,11 +250,21 @@ def test_every_metric_is_total_and_stays_in_the_unit_interval(metric, golds, sta
     assert 0 <= value <= 1
 
 
-@pytest.mark.parametrize("text", ["a" * 200_000, "the " * 50_000, r"\boxed{" * 30_000, "tea green " * 20_000])
+@pytest.mark.parametrize(
+    "text", ["a" * 200_000, "the " * 50_000, r"\boxed{" * 30_000, "tea green " * 20_000]
+)
 def test_long_answers_are_quick(text):
     start = time.process_time()
     for metric in METRICS.keys() - {"recall_at_5"}:
-        score(ask(metric, "3" if metric in LABEL_METRICS else "green tea", subject="Marta", stale=("tea",)), Answer(text, (text,)))
+        score(
+            ask(
+                metric,
+                "3" if metric in LABEL_METRICS else "green tea",
+                subject="Marta",
+                stale=("tea",),
+            ),
+            Answer(text, (text,)),
+        )
     assert time.process_time() - start < 2
 
 

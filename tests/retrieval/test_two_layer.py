@@ -15,7 +15,12 @@ from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 
 FACTS = {
-    "semantic": ["Ann lives in Oslo", "Bob likes green tea", "Cid owns two parrots", "Ann likes black tea"],
+    "semantic": [
+        "Ann lives in Oslo",
+        "Bob likes green tea",
+        "Cid owns two parrots",
+        "Ann likes black tea",
+    ],
     "episodic": ["Ann moved to Oslo", "Bob met Ann at a tea house", "Cid lost a chess match"],
 }
 
@@ -41,7 +46,9 @@ def memory():
 
 
 def retriever(memory, mode, router=None, embedder=None, **settings):
-    return TwoLayerRetriever(memory, RetrievalConfig(retrieval=mode, **settings), embedder or HashingEmbedder(), router)
+    return TwoLayerRetriever(
+        memory, RetrievalConfig(retrieval=mode, **settings), embedder or HashingEmbedder(), router
+    )
 
 
 def texts(hits):
@@ -49,21 +56,38 @@ def texts(hits):
 
 
 EMBED = HashingEmbedder().embed
-QUERIES = ["Who likes tea?", "where does Ann live", "Oslo", "parrots and chess", "the quick brown fox", "tea tea Ann"]
+QUERIES = [
+    "Who likes tea?",
+    "where does Ann live",
+    "Oslo",
+    "parrots and chess",
+    "the quick brown fox",
+    "tea tea Ann",
+]
 
 
 def expected(memory, mode, query, k, *, sections=None, embed=EMBED):
-    """Ids and scores by brute force over the entries of the sections; BM25's statistics are those of all entries."""
+    """Ids and scores by brute force over the entries of the sections; BM25's statistics are those
+    of all entries."""
     entries = memory.entries()
     order = [entry.id for entry in entries]
     inside = {entry.id for entry in entries if sections is None or entry.section in sections}
-    dense = cosines({entry.id: embed([entry.content])[0] for entry in entries if entry.id in inside}, embed([query])[0])
-    lexical = {key: score for key, score in bm25({e.id: e.content for e in entries}, query).items() if key in inside}
+    dense = cosines(
+        {entry.id: embed([entry.content])[0] for entry in entries if entry.id in inside},
+        embed([query])[0],
+    )
+    lexical = {
+        key: score
+        for key, score in bm25({e.id: e.content for e in entries}, query).items()
+        if key in inside
+    }
     if mode == "dense":
         return ranked(dense, order, k, decimals=6), dense
     if mode == "lexical":
         best = max(lexical.values(), default=0) or 1
-        return ranked(lexical, order, k, decimals=9, positive=True), {key: score / best for key, score in lexical.items()}
+        return ranked(lexical, order, k, decimals=9, positive=True), {
+            key: score / best for key, score in lexical.items()
+        }
     scores = weighed(dense, lexical)
     return ranked(scores, order, k, decimals=9), scores
 
@@ -76,23 +100,35 @@ def test_open_sections_give_brute_force_over_their_entries(memory, mode, section
             keys, scores = expected(memory, mode, query, k, sections=sections)
             hits = retriever(memory, mode).search(query, k, sections)
             assert [hit.entry for hit in hits] == [memory.get(key) for key in keys]
-            assert [hit.score for hit in hits] == pytest.approx([scores[key] for key in keys], abs=2e-6)
+            assert [hit.score for hit in hits] == pytest.approx(
+                [scores[key] for key in keys], abs=2e-6
+            )
 
 
 def test_a_text_that_one_ranking_leaves_out_has_its_score_in_the_other_all_the_same(monkeypatch):
     class Fan:
         dimension = 2
 
-        def embed(self, wanted):  # entries in order of their number, farther and farther from the query
-            return np.float32([[np.cos(int(text[-1]) / 9), np.sin(int(text[-1]) / 9)] for text in wanted])
+        def embed(
+            self, wanted
+        ):  # entries in order of their number, farther and farther from the query
+            return np.float32(
+                [[np.cos(int(text[-1]) / 9), np.sin(int(text[-1]) / 9)] for text in wanted]
+            )
 
     monkeypatch.setattr(two_layer, "WEIGHED", 1)
     memory = holding("tea 8", "plain 1", "plain 2", "plain 3", "plain 4")
-    hits = retriever(memory, "hybrid", embedder=Fan()).search("tea 0", 1)  # "tea 8": .8 cos(8 / 9) + .2
-    assert texts(hits) == ["plain 1"] and hits[0].score == pytest.approx(0.8 * np.cos(1 / 9), abs=1e-6)
+    hits = retriever(memory, "hybrid", embedder=Fan()).search(
+        "tea 0", 1
+    )  # "tea 8": .8 cos(8 / 9) + .2
+    assert texts(hits) == ["plain 1"] and hits[0].score == pytest.approx(
+        0.8 * np.cos(1 / 9), abs=1e-6
+    )
     memory = holding("tea 3", "plain 1", "plain 2")
     hits = retriever(memory, "hybrid", embedder=Fan()).search("tea 0", 1)
-    assert texts(hits) == ["tea 3"] and hits[0].score == pytest.approx(0.8 * np.cos(3 / 9) + 0.2, abs=1e-6)
+    assert texts(hits) == ["tea 3"] and hits[0].score == pytest.approx(
+        0.8 * np.cos(3 / 9) + 0.2, abs=1e-6
+    )
 
 
 def test_weights_worked_by_hand():
@@ -103,10 +139,15 @@ def test_weights_worked_by_hand():
             rows = {"tea here": [0, 1], "best": [1, 0], "both tea tea": [0.6, 0.8], "tea": [1, 0]}
             return np.array([rows[text] for text in wanted], dtype=np.float32)
 
-    hits = retriever(holding("tea here", "best", "both tea tea"), "hybrid", embedder=Table()).search("tea", 3)
-    # BM25 of "tea here", 2 words of 2 on average, is idf / 2.5, of "both tea tea", 3 words, 2 idf / (2 + 1.5 * 1.375).
+    hits = retriever(
+        holding("tea here", "best", "both tea tea"), "hybrid", embedder=Table()
+    ).search("tea", 3)
+    # BM25 of "tea here", 2 words of 2 on average, is idf / 2.5, of "both tea tea", 3 words, 2 idf /
+    # (2 + 1.5 * 1.375).
     assert texts(hits) == ["best", "both tea tea", "tea here"]
-    assert [hit.score for hit in hits] == pytest.approx([0.8, 0.8 * 0.6 + 0.2, 0.2 * (1 / 2.5) / (2 / 4.0625)], abs=1e-6)
+    assert [hit.score for hit in hits] == pytest.approx(
+        [0.8, 0.8 * 0.6 + 0.2, 0.2 * (1 / 2.5) / (2 / 4.0625)], abs=1e-6
+    )
 
 
 def test_layer_one_weighs_a_sections_nearest_vector_and_its_best_text():
@@ -119,18 +160,30 @@ def test_layer_one_weighs_a_sections_nearest_vector_and_its_best_text():
         def embed(self, wanted):
             return np.array([self.rows.get(text, [0, 1]) for text in wanted], dtype=np.float32)
 
-    memory = Memory(MemorySchema("two", (Section("x", SectionKind.LIST), Section("y", SectionKind.LIST))))
+    memory = Memory(
+        MemorySchema("two", (Section("x", SectionKind.LIST), Section("y", SectionKind.LIST)))
+    )
     insert(memory, "x", "a tea")  # .8 * .28 + .2
     insert(memory, "y", "b")
     near, far = Table([0.6, 0.8]), Table([0.5, np.sqrt(0.75)])  # .8 * .5
-    chosen = [retriever(memory, mode, embedder=near, sections_kept=1).route("tea") for mode in ("hybrid", "dense", "lexical")]
+    chosen = [
+        retriever(memory, mode, embedder=near, sections_kept=1).route("tea")
+        for mode in ("hybrid", "dense", "lexical")
+    ]
     assert chosen == [["y"], ["y"], ["x"]]
     assert retriever(memory, "hybrid", embedder=far, sections_kept=1).route("tea") == ["x"]
 
 
 def test_blocks_are_never_searched(memory):
-    assert "core" not in {hit.entry.section for mode in RetrievalMode for hit in retriever(memory, mode).search("Ann tea Oslo", 99)}
-    with pytest.raises(InputError, match=r"sections: \['core'\]\n  expected: list sections of the schema: semantic, episodic"):
+    assert "core" not in {
+        hit.entry.section
+        for mode in RetrievalMode
+        for hit in retriever(memory, mode).search("Ann tea Oslo", 99)
+    }
+    with pytest.raises(
+        InputError,
+        match=r"sections: \['core'\]\n  expected: list sections of the schema: semantic, episodic",
+    ):
         retriever(memory, "lexical").search("tea", 5, ["core"])
 
 
@@ -171,7 +224,8 @@ def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
     assert [hit.entry.id for hit in made.search("tea", 9)] == expected(memory, mode, "tea", 9)[0]
 
 
-# -------------------------------------------------------------------------------------------- layer 1
+# -------------------------------------------------------------------------------------------- layer
+# 1
 def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
     anchors = {}
     for section in memory.schema.lists:
@@ -180,17 +234,26 @@ def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
     made, chosen = retriever(memory, "dense", sections_kept=1), set()
     for query in [*QUERIES, "facts and knowledge", "events"]:
         vector = EMBED([query])[0]
-        best = max(anchors, key=lambda name: max(cosines(dict(enumerate(anchors[name])), vector).values()))
+        best = max(
+            anchors, key=lambda name: max(cosines(dict(enumerate(anchors[name])), vector).values())
+        )
         hits = made.search(query, 99)
         assert {hit.entry.section for hit in hits} == {best}
-        assert [hit.entry.id for hit in hits] == expected(memory, "dense", query, 99, sections=[best])[0]
+        assert [hit.entry.id for hit in hits] == expected(
+            memory, "dense", query, 99, sections=[best]
+        )[0]
         chosen.add(best)
     assert chosen == {"semantic", "episodic"}  # both answers occur, so the test can fail
 
 
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
 def test_layer_one_keeps_the_best_of_the_sections_asked_for(mode):
-    memory = Memory(MemorySchema("three", tuple(Section(name, SectionKind.LIST) for name in ("drinks", "people", "towns"))))
+    memory = Memory(
+        MemorySchema(
+            "three",
+            tuple(Section(name, SectionKind.LIST) for name in ("drinks", "people", "towns")),
+        )
+    )
     insert(memory, "drinks", "tea tea tea")
     insert(memory, "people", "Bob likes tea")
     insert(memory, "towns", "Oslo lies in Norway")
@@ -212,7 +275,8 @@ def test_a_router_takes_the_place_of_layer_one(memory):
         sections(["core"])
 
 
-# -------------------------------------------------------------------------------------------- making one
+# --------------------------------------------------------------------------------------------
+# making one
 def test_lexical_mode_loads_no_model_and_no_faiss():
     code = """
 import sys
@@ -226,7 +290,12 @@ memory.apply(Operation(OperationKind.INSERT, "facts", "Ann likes tea"))
 assert found.search("tea", 1)[0].entry.content == "Ann likes tea"
 print([name for name in ("faiss", "torch", "sentence_transformers", "transformers") if name in sys.modules])
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_an_embedder_that_fails_leaves_nothing_behind(memory):

@@ -1,11 +1,25 @@
-"""The four parts by hand: the published readings and ours, and None where a part cannot be scored."""
+"""The four parts by hand: the published readings and ours, and None where a part cannot be
+scored."""
 
 import math
 
 import pytest
 
-from memalpha.rewards.total import RewardConfig, accuracy, compression, content_quality, tool_success
-from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
+from memalpha.rewards.total import (
+    RewardConfig,
+    accuracy,
+    compression,
+    content_quality,
+    tool_success,
+)
+from memalpha.types import (
+    Operation,
+    OperationKind,
+    OperationResult,
+    Question,
+    QuestionRecord,
+    ResultCode,
+)
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
 
@@ -50,7 +64,10 @@ def test_silence_scores_what_it_is_set_to():
     assert content_quality([], [], RewardConfig(), silence=0.75) == 0.75
 
 
-@pytest.mark.parametrize(("memory", "unclipped", "clipped"), [(0, 1.0, 1.0), (25, 0.75, 0.75), (100, 0.0, 0.0), (150, -0.5, 0.0)])
+@pytest.mark.parametrize(
+    ("memory", "unclipped", "clipped"),
+    [(0, 1.0, 1.0), (25, 0.75, 0.75), (100, 0.0, 0.0), (150, -0.5, 0.0)],
+)
 def test_compression_by_hand(memory, unclipped, clipped):
     assert compression(memory, 100, clip=False) == unclipped
     assert compression(memory, 100, clip=True) == clipped
@@ -60,8 +77,13 @@ def test_content_quality_by_hand():
     results = [done(INSERT), FAILED, done(DELETE), DUPLICATE, done(UPDATE), UNPARSED, done(DELETE)]
     verdicts = [True, True, False, False]  # insert, delete, update, delete
     assert content_quality(results, verdicts, RewardConfig(), silence=0.0) == 0.5
-    assert content_quality(results, verdicts, RewardConfig(judge_deletes=False), silence=0.0) == 0.25
-    assert content_quality([done(DELETE)], [True], RewardConfig(judge_deletes=False), silence=0.0) == 0.0
+    assert (
+        content_quality(results, verdicts, RewardConfig(judge_deletes=False), silence=0.0) == 0.25
+    )
+    assert (
+        content_quality([done(DELETE)], [True], RewardConfig(judge_deletes=False), silence=0.0)
+        == 0.0
+    )
 
 
 def test_silence_a_failed_judge_and_missing_verdicts():

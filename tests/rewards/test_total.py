@@ -1,4 +1,5 @@
-"""The weighted sum by hand, and failures that mask instead of scoring 0; the published settings: tests/training/test_scoring.py."""
+"""The weighted sum by hand, and failures that mask instead of scoring 0; the published settings:
+tests/training/test_scoring.py."""
 
 import math
 from types import SimpleNamespace
@@ -10,7 +11,14 @@ from rollouts import step_reward
 
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.scoring import score_parts
-from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
+from memalpha.types import (
+    Operation,
+    OperationKind,
+    OperationResult,
+    Question,
+    QuestionRecord,
+    ResultCode,
+)
 
 INSERT, DELETE = OperationKind.INSERT, OperationKind.DELETE
 NAN = math.nan
@@ -25,33 +33,76 @@ WRITE, REMOVE = result(ResultCode.APPLIED), result(ResultCode.APPLIED, DELETE)
 AGAIN, FAILED = result(ResultCode.DUPLICATE), result(ResultCode.TOO_LONG)
 
 
-def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, input_tokens=120, nothing_due=None, immediate=()):
+def rewards_of(
+    config,
+    results,
+    verdicts,
+    scores=(1.0, 0.5),
+    memory_tokens=30,
+    input_tokens=120,
+    nothing_due=None,
+    immediate=(),
+):
     questions = [QuestionRecord(Question("q", ("a",)), (), None, score) for score in scores]
     steps = [SimpleNamespace(outcome=SimpleNamespace(results=calls)) for calls in results]
     rollout = SimpleNamespace(
-        questions=questions, steps=steps, verdicts=verdicts, nothing_due=nothing_due or [None] * len(steps), immediate=immediate,
-        memory=SimpleNamespace(tokens=memory_tokens), tokens_before=0, tokens_read=input_tokens, instance=SimpleNamespace(id="i"),
-    )  # fmt: skip
-    scored = score_parts({name: function for name, (function, _) in config.parts.items()}, [rollout])
+        questions=questions,
+        steps=steps,
+        verdicts=verdicts,
+        nothing_due=nothing_due or [None] * len(steps),
+        immediate=immediate,
+        memory=SimpleNamespace(tokens=memory_tokens),
+        tokens_before=0,
+        tokens_read=input_tokens,
+        instance=SimpleNamespace(id="i"),
+    )
+    scored = score_parts(
+        {name: function for name, (function, _) in config.parts.items()}, [rollout]
+    )
     columns = dict(zip(config.parts, (rows[0] for rows in scored), strict=True))
-    return [StepReward(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [
+        StepReward(zip(columns, values, strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
 
 
 def test_a_rollout_by_hand():
     results = [[WRITE, FAILED], [], [WRITE, REMOVE, AGAIN, FAILED]]
     verdicts = [[True], [], [False, True]]
     rewards = rewards_of(RewardConfig(1.0, 0.5, 0.1, 0.2), results, verdicts)
-    assert rewards == [step_reward(0.75, 0.5, 0.75, 1.0), step_reward(0.75, 0.0, 0.75, 0.0), step_reward(0.75, 0.75, 0.75, 0.5)]
+    assert rewards == [
+        step_reward(0.75, 0.5, 0.75, 1.0),
+        step_reward(0.75, 0.0, 0.75, 0.0),
+        step_reward(0.75, 0.75, 0.75, 0.5),
+    ]
     totals = [reward.total(RewardConfig(1.0, 0.5, 0.1, 0.2)) for reward in rewards]
-    assert totals == pytest.approx([0.75 + 0.25 + 0.075 + 0.2, 0.75 + 0.075, 0.75 + 0.375 + 0.075 + 0.1])
+    assert totals == pytest.approx(
+        [0.75 + 0.25 + 0.075 + 0.2, 0.75 + 0.075, 0.75 + 0.375 + 0.075 + 0.1]
+    )
 
 
 def test_silence_is_right_where_the_judge_finds_that_nothing_was_due():
-    results, verdicts, due = [[], [], [], [AGAIN], [WRITE]], [[], [], [], [], [False]], [True, False, None, True, None]
-    rewards = rewards_of(RewardConfig(silence=0.25, duplicates_succeed=False), results, verdicts, nothing_due=due)
-    assert [(step["tool"], step["content"]) for step in rewards] == [(1, 1), (0.25, 0.25), (0.25, 0.25), (0, 1), (1, 0)]
-    published = rewards_of(RewardConfig(silence=0.25, judge_silence=False), results, verdicts, nothing_due=due)
-    assert [step["tool"] for step in published[:3]] == [0.25, 0.25, 0.25] and published[3]["content"] == 0.25
+    results, verdicts, due = (
+        [[], [], [], [AGAIN], [WRITE]],
+        [[], [], [], [], [False]],
+        [True, False, None, True, None],
+    )
+    rewards = rewards_of(
+        RewardConfig(silence=0.25, duplicates_succeed=False), results, verdicts, nothing_due=due
+    )
+    assert [(step["tool"], step["content"]) for step in rewards] == [
+        (1, 1),
+        (0.25, 0.25),
+        (0.25, 0.25),
+        (0, 1),
+        (1, 0),
+    ]
+    published = rewards_of(
+        RewardConfig(silence=0.25, judge_silence=False), results, verdicts, nothing_due=due
+    )
+    assert [step["tool"] for step in published[:3]] == [0.25, 0.25, 0.25] and published[3][
+        "content"
+    ] == 0.25
 
 
 @pytest.mark.parametrize("place", range(4))

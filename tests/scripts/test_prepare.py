@@ -1,4 +1,5 @@
-"""Preparing the sets that a file names: their options exist, originals are found, and what is left is said."""
+"""Preparing the sets that a file names: their options exist, originals are found, and what is left
+is said."""
 
 import json
 from pathlib import Path
@@ -11,7 +12,10 @@ from data_samples import locomo_sample
 from memalpha.data.load import SOURCES, iter_prepared, read_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "data").glob("*.yaml"))}
+FILES = {
+    path.stem: yaml.safe_load(path.read_text())
+    for path in sorted((ROOT / "configs" / "data").glob("*.yaml"))
+}
 PUBLISHED = str(ROOT / "configs" / "data" / "published.yaml")
 
 
@@ -46,30 +50,59 @@ def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
     names = ("test-trec_coarse", "test-squad", "test-dependent")
     made = {name: prepare.command(name, config["sets"][name], config, tmp_path) for name in names}
     trec = made["test-trec_coarse"]
-    assert trec[:4] == ["prepare", "trec_coarse", "--output", str(tmp_path / "out" / "test-trec_coarse")]
+    assert trec[:4] == [
+        "prepare",
+        "trec_coarse",
+        "--output",
+        str(tmp_path / "out" / "test-trec_coarse"),
+    ]
     assert trec[trec.index("--input") + 1] == str(tmp_path / "deep/trec/test.txt")
     assert f"examples={tmp_path / 'deep/trec/train.txt'}" in trec and "max_instances=64" in trec
     checked = made["test-squad"]
-    assert checked[checked.index("--check-against") + 1] == str(tmp_path / "out" / "squad-train") and "--drop-leaks" in checked
-    assert made["test-dependent"][4:6] == ["--seed", "14"] and "--input" not in made["test-dependent"]
+    assert (
+        checked[checked.index("--check-against") + 1] == str(tmp_path / "out" / "squad-train")
+        and "--drop-leaks" in checked
+    )
+    assert (
+        made["test-dependent"][4:6] == ["--seed", "14"] and "--input" not in made["test-dependent"]
+    )
     with pytest.raises(prepare.InputError, match=r"locomo_first2\.json"):
         prepare.command("test-locomo", config["sets"]["test-locomo"], config, tmp_path)
 
 
-def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_other(tmp_path, capsys):
+def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_other(
+    tmp_path, capsys
+):
     originals = tmp_path / "in"
     for folder in ("trec", "nested/locomo", "squad"):
         (originals / folder).mkdir(parents=True)
     sentences = [f"{'ABC'[n % 3]}:x sentence {n} about {'abc'[n % 3]} ?\n" for n in range(60)]
     (originals / "trec" / "train.txt").write_text("".join(sentences))
-    (originals / "trec" / "test.txt").write_text("".join(sentences[50:55]) + "A:x another about a ?\n")
+    (originals / "trec" / "test.txt").write_text(
+        "".join(sentences[50:55]) + "A:x another about a ?\n"
+    )
     (originals / "nested" / "locomo" / "locomo10.json").write_text(json.dumps([locomo_sample()]))
     (originals / "squad" / "train.json").write_text("[{")
-    assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out"), "--seed", "1"]) == 1
+    assert (
+        prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out"), "--seed", "1"])
+        == 1
+    )
     made = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert made == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
-    test, train = (read_manifest(tmp_path / "out" / f"trec_fine-{part}") for part in ("test", "train"))
-    assert (test.seed, test.questions, test.options["examples"].endswith("train.txt")) == (1, 6, True)
+    assert made == [
+        "locomo-test",
+        "trec_coarse-test",
+        "trec_coarse-train",
+        "trec_fine-test",
+        "trec_fine-train",
+    ]
+    test, train = (
+        read_manifest(tmp_path / "out" / f"trec_fine-{part}") for part in ("test", "train")
+    )
+    assert (test.seed, test.questions, test.options["examples"].endswith("train.txt")) == (
+        1,
+        6,
+        True,
+    )
     assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
     assert "squad" in capsys.readouterr().err
 
@@ -78,7 +111,14 @@ def test_nothing_to_prepare_or_no_tokenizer_is_an_error(tmp_path, capsys):
     assert prepare.main([PUBLISHED, str(tmp_path), "--output", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.startswith("error: no original file of any set")
     comparison = str(ROOT / "configs" / "data" / "comparison.yaml")
-    given = [comparison, str(tmp_path), "--output", str(tmp_path / "out"), "--only", "test-dialogues"]
+    given = [
+        comparison,
+        str(tmp_path),
+        "--output",
+        str(tmp_path / "out"),
+        "--only",
+        "test-dialogues",
+    ]
     assert prepare.main([*given, "--model", str(tmp_path / "nothing")]) == 1
 
 
@@ -86,7 +126,9 @@ def test_a_set_that_is_there_is_kept_if_it_was_made_with_the_same_options(tmp_pa
     def main(n, *more, seed=3):
         config = {
             "output": str(tmp_path / "out"),
-            "sets": {"a": {"source": "synthetic", "seed": seed, "options": {"n": n, "n_chunks": 3}}},
+            "sets": {
+                "a": {"source": "synthetic", "seed": seed, "options": {"n": n, "n_chunks": 3}}
+            },
         }
         (tmp_path / "sets.yaml").write_text(json.dumps(config))
         return prepare.main([str(tmp_path / "sets.yaml"), str(tmp_path), *more])

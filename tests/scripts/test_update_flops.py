@@ -1,4 +1,5 @@
-"""The FLOPs that the benchmark ``update`` claims, against those that torch counts while the update runs."""
+"""The FLOPs that the benchmark ``update`` claims, against those that torch counts while the update
+runs."""
 
 import pytest
 import torch
@@ -19,11 +20,18 @@ def test_products_of_matrices_are_those_that_run(lowest):
     in_place = {torch.ops.aten.addmm_: lambda _, a, b, **kwargs: 2 * a[0] * a[1] * b[1]}
     with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         torch.cat(packed_logps(model, rows).logps).sum().backward()
-    counted = sum(value for name, value in counter.get_flop_counts()["Global"].items() if "mm" in str(name))
-    assert counted == pytest.approx(1e9 * (claimed["gflop_linear"] + claimed["gflop_adapters"] + claimed["gflop_head"]))
+    counted = sum(
+        value for name, value in counter.get_flop_counts()["Global"].items() if "mm" in str(name)
+    )
+    assert counted == pytest.approx(
+        1e9 * (claimed["gflop_linear"] + claimed["gflop_adapters"] + claimed["gflop_head"])
+    )
 
 
 def test_attention_counts_the_pairs_that_see_each_other():
     rows = [Row((1, 2, 3), (7, 8), 2), Row((1, 2), (9, 4), 2)]
-    # prefix 1 + 2; own parts: 3 and 7 see 3 and 4 tokens, 9 sees 3: 13 pairs; 2 layers, 4 heads of 16, two products, three passes
-    assert update.flops(make_lora(), rows, 2)["gflop_attention"] == pytest.approx(13 * 2 * 4 * 16 * 2 * 2 * 3 / 1e9)
+    # prefix 1 + 2; own parts: 3 and 7 see 3 and 4 tokens, 9 sees 3: 13 pairs; 2 layers, 4 heads of
+    # 16, two products, three passes
+    assert update.flops(make_lora(), rows, 2)["gflop_attention"] == pytest.approx(
+        13 * 2 * 4 * 16 * 2 * 2 * 3 / 1e9
+    )

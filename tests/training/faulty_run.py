@@ -1,4 +1,5 @@
-"""Runs the command line with a fault planted at one step of one rank: ``faulty_run.py FAULT STEP RANK train ...``."""
+"""Runs the command line with a fault planted at one step of one rank: ``faulty_run.py FAULT STEP
+RANK train ...``."""
 
 import os
 import signal
@@ -24,7 +25,11 @@ WRAPPED = {  # the fault: what is wrapped, and whether the kill comes afterwards
 
 
 def plant(fault: str, step: int, rank: int) -> None:
-    real_append, real_publish, real_pending = runs.RunFolder.append_line, saving.publish, MemoryGRPOTrainer._save_pending
+    real_append, real_publish, real_pending = (
+        runs.RunFolder.append_line,
+        saving.publish,
+        MemoryGRPOTrainer._save_pending,
+    )
 
     def append_half(folder, name, row):
         if row["step"] == step:
@@ -48,7 +53,9 @@ def plant(fault: str, step: int, rank: int) -> None:
         real = getattr(MemoryGRPOTrainer, name)
 
         def wrapped(trainer, *args, **kwargs):
-            now = trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
+            now = (
+                trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
+            )
             if now and not after:
                 kill()
             result = real(trainer, *args, **kwargs)

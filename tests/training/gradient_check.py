@@ -1,9 +1,12 @@
-"""The gradient check: p.grad right before the optimizer step against a loss written by hand over one unpadded row at a time.
+"""The gradient check: p.grad right before the optimizer step against a loss written by hand over
+one unpadded row at a time.
 
-The hand-written side knows nothing of rows, padding, packing, ranks or TRL: from the finished rollouts of all ranks it works out
-rewards and advantages in plain Python, and runs the policy over one row after the other.
+The hand-written side knows nothing of rows, padding, packing, ranks or TRL: from the finished
+rollouts of all ranks it works out rewards and advantages in plain Python, and runs the policy over
+one row after the other.
 
-    torchrun --nproc_per_node 2 tests/training/gradient_check.py OUT.json      all cases of TWO_PROCESSES, two ranks on CPUs
+    torchrun --nproc_per_node 2 tests/training/gradient_check.py OUT.json      all cases of
+    TWO_PROCESSES, two ranks on CPUs
 """
 
 import json
@@ -22,7 +25,14 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PrinterCallback,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    TrainerCallback,
+)
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -37,7 +47,9 @@ from memalpha.types import Chunk, Instance
 
 GROUP = 4
 LONGEST = 10
-REWARD = RewardConfig(accuracy_weight=1.0, tool_weight=0.5, compression_weight=0.05, content_weight=0.1)
+REWARD = RewardConfig(
+    accuracy_weight=1.0, tool_weight=0.5, compression_weight=0.05, content_weight=0.1
+)
 CHUNKS = (1, 3, 2, 4)
 """Chunks of each instance: two ranks never hold equally many rows."""
 
@@ -54,16 +66,22 @@ class Case:
     splits: int = 1  # steps_per_generation
     a_step: int = 0  # rollouts a process and step, 0: whole groups
     accumulated: int = 1  # gradient_accumulation_steps; a step has the same rollouts
-    start: str = "warm"  # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no adapter
+    # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no
+    # adapter
+    start: str = "warm"
     scale: str = "group"
     level: str = "token"
     padding: int = 0  # padding rows beyond those needed, a multiple of GROUP
     drop_cut_off: bool = False  # mask_truncated_completions
     architecture: str = "llama"
-    generator: str = "hf"  # "trl" draws through TRL's own generation; "drifted" gives log-probabilities that are not the update's
+    # "trl" draws through TRL's own generation; "drifted" gives log-probabilities that are not the
+    # update's
+    generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
     top_layers: int = 0  # train the adapters of that many upper layers
-    fault: str = ""  # "padding" counts padding rows as real ones, "packing" lets packed rows see each other, "answers" trains them
+    # "padding" counts padding rows as real ones, "packing" lets packed rows see each other,
+    # "answers" trains them
+    fault: str = ""
     steps: int = 2
     searches: int = 0  # three of four turns search, if they may
 
@@ -73,12 +91,16 @@ class Report:
     """What a case gave, one number an optimizer step (advantages: one a batch of rollouts)."""
 
     errors: list = field(default_factory=list)  # |grad - by hand| / |by hand|
-    advantage_errors: list = field(default_factory=list)  # largest difference to the advantages by hand
+    advantage_errors: list = field(
+        default_factory=list
+    )  # largest difference to the advantages by hand
     masked: int = 0
     padding: int = 0
     weights: list = field(default_factory=list)  # largest distance of an importance weight from 1
     ratios: list = field(default_factory=list)  # smallest and largest importance ratio
-    lengths: list = field(default_factory=list)  # distinct (prompt, completion) lengths of the last batch
+    lengths: list = field(
+        default_factory=list
+    )  # distinct (prompt, completion) lengths of the last batch
     turns: set = field(default_factory=set)  # of the rows
     world: int = 0
     trained: list = field(default_factory=list)  # names of the parameters that have a gradient
@@ -89,19 +111,26 @@ class Report:
         return max(self.errors)
 
 
-# ------------------------------------------------------------------------------------------------ a run in small
+# ------------------------------------------------------------------------------------------------ a
+# run in small
 @lru_cache
 def tokenizer():
     return make_tokenizer(toy_texts(), 1024)
 
 
 class Drifted(HFGenerator):
-    """Draws as ``HFGenerator``, and reports log-probabilities as an engine with other rounding (far other) would."""
+    """Draws as ``HFGenerator``, and reports log-probabilities as an engine with other rounding (far
+    other) would."""
 
     def generate(self, prompts, sampling):
         drift = torch.Generator().manual_seed(sampling.seed % 2**31)
         return [
-            replace(c, logprobs=tuple((torch.tensor(c.logprobs) + torch.randn(len(c.ids), generator=drift)).tolist()))
+            replace(
+                c,
+                logprobs=tuple(
+                    (torch.tensor(c.logprobs) + torch.randn(len(c.ids), generator=drift)).tolist()
+                ),
+            )
             for c in super().generate(prompts, sampling)
         ]
 
@@ -115,7 +144,8 @@ def make_generator(case, policy):
 
 
 class KeepingAgent(AgentStep):
-    """Keeps whatever the policy wrote, so that the memories of a group differ although the policy is random."""
+    """Keeps whatever the policy wrote, so that the memories of a group differ although the policy
+    is random."""
 
     def apply(self, memory, index, chunk, completion, cut_off=False, searched=()):
         return super().apply(memory, index, chunk, f"+ {' '.join(completion.split()) or 'nothing'}")
@@ -125,7 +155,8 @@ class KeepingAgent(AgentStep):
 
 
 def pseudo_reward(index, rollout, t):
-    """Deterministic numbers from texts; the second rollout of a rank cannot be scored at its first chunk."""
+    """Deterministic numbers from texts; the second rollout of a rank cannot be scored at its first
+    chunk."""
 
     def number(text):
         return zlib.crc32(text.encode()) % 1000 / 1000
@@ -133,7 +164,13 @@ def pseudo_reward(index, rollout, t):
     everything = "|".join(step.completion.text for step in rollout.steps)
     text = rollout.steps[t].completion.text
     content = math.nan if (index, t) == (1, 0) else number("content" + text)
-    values = number(everything), number("tool" + text), number("tokens" + everything), content, math.nan
+    values = (
+        number(everything),
+        number("tool" + text),
+        number("tokens" + everything),
+        content,
+        math.nan,
+    )
     return StepReward(zip(PARTS, values, strict=True))
 
 
@@ -142,19 +179,39 @@ class PseudoScorer(RolloutScorer):
         super().__init__(evaluator=None, judge=None, reward_config=REWARD)
 
     def score(self, rollouts):
-        return [[pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))] for i, rollout in enumerate(rollouts)]
+        return [
+            [pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))]
+            for i, rollout in enumerate(rollouts)
+        ]
 
 
 def make_base(architecture):
     sizes = {
-        "vocab_size": len(tokenizer()), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 1024,
-        "initializer_range": 0.2, "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "vocab_size": len(tokenizer()),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 1024,
+        "initializer_range": 0.2,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     torch.manual_seed(0)
-    config, model = (LlamaConfig, LlamaForCausalLM) if architecture == "llama" else (Qwen3Config, Qwen3ForCausalLM)
+    config, model = (
+        (LlamaConfig, LlamaForCausalLM)
+        if architecture == "llama"
+        else (Qwen3Config, Qwen3ForCausalLM)
+    )
     base = model(config(**sizes)).float()
-    base.generation_config.eos_token_id = [2, *range(20, 90)]  # a random policy would never end otherwise
+    base.generation_config.eos_token_id = [
+        2,
+        *range(20, 90),
+    ]  # a random policy would never end otherwise
     return base
 
 
@@ -191,31 +248,70 @@ def make_instances():
 def make_trainer(case, folder, **more):
     world = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = MemoryGRPOConfig(
-        output_dir=str(folder), use_cpu="ACCELERATE_USE_FSDP" not in os.environ, num_generations=GROUP,
-        per_device_train_batch_size=case.a_step or (GROUP if case.splits > 1 else 2 * GROUP // world) // case.accumulated,
-        gradient_accumulation_steps=case.accumulated, steps_per_generation=case.splits, num_iterations=case.iterations,
-        max_steps=case.steps, max_completion_length=LONGEST, learning_rate=1e-2, lr_scheduler_type="constant",
-        beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,
-        epsilon_high=1.02 if case.loss == "cispo" else 0.25, scale_rewards=case.scale, importance_sampling_level=case.level,
-        mask_truncated_completions=case.drop_cut_off, save_strategy="no", seed=3, **more,
-    )  # fmt: skip
+        output_dir=str(folder),
+        use_cpu="ACCELERATE_USE_FSDP" not in os.environ,
+        num_generations=GROUP,
+        per_device_train_batch_size=case.a_step
+        or (GROUP if case.splits > 1 else 2 * GROUP // world) // case.accumulated,
+        gradient_accumulation_steps=case.accumulated,
+        steps_per_generation=case.splits,
+        num_iterations=case.iterations,
+        max_steps=case.steps,
+        max_completion_length=LONGEST,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        beta=case.beta,
+        loss_type=case.loss,
+        temperature=0.9,
+        max_grad_norm=0.0,
+        epsilon_high=1.02 if case.loss == "cispo" else 0.25,
+        scale_rewards=case.scale,
+        importance_sampling_level=case.level,
+        mask_truncated_completions=case.drop_cut_off,
+        save_strategy="no",
+        seed=3,
+        **more,
+    )
     policy, instances = make_policy(case), make_instances()
-    if case.start == "full" and case.beta:  # TRL loads the reference from where the policy came from
+    if (
+        case.start == "full" and case.beta
+    ):  # TRL loads the reference from where the policy came from
         policy.save_pretrained(Path(folder) / "base")
         policy = type(policy).from_pretrained(Path(folder) / "base")
     agent_config = AgentConfig(
-        schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_completion_length=LONGEST, searches=case.searches
+        schema="facts",
+        codec="compact",
+        max_chunk_tokens=64,
+        view_tokens=64,
+        max_completion_length=LONGEST,
+        searches=case.searches,
     )
     if case.top_layers:
         freeze_lower_layers(policy, case.top_layers)
     made = CheckedTrainer(
-        model=policy, args=arguments, processing_class=tokenizer(), agent=KeepingAgent(agent_config, tokenizer()),
-        train_dataset=Dataset.from_list([{"prompt": "", "instance": i} for i in range(len(instances))]), instances=instances,
-        generator=make_generator(case, policy), scorer=PseudoScorer(),
-        options=RunOptions(grouping=case.grouping, rows_per_forward=3, share_prefix=case.share_prefix, staleness=case.staleness),
+        model=policy,
+        args=arguments,
+        processing_class=tokenizer(),
+        agent=KeepingAgent(agent_config, tokenizer()),
+        train_dataset=Dataset.from_list(
+            [{"prompt": "", "instance": i} for i in range(len(instances))]
+        ),
+        instances=instances,
+        generator=make_generator(case, policy),
+        scorer=PseudoScorer(),
+        options=RunOptions(
+            grouping=case.grouping,
+            rows_per_forward=3,
+            share_prefix=case.share_prefix,
+            staleness=case.staleness,
+        ),
         peft_config=LoraConfig(**LORA) if case.start == "fresh" else None,
-    )  # fmt: skip
-    made.more_padding, made.count_padding, made.train_answers = case.padding, case.fault == "padding", case.fault == "answers"
+    )
+    made.more_padding, made.count_padding, made.train_answers = (
+        case.padding,
+        case.fault == "padding",
+        case.fault == "answers",
+    )
     if case.start == "fresh":
         stir(made.model, seed=2)
         if case.generator == "hf":
@@ -224,7 +320,8 @@ def make_trainer(case, folder, **more):
 
 
 class CheckedTrainer(trainer.MemoryGRPOTrainer):
-    """The trainer with more padding than needed and, if wanted, a fault: padding rows or answers to searches count as sampled."""
+    """The trainer with more padding than needed and, if wanted, a fault: padding rows or answers to
+    searches count as sampled."""
 
     more_padding = 0
     count_padding = False
@@ -235,7 +332,9 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
         return super()._padded_count(rows) + self.more_padding
 
     def _generate(self, prompts):
-        self.rows = [replace(row, mask=None) if row and self.train_answers else row for row in self.rows]
+        self.rows = [
+            replace(row, mask=None) if row and self.train_answers else row for row in self.rows
+        ]
         return super()._generate(prompts)
 
     def _generate_and_score_completions(self, inputs):
@@ -246,7 +345,8 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
         return batch
 
 
-# ------------------------------------------------------------------------------------------------ the other side, by hand
+# ------------------------------------------------------------------------------------------------
+# the other side, by hand
 @dataclass
 class HandRow:
     """One completion; ``key`` names its group, ``place`` where it stands among its rank's rows."""
@@ -267,37 +367,59 @@ class HandRow:
 def advantages_by_hand(rows, scale):
     scored = [row.reward for row in rows if not math.isnan(row.reward)]
     for row in rows:
-        group = torch.tensor([r.reward for r in rows if r.key == row.key and not math.isnan(r.reward)], dtype=torch.float64)
+        group = torch.tensor(
+            [r.reward for r in rows if r.key == row.key and not math.isnan(r.reward)],
+            dtype=torch.float64,
+        )
         if not math.isnan(row.reward):
-            spread = {"group": group.std(), "batch": torch.tensor(scored, dtype=torch.float64).std()}.get(scale)
-            row.advantage = float((row.reward - group.mean()) / (1.0 if spread is None else spread + 1e-4))
+            spread = {
+                "group": group.std(),
+                "batch": torch.tensor(scored, dtype=torch.float64).std(),
+            }.get(scale)
+            row.advantage = float(
+                (row.reward - group.mean()) / (1.0 if spread is None else spread + 1e-4)
+            )
 
 
 class Check(TrainerCallback):
     def __init__(self, case, made):
-        self.case, self.trainer, self.report = case, made, Report(world=made.accelerator.num_processes)
+        self.case, self.trainer, self.report = (
+            case,
+            made,
+            Report(world=made.accelerator.num_processes),
+        )
         self.reference = make_policy(case)  # an untouched copy of what training starts from
         self.rows, self.ratios, self.weights = [], [], []
         made.on_rollouts = self.on_rollouts
 
     def on_rollouts(self, rollouts, rows, rewards):
-        """Write down all ranks' rows, with log-probabilities under the policy as it is and under the reference."""
+        """Write down all ranks' rows, with log-probabilities under the policy as it is and under
+        the reference."""
         rank, case = self.trainer.accelerator.process_index, self.case
         ends = set(self.trainer.eos_token_ids)
         local = []
         for i, rollout in enumerate(rollouts):
             for t, step in enumerate(rollout.steps):
                 reward = sum(
-                    w * part for w, part in zip((1.0, 0.5, 0.05, 0.1), pseudo_reward(i, rollout, t).values(), strict=False)
+                    w * part
+                    for w, part in zip(
+                        (1.0, 0.5, 0.05, 0.1), pseudo_reward(i, rollout, t).values(), strict=False
+                    )
                 )
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
                 local.append(
                     HandRow(
-                        key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends,
-                        sampled=step.completion.logprobs, mask=self.mask(step.completion),
+                        key,
+                        (i // GROUP, t, i),
+                        list(step.prompt.ids),
+                        ids,
+                        reward,
+                        ids[-1] not in ends,
+                        sampled=step.completion.logprobs,
+                        mask=self.mask(step.completion),
                     )
-                )  # fmt: skip
+                )
         local.sort(key=lambda row: row.place)
         self.rows = gather_object(local)
         advantages_by_hand(self.rows, case.scale)
@@ -308,7 +430,8 @@ class Check(TrainerCallback):
         self.trained = []
 
     def mask(self, completion):
-        """Everything but what the template and the answers put between the turns: a turn ends with an end token of the policy."""
+        """Everything but what the template and the answers put between the turns: a turn ends with
+        an end token of the policy."""
         ends, ids, marks = set(self.trainer.eos_token_ids), list(completion.ids), []
         for _, answer in completion.searched:
             turn = next(i for i, token in enumerate(ids) if token in ends) + 1
@@ -324,10 +447,17 @@ class Check(TrainerCallback):
         split = (made._step - 1) % case.splits
         order = gather_object([made._buffered_inputs[split]["row_order"].tolist()])
         counts = [sum(row.key[0] == rank for row in self.rows) for rank in range(self.report.world)]
-        mine = [sum(counts[:rank]) + i for rank, indices in enumerate(order) for i in indices if i < counts[rank]]
+        mine = [
+            sum(counts[:rank]) + i
+            for rank, indices in enumerate(order)
+            for i in indices
+            if i < counts[rank]
+        ]
         self.trained = sorted(self.trained + mine)
         if (split + 1) % case.splits == 0:
-            assert self.trained == list(range(len(self.rows))), "every row is trained once in each pass"
+            assert self.trained == list(range(len(self.rows))), (
+                "every row is trained once in each pass"
+            )
             self.trained = []
         policy = made.accelerator.unwrap_model(model)
         parameters = [p for p in policy.parameters() if p.requires_grad]
@@ -347,19 +477,26 @@ class Check(TrainerCallback):
             return torch.zeros(())
         logp = self.logps(policy, row)[row.mask]
         log_ratio = logp - row.old[row.mask]
-        ratio = torch.exp(log_ratio if case.level == "token" else log_ratio.mean().expand(len(log_ratio)))
+        ratio = torch.exp(
+            log_ratio if case.level == "token" else log_ratio.mean().expand(len(log_ratio))
+        )
         self.ratios += ratio.tolist()
         if case.loss == "cispo":
             loss = -ratio.clamp(max=args.epsilon_high).detach() * row.advantage * logp
         else:
-            loss = -torch.min(ratio * row.advantage, ratio.clamp(1 - args.epsilon, 1 + args.epsilon_high) * row.advantage)
+            loss = -torch.min(
+                ratio * row.advantage,
+                ratio.clamp(1 - args.epsilon, 1 + args.epsilon_high) * row.advantage,
+            )
         if case.generator == "drifted" or case.staleness:  # truncated importance sampling
             weight = (row.old - torch.tensor(row.sampled))[row.mask].exp()
             self.weights += weight.tolist()
             loss = loss * weight.clamp(max=args.vllm_importance_sampling_clip_max)
         if case.beta:
             difference = row.reference[row.mask] - logp
-            loss = loss + case.beta * (difference.exp() - difference - 1) * (ratio if args.use_bias_correction_kl else 1)
+            loss = loss + case.beta * (difference.exp() - difference - 1) * (
+                ratio if args.use_bias_correction_kl else 1
+            )
         if case.loss == "grpo":
             return loss.mean() / len(self.rows)
         if case.loss == "dr_grpo":
@@ -368,7 +505,9 @@ class Check(TrainerCallback):
 
     def logps(self, model, row):
         ids = torch.tensor([row.prompt + row.completion])
-        logits = model(input_ids=ids).logits[0, len(row.prompt) - 1 : -1] / self.trainer.args.temperature
+        logits = (
+            model(input_ids=ids).logits[0, len(row.prompt) - 1 : -1] / self.trainer.args.temperature
+        )
         return logits.log_softmax(-1).gather(1, torch.tensor(row.completion)[:, None])[:, 0]
 
     def on_batch(self):
@@ -380,18 +519,28 @@ class Check(TrainerCallback):
         report.padding += len(trained) - len(by_hand)
         report.masked += sum(math.isnan(row.reward) for row in self.rows)
         report.lengths = sorted({(len(row.prompt), len(row.completion)) for row in self.rows})
-        report.advantage_errors.append(max(abs(a - b) for a, b in zip(trained, by_hand, strict=False)))
+        report.advantage_errors.append(
+            max(abs(a - b) for a, b in zip(trained, by_hand, strict=False))
+        )
 
 
 def leaking(model, rows, *, temperature=1.0, compute_entropy=False, max_tokens=0):
     """The fault: rows stand one behind the other in one sequence, and each sees all before it."""
-    ids = torch.tensor([[token for row in rows for token in (*row.prompt_ids, *row.completion_ids)]])
-    logp = (model(input_ids=ids).logits[0, :-1] / temperature).log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    ids = torch.tensor(
+        [[token for row in rows for token in (*row.prompt_ids, *row.completion_ids)]]
+    )
+    logp = (
+        (model(input_ids=ids).logits[0, :-1] / temperature)
+        .log_softmax(-1)
+        .gather(1, ids[0, 1:, None])[:, 0]
+    )
     logps, end = [], 0
     for row in rows:
         end += len(row.prompt_ids) + len(row.completion_ids)
         logps.append(logp[end - 1 - len(row.completion_ids) : end - 1])
-    return packed.PackedLogps(logps, [torch.zeros_like(part) for part in logps] if compute_entropy else None)
+    return packed.PackedLogps(
+        logps, [torch.zeros_like(part) for part in logps] if compute_entropy else None
+    )
 
 
 def check(case):
@@ -411,21 +560,31 @@ def check(case):
         return callback.report
 
 
-# ------------------------------------------------------------------------------------------------ two processes
+# ------------------------------------------------------------------------------------------------
+# two processes
 TWO_PROCESSES = {
     "dapo, KL, upper layers": Case(beta=0.1, iterations=2, top_layers=1),
     "grpo": Case("grpo", beta=0.1, grouping="instance", share_prefix=False, steps=1),
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
     "cispo, generation by trl": Case("cispo", beta=0.1, start="fresh", generator="trl", steps=1),
-    "dapo, searches, generation by trl": Case(beta=0.1, start="fresh", generator="trl", searches=2, steps=1),
+    "dapo, searches, generation by trl": Case(
+        beta=0.1, start="fresh", generator="trl", searches=2, steps=1
+    ),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }
 
 
 def main(out):
     reports = {name: check(case) for name, case in TWO_PROCESSES.items()}
-    gathered = gather_object([{name: {**asdict(r), "gradients": [], "turns": sorted(r.turns)} for name, r in reports.items()}])
+    gathered = gather_object(
+        [
+            {
+                name: {**asdict(r), "gradients": [], "turns": sorted(r.turns)}
+                for name, r in reports.items()
+            }
+        ]
+    )
     if int(os.environ["RANK"]) == 0:
         Path(out).write_text(json.dumps(gathered))
     torch.distributed.barrier()

@@ -1,4 +1,5 @@
-"""Rollouts that really ran, from written completions: what the tests of scoring and of rows start from."""
+"""Rollouts that really ran, from written completions: what the tests of scoring and of rows start
+from."""
 
 import math
 
@@ -15,7 +16,10 @@ WORDS = ("apple", "boat", "candle", "door", "engine", "feather", "was", "seen", 
 
 
 def make_agent(**settings):
-    return AgentStep(AgentConfig(**{"schema": "facts", "codec": "compact", **settings}), make_tokenizer(WORDS, 2048))
+    return AgentStep(
+        AgentConfig(**{"schema": "facts", "codec": "compact", **settings}),
+        make_tokenizer(WORDS, 2048),
+    )
 
 
 def make_instance(name, *texts, ask=()):
@@ -29,7 +33,8 @@ def step_reward(*values):
 
 
 def run_script(agent, instances, *lockstep):
-    """One list of completions for each lockstep over chunks, in the order of the instances that still read."""
+    """One list of completions for each lockstep over chunks, in the order of the instances that
+    still read."""
     script = [text for texts in lockstep for text in texts]
     generator = ScriptedGenerator(script, agent.encoder.tokenizer)
     rollouts = run_rollouts(instances, agent, generator, Sampling(1024))

@@ -1,4 +1,5 @@
-"""Runs of configs/train/nano.yaml, cut short: options, launchers, and the comparison of two run folders."""
+"""Runs of configs/train/nano.yaml, cut short: options, launchers, and the comparison of two run
+folders."""
 
 import json
 import os
@@ -9,20 +10,47 @@ from pathlib import Path
 from memalpha.cli import run
 
 ROOT = Path(__file__).parents[2]
-OPTIONS = ["--config", "configs/train/nano.yaml", "--warm_start_steps", "40", "--max_steps", "4", "--save_steps", "1"]
+OPTIONS = [
+    "--config",
+    "configs/train/nano.yaml",
+    "--warm_start_steps",
+    "40",
+    "--max_steps",
+    "4",
+    "--save_steps",
+    "1",
+]
 OPTIONS += ["--save_total_limit", "10", "--eval_instances", "4"]
-OPTIONS += ["--train_options", "{n: 8, split: train}"]  # two steps an epoch: step 3 begins the second
+OPTIONS += [
+    "--train_options",
+    "{n: 8, split: train}",
+]  # two steps an epoch: step 3 begins the second
 SHORT = ["--eval_data", ""]
 
 
 def launch(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
 
 
 def two(*command: str, timeout: float = 240) -> subprocess.CompletedProcess:
-    return launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *command, timeout=timeout)
+    return launch(
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        *command,
+        timeout=timeout,
+    )
 
 
 def train(folder: Path, *more: str) -> int:
@@ -31,17 +59,30 @@ def train(folder: Path, *more: str) -> int:
 
 def untimed_metrics(folder: Path) -> list[dict]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "step_time" and not name.startswith("time/")} for row in rows]
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if name != "step_time" and not name.startswith("time/")
+        }
+        for row in rows
+    ]
 
 
 def assert_same_end(folder: Path, whole: Path, steps: int = 4) -> None:
     for path in sorted((whole / f"checkpoint-{steps}").iterdir()):
         if path.suffix in (".safetensors", ".pt", ".pth"):
-            assert (folder / f"checkpoint-{steps}" / path.name).read_bytes() == path.read_bytes(), path.name
+            assert (folder / f"checkpoint-{steps}" / path.name).read_bytes() == path.read_bytes(), (
+                path.name
+            )
     names = [path.name for path in sorted((whole / "trajectories").iterdir())]
     assert names == [path.name for path in sorted((folder / "trajectories").iterdir())]
     for name in names:
-        assert (folder / "trajectories" / name).read_bytes() == (whole / "trajectories" / name).read_bytes(), name
+        assert (folder / "trajectories" / name).read_bytes() == (
+            whole / "trajectories" / name
+        ).read_bytes(), name
     assert untimed_metrics(folder) == untimed_metrics(whole)
     first, second = (json.loads((path / "summary.json").read_text()) for path in (whole, folder))
-    assert all(first[key] == second[key] for key in ("before", "after", "delta", "steps") if key in first)
+    assert all(
+        first[key] == second[key] for key in ("before", "after", "delta", "steps") if key in first
+    )

@@ -1,4 +1,5 @@
-"""Advantages by hand, against an independent computation with numpy, and against TRL's own formula."""
+"""Advantages by hand, against an independent computation with numpy, and against TRL's own
+formula."""
 
 import math
 
@@ -16,18 +17,26 @@ SCALES = st.sampled_from([Scale.GROUP, Scale.NONE])
 
 def test_groups_by_hand():
     # mean 2, squared distances 1, 0, 1, unbiased standard deviation sqrt(2 / 2) = 1
-    assert advantages([1.0, 2.0, 3.0], "aaa") == pytest.approx([-1 / 1.0001, 0.0, 1 / 1.0001], abs=1e-12)
+    assert advantages([1.0, 2.0, 3.0], "aaa") == pytest.approx(
+        [-1 / 1.0001, 0.0, 1 / 1.0001], abs=1e-12
+    )
     found = advantages([0.0, 10.0, 4.0, 14.0], "abab", Scale.NONE)
     assert found == [-2.0, -2.0, 2.0, 2.0]
-    assert advantages([0.0, 10.0, 4.0, 14.0], "abab") == pytest.approx(np.array(found) / (8**0.5 + 1e-4))
+    assert advantages([0.0, 10.0, 4.0, 14.0], "abab") == pytest.approx(
+        np.array(found) / (8**0.5 + 1e-4)
+    )
 
 
 @pytest.mark.parametrize("scale", [Scale.GROUP, Scale.NONE])
 def test_masked_equal_and_lonely_rows_teach_nothing(scale):
     one = 1 / (2**0.5 + 1e-4) if scale is Scale.GROUP else 1.0
-    assert advantages([1.0, NAN, 3.0, NAN, 7.0], "aaabb", scale) == pytest.approx([-one, 0.0, one, 0.0, 0.0])
+    assert advantages([1.0, NAN, 3.0, NAN, 7.0], "aaabb", scale) == pytest.approx(
+        [-one, 0.0, one, 0.0, 0.0]
+    )
     assert advantages([5.0, NAN, 9.0, NAN, NAN], "abbcc", scale) == [0.0] * 5
-    assert advantages([0.1, 0.1, 0.1, 2.0, 2.0], "aaabb", scale) == pytest.approx([0.0] * 5, abs=1e-9)
+    assert advantages([0.1, 0.1, 0.1, 2.0, 2.0], "aaabb", scale) == pytest.approx(
+        [0.0] * 5, abs=1e-9
+    )
     assert advantages([], [], scale) == []
 
 
@@ -41,4 +50,6 @@ def test_against_numpy_over_ragged_groups(rows, scale):
         if mine.sum() >= 2:
             divisor = 1.0 if scale is Scale.NONE else rewards[mine].std(ddof=1) + 1e-4
             expected[mine] = (rewards[mine] - rewards[mine].mean()) / divisor
-    assert advantages(rewards.tolist(), groups.tolist(), scale) == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-6)
+    assert advantages(rewards.tolist(), groups.tolist(), scale) == pytest.approx(
+        expected.tolist(), rel=1e-6, abs=1e-6
+    )

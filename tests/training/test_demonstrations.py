@@ -1,4 +1,5 @@
-"""Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of the same state."""
+"""Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of
+the same state."""
 
 import json
 from collections import Counter
@@ -59,7 +60,9 @@ def test_completions_are_the_teachers_calls_and_prompts_those_of_a_rollout(codec
     assert all(d.completion_ids[-1] == END for d, _ in shown)
     # A policy that writes what the teacher writes gets these very prompts.
     (rollout,) = run_script(agent, [INSTANCE], *[[text] for text in texts])
-    assert [(d.prompt_ids, d.shared) for d, _ in shown] == [(step.prompt.ids, step.prompt.shared) for step in rollout.steps]
+    assert [(d.prompt_ids, d.shared) for d, _ in shown] == [
+        (step.prompt.ids, step.prompt.shared) for step in rollout.steps
+    ]
     assert [entry.content for entry in rollout.memory] == ["apple door"]
 
 
@@ -69,8 +72,13 @@ def say(*operations):
 
 def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
     fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
-    assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
-    with pytest.raises(InputError, match=r"a demonstration of x has 6 tokens(.|\n)*at most max_completion_length = 5"):
+    assert (
+        len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
+    )
+    with pytest.raises(
+        InputError,
+        match=r"a demonstration of x has 6 tokens(.|\n)*at most max_completion_length = 5",
+    ):
         list(demonstrate([INSTANCE], make_agent(max_completion_length=5), scripted, END, seed=0))
     wrong = say(Operation(DELETE, "facts", entry_id="9"))
     with pytest.raises(InputError, match="the teacher's call fails on x: no entry '9' in facts"):
@@ -79,7 +87,8 @@ def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
 
 @pytest.mark.parametrize("codec", ["compact_text", "hermes"])
 def test_what_the_teacher_shows_answers_every_question(codec):
-    """The generator's own dialogues: the memory that the demonstrated completions lead to holds every answer."""
+    """The generator's own dialogues: the memory that the demonstrated completions lead to holds
+    every answer."""
     agent = make_agent(codec=codec, max_completion_length=4096, max_chunk_tokens=8192)
     dialogues = [make_dialogue(seed, 0, PRESETS["medium"]) for seed in range(2)]
     totals = Counter()
@@ -93,7 +102,9 @@ def test_what_the_teacher_shows_answers_every_question(codec):
             assert len(outcome.changes) == len(outcome.results) == len(operations)
             totals.update(operation.kind for operation in operations)
         passages = tuple(f"[{entry.timestamp}] {entry.content}" for entry in memory.entries())
-        scores = {q.text: score(q, Answer("\n".join(passages), passages)) for q in dialogue.questions}
+        scores = {
+            q.text: score(q, Answer("\n".join(passages), passages)) for q in dialogue.questions
+        }
         assert set(scores.values()) == {1.0}
     assert totals.keys() == {INSERT, UPDATE, DELETE}  # every tool is shown
 
@@ -108,8 +119,14 @@ def logps_of(model, shown):
 
 
 def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
-    searched = Demonstration((5, 6), (9, END, 11, 12, 13, END), 2, (True, True, False, False, False, True))  # 11 to 13 were found
-    shown = [Demonstration((5, 6, 7, 8), (9, END), 2), Demonstration((5, 6, 10), (11, 12, 13, END), 2), searched]
+    searched = Demonstration(
+        (5, 6), (9, END, 11, 12, 13, END), 2, (True, True, False, False, False, True)
+    )  # 11 to 13 were found
+    shown = [
+        Demonstration((5, 6, 7, 8), (9, END), 2),
+        Demonstration((5, 6, 10), (11, 12, 13, END), 2),
+        searched,
+    ]
     model = make_base("llama")
     losses = [-logp.item() for logps in logps_of(model, shown) for logp in logps]
     for pack_tokens in (0, 1):  # one forward and backward, and one for each demonstration
@@ -117,9 +134,13 @@ def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
         trainer = WarmupTrainer(shown, pack_tokens, model=model.requires_grad_(), args=args)
         model.zero_grad()
         trainer.current_gradient_accumulation_steps = 1  # as ``train`` sets it
-        assert trainer.training_step(model, {"rows": shown}).item() == pytest.approx(sum(losses) / 9, rel=1e-5)
+        assert trainer.training_step(model, {"rows": shown}).item() == pytest.approx(
+            sum(losses) / 9, rel=1e-5
+        )
         found = [parameter.grad for parameter in model.parameters()]
-        expected = torch.autograd.grad(-torch.cat(logps_of(model, shown)).mean(), list(model.parameters()))
+        expected = torch.autograd.grad(
+            -torch.cat(logps_of(model, shown)).mean(), list(model.parameters())
+        )
         torch.testing.assert_close(found, list(expected), rtol=1e-4, atol=1e-6)
 
 
@@ -127,14 +148,27 @@ def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
     plain = make_instance("plain", "apple boat candle. door engine feather.")
     write_instances(tmp_path / "plain.jsonl", [plain])
     agent = make_agent(max_completion_length=200, max_chunk_tokens=400)
-    of = WarmupOptions(data=f"synthetic, {tmp_path}/plain.jsonl", data_options={"n": 20, "split": "train"}, p_correct=0.0)
+    of = WarmupOptions(
+        data=f"synthetic, {tmp_path}/plain.jsonl",
+        data_options={"n": 20, "split": "train"},
+        p_correct=0.0,
+    )
     demonstrations, operations = make_demonstrations(of, agent, END, seed=0)
     assert len(demonstrations) == 20 * 3 + 1
-    assert [operation.content for operation in operations][-2:] == ["apple boat candle", "door engine feather"]
-    assert {operation.kind for operation in operations} == {INSERT}  # a teacher that corrects nothing
+    assert [operation.content for operation in operations][-2:] == [
+        "apple boat candle",
+        "door engine feather",
+    ]
+    assert {operation.kind for operation in operations} == {
+        INSERT
+    }  # a teacher that corrects nothing
     of = replace(of, p_correct=1.0, p_update=1.0)
-    corrected = Counter(operation.kind for operation in make_demonstrations(of, agent, END, seed=0)[1])
-    assert corrected[UPDATE] > corrected[DELETE] > 0  # changes are updates, what was taken back is deleted
+    corrected = Counter(
+        operation.kind for operation in make_demonstrations(of, agent, END, seed=0)[1]
+    )
+    assert (
+        corrected[UPDATE] > corrected[DELETE] > 0
+    )  # changes are updates, what was taken back is deleted
 
 
 def test_corrections_are_repeated_up_to_their_share():
@@ -142,21 +176,49 @@ def test_corrections_are_repeated_up_to_their_share():
     of = WarmupOptions(data_options={"n": 20, "split": "train"})
     plain, _ = make_demonstrations(of, agent, END, seed=0)
     texts = [agent.encoder.tokenizer.decode(each.completion_ids) for each in plain]
-    corrects = [each for each, text in zip(plain, texts, strict=True) if any(line[0] in "=-" for line in text.splitlines())]
+    corrects = [
+        each
+        for each, text in zip(plain, texts, strict=True)
+        if any(line[0] in "=-" for line in text.splitlines())
+    ]
     assert 0 < len(corrects) < 0.8 * len(plain)
     more, _ = make_demonstrations(replace(of, corrections_share=0.8), agent, END, seed=0)
     assert more[: len(plain)] == plain and set(more[len(plain) :]) == set(corrects)
     times = Counter(more)
     assert sum(times[each] for each in corrects) / len(more) == pytest.approx(0.8, abs=0.01)
     assert max(times[each] for each in corrects) - min(times[each] for each in corrects) <= 1
-    assert make_demonstrations(replace(of, corrections_share=0.01), agent, END, seed=0)[0] == plain  # there are more already
+    assert (
+        make_demonstrations(replace(of, corrections_share=0.01), agent, END, seed=0)[0] == plain
+    )  # there are more already
     with pytest.raises(InputError, match="no demonstration updates or deletes"):
         make_demonstrations(replace(of, corrections_share=0.5, p_correct=0.0), agent, END, seed=0)
 
 
 def warm(folder, *more):
-    toy = ["--model", "nano", "--data", "toy", "--data_options", "{n: 8}", "--schema", "toy", "--codec", "compact"]
-    common = ["--max_steps", "2", "--use_cpu", "true", "--show_times", "false", "--lora_r", "4", "--output_dir", str(folder)]
+    toy = [
+        "--model",
+        "nano",
+        "--data",
+        "toy",
+        "--data_options",
+        "{n: 8}",
+        "--schema",
+        "toy",
+        "--codec",
+        "compact",
+    ]
+    common = [
+        "--max_steps",
+        "2",
+        "--use_cpu",
+        "true",
+        "--show_times",
+        "false",
+        "--lora_r",
+        "4",
+        "--output_dir",
+        str(folder),
+    ]
     return warm_up(parse_warmup_arguments([*toy, *common, *more]))
 
 
@@ -166,8 +228,12 @@ def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
         return {name: value for name, value in model.state_dict().items() if "lora" in name}
 
     first = train("first")
-    more = train("more", "--adapter", str(tmp_path / "first"), "--learning_rate", "1e-9", "--lora_r", "16")
-    assert all(torch.allclose(first[name], more[name], atol=1e-6) for name in first)  # hardly a step away, and its own rank
+    more = train(
+        "more", "--adapter", str(tmp_path / "first"), "--learning_rate", "1e-9", "--lora_r", "16"
+    )
+    assert all(
+        torch.allclose(first[name], more[name], atol=1e-6) for name in first
+    )  # hardly a step away, and its own rank
     anew = train("anew", "--learning_rate", "1e-9")
     assert not all(torch.allclose(first[name], anew[name], atol=1e-6) for name in first)
     with pytest.raises(InputError, match="full_finetuning"):
@@ -178,14 +244,28 @@ def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
     text = " ".join(["Ö"] * 900)  # spelt byte by byte: three tokens a word
     row = {"id": "1", "source": "mine", "chunks": [{"text": text}], "questions": []}
     (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"):
-        warm(tmp_path / "out", "--data", str(tmp_path / "long.jsonl"), "--max_chunk_tokens", "4000", "--data_options", "{}")
+    with pytest.raises(
+        InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"
+    ):
+        warm(
+            tmp_path / "out",
+            "--data",
+            str(tmp_path / "long.jsonl"),
+            "--max_chunk_tokens",
+            "4000",
+            "--data_options",
+            "{}",
+        )
 
 
 def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
     model = {"config.json", "model.safetensors"}
     adapter = {"adapter_config.json", "adapter_model.safetensors", "memalpha_adapter.json"}
-    for full, there, gone in (("true", model, adapter), ("false", adapter, model), ("true", model, adapter)):
+    for full, there, gone in (
+        ("true", model, adapter),
+        ("false", adapter, model),
+        ("true", model, adapter),
+    ):
         warm(tmp_path / "out", "--max_steps", "1", "--overwrite", "true", "--full_finetuning", full)
         files = {path.name for path in (tmp_path / "out").iterdir()}
         assert there <= files and not gone & files
@@ -197,6 +277,8 @@ def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
 @pytest.mark.parametrize("overwrite", ["false", "true"])
 def test_a_folder_that_is_no_warm_start_is_left_alone(overwrite, tmp_path):
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"holds no warm start(.|\n)*choose another --output_dir"):
+    with pytest.raises(
+        RunFolderError, match=r"holds no warm start(.|\n)*choose another --output_dir"
+    ):
         warm(tmp_path, "--overwrite", overwrite)
     assert (tmp_path / "config.json").read_text(encoding="utf-8") == "{}"

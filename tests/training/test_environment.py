@@ -1,4 +1,5 @@
-"""Rollouts for other trainers: the same numbers as in training, and those that TRL and verifiers really got."""
+"""Rollouts for other trainers: the same numbers as in training, and those that TRL and verifiers
+really got."""
 
 import asyncio
 import json
@@ -33,24 +34,43 @@ def call(tool, **arguments):
     return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>\n"
 
 
-APPLE, CANDLE = (call("memory_insert", section="facts", content=word) for word in ("apple", "candle"))
-GONE, WRONG, NEXT = call("memory_delete", entry_id="1"), call("memory_insert", section="facts"), call("next_chunk")
+APPLE, CANDLE = (
+    call("memory_insert", section="facts", content=word) for word in ("apple", "candle")
+)
+GONE, WRONG, NEXT = (
+    call("memory_delete", entry_id="1"),
+    call("memory_insert", section="facts"),
+    call("next_chunk"),
+)
 
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory):
-    """Instance 0 has two chunks and two questions; 1 begins with what a teacher kept of its first chunk; 2 has no questions."""
+    """Instance 0 has two chunks and two questions; 1 begins with what a teacher kept of its first
+    chunk; 2 has no questions."""
     folder = tmp_path_factory.mktemp("policy")
     chunks = tuple(map(Chunk, TEXTS))
-    rows = [Instance("0", "t", chunks, ASKED), Instance("1", "t", chunks, ASKED, FACTS), Instance("2", "t", chunks, ())]
-    (folder / "rows.jsonl").write_text("\n".join(json.dumps(instance_to_json(row)) for row in rows) + "\n")
+    rows = [
+        Instance("0", "t", chunks, ASKED),
+        Instance("1", "t", chunks, ASKED, FACTS),
+        Instance("2", "t", chunks, ()),
+    ]
+    (folder / "rows.jsonl").write_text(
+        "\n".join(json.dumps(instance_to_json(row)) for row in rows) + "\n"
+    )
     tools = json.dumps(tool_schemas(MemorySchema.load("facts")))
     build_nano(folder / "nano", [*TEXTS, tools, qwen2_5_chat_template, APPLE, NEXT], context=4096)
     tokenizer = AutoTokenizer.from_pretrained(folder / "nano")
     tokenizer.chat_template = qwen2_5_chat_template
     tokenizer.save_pretrained(folder / "nano")
     data = {"train_data": str(folder / "rows.jsonl"), "rollout_chunks": 1, "max_masked_share": 1.0}
-    return {"model": str(folder / "nano"), "schema": "facts", "use_cpu": True, "max_chunk_tokens": 64, **data}
+    return {
+        "model": str(folder / "nano"),
+        "schema": "facts",
+        "use_cpu": True,
+        "max_chunk_tokens": 64,
+        **data,
+    }
 
 
 def play(options, index, *completions):
@@ -69,25 +89,46 @@ def mean_total(options, *completions):
 
 
 def test_prompts_and_rewards_are_those_of_training(options):
-    words = [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in options.items()]
+    words = [
+        f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in options.items()
+    ]
     parts = build_parts(parse_train_arguments(words))
-    said = [[APPLE + "<tool_call>", GONE + CANDLE + call("memory_delete", entry_id="7")], [CANDLE], [APPLE, ""]]
+    said = [
+        [APPLE + "<tool_call>", GONE + CANDLE + call("memory_delete", entry_id="7")],
+        [CANDLE],
+        [APPLE, ""],
+    ]
     script = [said[0][0], said[1][0], said[2][0], said[0][1], said[2][1]]  # in lockstep
-    rollouts = run_rollouts(parts.instances, parts.agent, ScriptedGenerator(script, parts.tokenizer), Sampling(256))
-    for index, (rollout, steps) in enumerate(zip(rollouts, parts.scorer.score(rollouts), strict=True)):
+    rollouts = run_rollouts(
+        parts.instances, parts.agent, ScriptedGenerator(script, parts.tokenizer), Sampling(256)
+    )
+    for index, (rollout, steps) in enumerate(
+        zip(rollouts, parts.scorer.score(rollouts), strict=True)
+    ):
         messages, rewards = play(options, index, *said[index])
-        assert [tuple(found) for found in messages] == [step.prompt.messages for step in rollout.steps]
+        assert [tuple(found) for found in messages] == [
+            step.prompt.messages for step in rollout.steps
+        ]
         totals = [{**step, "total": step.total(parts.scorer.reward_config)} for step in steps]
         assert rewards == [pytest.approx(step, nan_ok=True) for step in totals]
-    # By hand, instance 0: candle is found and apple gone; right calls 1 of 2 and 2 of 3; 1 token kept of 8.
+    # By hand, instance 0: candle is found and apple gone; right calls 1 of 2 and 2 of 3; 1 token
+    # kept of 8.
     _, rewards = play(options, 0, *said[0])
-    assert [(step["accuracy"], step["tool"], step["compression"]) for step in rewards] == [(0.5, 0.5, 0.875), (0.5, 2 / 3, 0.875)]
-    assert rewards[0]["total"] == pytest.approx(0.5 + 0.5 + 0.05 * 0.875 + 0.1 * rewards[0]["content"])
+    assert [(step["accuracy"], step["tool"], step["compression"]) for step in rewards] == [
+        (0.5, 0.5, 0.875),
+        (0.5, 2 / 3, 0.875),
+    ]
+    assert rewards[0]["total"] == pytest.approx(
+        0.5 + 0.5 + 0.05 * 0.875 + 0.1 * rewards[0]["content"]
+    )
     assert "apple near boat" in play(options, 1, CANDLE)[0][0][1]["content"]
     assert math.isnan(play(options, 2, APPLE, "")[1][0]["total"])
 
 
-@pytest.mark.parametrize("wrong", [{"reader": "base"}, {"question_share": 0.5}, {"codec": "compact"}])
+@pytest.mark.parametrize(
+    "wrong", [{"reader": "base"}, {"question_share": 0.5}, {"codec": "compact"}]
+)
 def test_what_another_trainer_cannot_do_is_refused(options, wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         trl_arguments(**options, **wrong)
@@ -115,12 +156,16 @@ def test_an_unscored_rollout_is_none_and_too_many_stop(options):
 
 
 def test_a_step_of_trl(options, tmp_path):
-    """Two rollouts of instance 0: one reads both chunks, one makes a wrong call and ends its turn without asking for the second."""
+    """Two rollouts of instance 0: one reads both chunks, one makes a wrong call and ends its turn
+    without asking for the second."""
     turns = iter([[APPLE + NEXT, WRONG], [GONE + CANDLE + NEXT, "Nothing."], ["Done."]])
 
     class Scripted(GRPOTrainer):
         def _generate_single_turn(self, prompt_ids, *_, **__):
-            return [[*self._tokenizer.encode(text), self._tokenizer.eos_token_id] for text in next(turns)], None
+            return [
+                [*self._tokenizer.encode(text), self._tokenizer.eos_token_id]
+                for text in next(turns)
+            ], None
 
     made, scored = trl_arguments(**options), []
 
@@ -128,30 +173,58 @@ def test_a_step_of_trl(options, tmp_path):
         scored.extend([given["completions"], score(**given)])
         return scored[-1]
 
-    model, tokenizer = (kind.from_pretrained(options["model"]) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (
+        kind.from_pretrained(options["model"]) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
     before = [weight.clone() for weight in model.parameters()]
-    how = {"max_steps": 1, "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 2048}
-    config = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", logging_steps=1, learning_rate=1e-3, **how)
+    how = {
+        "max_steps": 1,
+        "per_device_train_batch_size": 2,
+        "num_generations": 2,
+        "max_completion_length": 2048,
+    }
+    config = GRPOConfig(
+        str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        logging_steps=1,
+        learning_rate=1e-3,
+        **how,
+    )
     made = {**made, "reward_funcs": reward, "train_dataset": made["train_dataset"].select([0])}
     trainer = Scripted(model, args=config, processing_class=tokenizer, **made)
     trainer.train()
     both, early = (tools._environment.rollout for tools in trainer.environments)
-    assert [[entry.content for entry in rollout.memory] for rollout in (both, early)] == [["candle"], []]
+    assert [[entry.content for entry in rollout.memory] for rollout in (both, early)] == [
+        ["candle"],
+        [],
+    ]
     expected = [mean_total(options, APPLE, GONE + CANDLE), mean_total(options, WRONG, "")]
     completions, rewards = scored
     assert rewards == pytest.approx(expected) and expected[0] > expected[1]
     told = [message["content"] for message in completions[0] if message["role"] == "tool"]
     assert TEXTS[1] in told[1] and "1 apple" in told[1]
     assert [told[0], *told[2:]] == ["insert 1", "deleted 1", "insert 2", "That was the last chunk."]
-    assert [m["content"] for m in completions[1] if m["role"] == "tool"] == ["{'error': 'memory_insert: missing content'}"]
+    assert [m["content"] for m in completions[1] if m["role"] == "tool"] == [
+        "{'error': 'memory_insert: missing content'}"
+    ]
     logs = trainer.state.log_history[0]
     assert logs["reward"] == pytest.approx(sum(expected) / 2)
-    assert (logs["memory/unread_chunks"], logs["memory/calls_per_chunk"], logs["memory/entries"]) == (1 / 4, 4 / 4, 1 / 2)
-    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert (
+        logs["memory/unread_chunks"],
+        logs["memory/calls_per_chunk"],
+        logs["memory/entries"],
+    ) == (1 / 4, 4 / 4, 1 / 2)
+    assert any(
+        not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)
+    )
 
 
 def test_an_episode_of_verifiers(options, chat_server, monkeypatch):
-    vf = pytest.importorskip("verifiers.v1", reason="verifiers is not installed: pip install 'verifiers>=0.4,<0.5'")
+    vf = pytest.importorskip(
+        "verifiers.v1", reason="verifiers is not installed: pip install 'verifiers>=0.4,<0.5'"
+    )
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     from memory_environment import load_environment
 
@@ -171,12 +244,23 @@ def test_an_episode_of_verifiers(options, chat_server, monkeypatch):
     whole, unscored, failed = asyncio.run(episodes())
     prompts, rewards = play(options, 0, APPLE, GONE + CANDLE)
     assert whole.ok and [task.data.id for task in tasks] == ["0", "1", "2"]
-    assert [body["messages"] for body in chat_server.bodies[:2]] == [list(messages) for messages in prompts]  # no earlier turn
-    assert [(body["temperature"], body["max_tokens"]) for body in chat_server.bodies] == [(0.7, 256)] * 5
+    assert [body["messages"] for body in chat_server.bodies[:2]] == [
+        list(messages) for messages in prompts
+    ]  # no earlier turn
+    assert [(body["temperature"], body["max_tokens"]) for body in chat_server.bodies] == [
+        (0.7, 256)
+    ] * 5
     for trace, step in zip(whole.traces, rewards, strict=True):
         scores = {name: found.score for name, found in trace.rewards.items()}
-        assert scores == {name: step[name] for name in ("accuracy", "tool", "compression", "content")}
+        assert scores == {
+            name: step[name] for name in ("accuracy", "tool", "compression", "content")
+        }
         assert trace.reward == pytest.approx(step["total"])
     assert whole.traces[0].rewards["content"].weight == 0.1
     assert not unscored.ok and "could not be scored" in unscored.errors[0].message
-    assert not failed.ok and not failed.errors and failed.traces[0].errors and not failed.traces[0].rewards
+    assert (
+        not failed.ok
+        and not failed.errors
+        and failed.traces[0].errors
+        and not failed.traces[0].rewards
+    )

@@ -17,27 +17,58 @@ def test_the_example_trains_and_other_rewards_do_not_resume_it(tmp_path, monkeyp
     monkeypatch.chdir(Path(__file__).parents[2] / "examples")
     given = ["--config", "own_reward.yaml", "--output_dir", str(tmp_path / "run")]
     assert run(["train", *given]) == 0
-    folder, weights = RunFolder(tmp_path / "run"), {"accuracy": 1.0, "tool": 0.2, "brevity": 0.2, "used": 0.1}
+    folder, weights = (
+        RunFolder(tmp_path / "run"),
+        {"accuracy": 1.0, "tool": 0.2, "brevity": 0.2, "used": 0.1},
+    )
     for row in folder.metrics():
-        steps = [s for line in folder.read_lines(f"trajectories/step-{row['step']:06d}-rank-0.jsonl") for s in line["steps"]]
+        steps = [
+            s
+            for line in folder.read_lines(f"trajectories/step-{row['step']:06d}-rank-0.jsonl")
+            for s in line["steps"]
+        ]
         for step in steps:
             assert step["reward"]["brevity"] == 1 - step["completion_tokens"] / 32
-            assert step["total"] == pytest.approx(sum(weight * step["reward"][name] for name, weight in weights.items()))
-        mean = pytest.approx(sum(step["reward"]["brevity"] for step in steps) / len(steps), abs=1e-6)
+            assert step["total"] == pytest.approx(
+                sum(weight * step["reward"][name] for name, weight in weights.items())
+            )
+        mean = pytest.approx(
+            sum(step["reward"]["brevity"] for step in steps) / len(steps), abs=1e-6
+        )
         assert row["memory/reward_brevity"] == mean == row["rewards/brevity/mean"]
     drawn = [panel.lines[""][1] for panel in logged_panels([Variant("", [folder.metrics()], [{}])])]
     assert drawn == ["memory/reward_brevity", "memory/reward_used"]
     assert 0 <= folder.read_json("summary.json")["after"]["reward_brevity"] < 1
-    with pytest.raises(RunFolderError, match=r"rewards was .*'own_reward:used': 0.1} and is .*'builtins:len': 0.3}"):
+    with pytest.raises(
+        RunFolderError, match=r"rewards was .*'own_reward:used': 0.1} and is .*'builtins:len': 0.3}"
+    ):
         check_same(folder.config, all_options(parse_train_arguments(given, {len: 0.3})))
 
 
 def test_the_example_of_a_schema_with_a_tool_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2] / "examples")
-    fewer = ["--max_steps", "1", "--warm_start_steps", "0", "--per_device_train_batch_size", "8", "--max_completion_length", "8"]
-    given = ["--config", "own_reward.yaml", "--schema", "own_schema.yaml", "--output_dir", str(tmp_path / "run")]
+    fewer = [
+        "--max_steps",
+        "1",
+        "--warm_start_steps",
+        "0",
+        "--per_device_train_batch_size",
+        "8",
+        "--max_completion_length",
+        "8",
+    ]
+    given = [
+        "--config",
+        "own_reward.yaml",
+        "--schema",
+        "own_schema.yaml",
+        "--output_dir",
+        str(tmp_path / "run"),
+    ]
     assert run(["train", *given, *fewer]) == 0
     lines = list(RunFolder(tmp_path / "run").read_lines("trajectories/step-000001-rank-0.jsonl"))
     shown = "\nlink a | b (Note for two people that they know each other.)"
     assert len(lines) == 8 and all(shown in line["system"] for line in lines)
-    assert MemorySchema.load(tmp_path / "run" / "adapter" / "memalpha_schema.yaml") == MemorySchema.load("own_schema.yaml")
+    assert MemorySchema.load(
+        tmp_path / "run" / "adapter" / "memalpha_schema.yaml"
+    ) == MemorySchema.load("own_schema.yaml")

@@ -1,4 +1,5 @@
-"""Fused LoRA layers, norms and the frozen head against PEFT, transformers and a log-softmax; and where they stand back."""
+"""Fused LoRA layers, norms and the frozen head against PEFT, transformers and a log-softmax; and
+where they stand back."""
 
 import pytest
 import torch
@@ -30,7 +31,9 @@ class Count:
 def layer(bias=False, **options):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 10, bias=bias))
-    wrapped = get_peft_model(model, LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **options)).base_model.model[0]
+    wrapped = get_peft_model(
+        model, LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **options)
+    ).base_model.model[0]
     torch.nn.init.normal_(wrapped.lora_B["default"].weight)
     return wrapped
 
@@ -42,9 +45,15 @@ def gradients(module, x, weights):
     return [y.detach(), *torch.autograd.grad((weights * y).sum(), [x, *trained])]
 
 
-@pytest.mark.parametrize(("shape", "bias", "frozen"), [((7,), False, False), ((2, 3), True, False), ((4,), False, True)])
+@pytest.mark.parametrize(
+    ("shape", "bias", "frozen"), [((7,), False, False), ((2, 3), True, False), ((4,), False, True)]
+)
 def test_a_lora_layer_gives_pefts_values_and_gradients(monkeypatch, bias, shape, frozen):
-    module, x, weights = layer(bias).requires_grad_(not frozen), torch.randn(*shape, 6), torch.randn(*shape, 10)
+    module, x, weights = (
+        layer(bias).requires_grad_(not frozen),
+        torch.randn(*shape, 6),
+        torch.randn(*shape, 10),
+    )
     module.base_layer.requires_grad_(False)
     expected = gradients(module, x, weights)
     use_fast_layers(module)
@@ -70,10 +79,13 @@ def two_adapters(module):
 
 
 CHANGES = {
-    "off": lambda module: module.enable_adapters(False), "merged": lambda module: module.merge(), "two": two_adapters,
+    "off": lambda module: module.enable_adapters(False),
+    "merged": lambda module: module.merge(),
+    "two": two_adapters,
     "dropout": lambda module: module.lora_dropout.update({"default": torch.nn.Dropout(0.5).eval()}),
-    "base": lambda module: module.base_layer.weight.requires_grad_(True), "bfloat16": lambda module: module.bfloat16(),
-}  # fmt: skip
+    "base": lambda module: module.base_layer.weight.requires_grad_(True),
+    "bfloat16": lambda module: module.bfloat16(),
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -110,7 +122,8 @@ def test_under_autocast_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bia
 
 
 def test_on_every_device_a_lora_layer_keeps_its_input_once_and_in_16_bits(monkeypatch):
-    """PEFT keeps it in float32 as well, which is most of what an update without gradient checkpointing keeps."""
+    """PEFT keeps it in float32 as well, which is most of what an update without gradient
+    checkpointing keeps."""
     kept, on = {}, {"device": "meta", "dtype": torch.bfloat16}
     for name in ("peft", "ours"):
         module, sizes = layer().to("meta"), []
@@ -118,7 +131,9 @@ def test_on_every_device_a_lora_layer_keeps_its_input_once_and_in_16_bits(monkey
         if name == "ours":
             use_fast_layers(module)
             count = Count(monkeypatch, LoraProduct)
-        keep = lambda tensor, sizes=sizes: sizes.append((tuple(tensor.shape), tensor.dtype)) or tensor  # noqa: E731
+        keep = lambda tensor, sizes=sizes: (  # noqa: E731
+            sizes.append((tuple(tensor.shape), tensor.dtype)) or tensor
+        )
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             module(torch.empty(40, 6, requires_grad=True, **on))
         kept[name] = [dtype for shape, dtype in sizes if shape == (40, 6)]
@@ -134,7 +149,12 @@ def test_on_a_base_of_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatc
     use_fast_layers(module)
     count = Count(monkeypatch, LoraProduct)
     found = gradients(module, x, weights)
-    assert [value.dtype for value in found] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
+    assert [value.dtype for value in found] == [
+        torch.bfloat16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float32,
+    ]
     for got, wanted in zip(found, expected, strict=True):
         assert (got.float() - wanted).norm() < 0.01 * wanted.norm()
     assert count.calls == 1
@@ -183,10 +203,15 @@ def test_a_packed_call_uses_all_three(monkeypatch):
     model = make_lora("qwen3")
     counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, logprobs._HiddenScores)]
     packed_logps(model, make_rows())
-    assert [count.calls for count in counts] == [2 * 7, 2 * 4 + 1, 1]  # layers x projections, norms of layers, heads and model
+    assert [count.calls for count in counts] == [
+        2 * 7,
+        2 * 4 + 1,
+        1,
+    ]  # layers x projections, norms of layers, heads and model
 
 
-# ------------------------------------------------------------------------------------------------ the frozen head
+# ------------------------------------------------------------------------------------------------
+# the frozen head
 @pytest.mark.parametrize("blocks", [(512, 2**18), (2, 6), (3, 1)])
 def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
     monkeypatch.setattr(logprobs, "TOKENS_AT_ONCE", blocks[0])
@@ -208,8 +233,12 @@ def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
         torch.testing.assert_close(hidden_scores(hidden, weight, targets, 0.6).logps, expected)
     monkeypatch.setattr(logprobs, "ELEMENTS_AT_ONCE", blocks[1])
     result = token_scores(hidden @ weight.t(), targets, 0.6, compute_entropy=True)
-    torch.testing.assert_close([result.logps, result.entropies], [expected, -(scores.exp() * scores).sum(-1)])
-    torch.testing.assert_close(torch.autograd.grad((weights * result.logps).sum(), hidden), (expected_gradient,))
+    torch.testing.assert_close(
+        [result.logps, result.entropies], [expected, -(scores.exp() * scores).sum(-1)]
+    )
+    torch.testing.assert_close(
+        torch.autograd.grad((weights * result.logps).sum(), hidden), (expected_gradient,)
+    )
 
 
 class LargestTensor(TorchDispatchMode):
@@ -219,16 +248,25 @@ class LargestTensor(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
-        sizes = [x.numel() for x in (made if isinstance(made, tuple | list) else [made]) if isinstance(x, torch.Tensor)]
+        sizes = [
+            x.numel()
+            for x in (made if isinstance(made, tuple | list) else [made])
+            if isinstance(x, torch.Tensor)
+        ]
         self.largest = max(self.largest, *sizes, 0)
         return made
 
 
 @pytest.mark.parametrize("how", ["16-bit weights", "autocast"])
-def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_all_there(monkeypatch, how):
+def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_all_there(
+    monkeypatch, how
+):
     monkeypatch.setattr(logprobs, "HEAD_ELEMENTS", 2**12)
     draw = torch.Generator().manual_seed(5)
-    weight, targets = torch.randn(4000, 32, generator=draw) / 4, torch.randint(0, 4000, (64,), generator=draw)
+    weight, targets = (
+        torch.randn(4000, 32, generator=draw) / 4,
+        torch.randint(0, 4000, (64,), generator=draw),
+    )
     hidden, weights = torch.randn(64, 32, generator=draw), torch.randn(64, generator=draw)
     half, cast = weight.bfloat16(), how == "autocast"
     hidden = (hidden if cast else hidden.bfloat16()).requires_grad_()
@@ -241,14 +279,18 @@ def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_a
     assert seen.largest <= max(weight.numel(), 2**12) < logits.numel()
     torch.testing.assert_close(result.logps, expected, atol=1e-4, rtol=1e-4)
     assert float((gradient - wanted).norm() / wanted.norm()) < 0.02
-    torch.testing.assert_close(result.entropies, -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1), atol=0.02, rtol=0)
+    torch.testing.assert_close(
+        result.entropies, -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1), atol=0.02, rtol=0
+    )
 
 
 def test_hidden_scores_of_extreme_logits_and_of_no_tokens():
     hidden, weight = torch.tensor([[400.0], [-400.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
     result = hidden_scores(hidden, weight, torch.tensor([0, 0]), compute_entropy=True)
     assert (result.logps.tolist(), result.entropies.tolist()) == ([0.0, -800.0], [0.0, 0.0])
-    result = hidden_scores(hidden[:0], weight, torch.zeros(0, dtype=torch.long), compute_entropy=True)
+    result = hidden_scores(
+        hidden[:0], weight, torch.zeros(0, dtype=torch.long), compute_entropy=True
+    )
     assert result.logps.shape == result.entropies.shape == (0,)
 
 

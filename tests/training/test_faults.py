@@ -1,4 +1,5 @@
-"""What is not the model's fault: numbers that are not finite, a full disk, no memory. Each in a real run of the nano policy."""
+"""What is not the model's fault: numbers that are not finite, a full disk, no memory. Each in a
+real run of the nano policy."""
 
 import json
 import math
@@ -27,7 +28,9 @@ def spoil(monkeypatch, what, *steps):
         real = MemoryGRPOTrainer._compute_loss
 
         def spoilt(trainer, model, inputs):
-            return real(trainer, model, inputs) * (torch.nan if trainer.state.global_step + 1 in steps else 1)
+            return real(trainer, model, inputs) * (
+                torch.nan if trainer.state.global_step + 1 in steps else 1
+            )
 
         monkeypatch.setattr(MemoryGRPOTrainer, "_compute_loss", spoilt)
     else:
@@ -35,7 +38,9 @@ def spoil(monkeypatch, what, *steps):
 
         def kept(trainer, model, loss):
             if trainer.state.global_step + 1 in steps:
-                next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = torch.inf
+                next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = (
+                    torch.inf
+                )
             return keep(trainer, model, loss)
 
         monkeypatch.setattr(MemoryGRPOTrainer, "_keep_step", kept)
@@ -48,18 +53,33 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(tmp_path, mo
     rows = untimed_metrics(tmp_path / "run")
     assert [row["skipped"] for row in rows] == [0, 1, 0, 0]
     assert rows[1]["loss"] is None and all(row["loss"] is not None for row in (rows[0], *rows[2:]))
-    weights = [(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (1, 2, 3)]
+    weights = [
+        (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes()
+        for step in (1, 2, 3)
+    ]
     assert weights[0] == weights[1] != weights[2]
-    assert [optimizer_steps(tmp_path / "run", step) for step in (1, 2, 3, 4)] == [{1.0}, {1.0}, {2.0}, {3.0}]
+    assert [optimizer_steps(tmp_path / "run", step) for step in (1, 2, 3, 4)] == [
+        {1.0},
+        {1.0},
+        {2.0},
+        {3.0},
+    ]
 
 
-def test_too_many_such_steps_in_a_row_stop_the_run_with_a_clear_message(tmp_path, monkeypatch, capsys):
+def test_too_many_such_steps_in_a_row_stop_the_run_with_a_clear_message(
+    tmp_path, monkeypatch, capsys
+):
     spoil(monkeypatch, "loss", 2, 3, 4)
     assert train(tmp_path / "run", *SHORT, "--max_skipped_steps", "2") == 1
     said = capsys.readouterr().err
-    assert "step 4: loss or gradient is not finite, 3 steps in a row (max_skipped_steps = 2)" in said
+    assert (
+        "step 4: loss or gradient is not finite, 3 steps in a row (max_skipped_steps = 2)" in said
+    )
     assert "learning_rate" in said
-    weights = [(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (1, 3)]
+    weights = [
+        (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes()
+        for step in (1, 3)
+    ]
     assert weights[0] == weights[1]
 
 
@@ -71,8 +91,16 @@ def test_finite_gradients_looks_at_every_element():
     for bad in (torch.nan, torch.inf, -torch.inf):
         model.bias.grad = torch.tensor([0.0, bad])
         assert not finite_gradients(model)
-    for norm, finite in ((0.0, True), (2.5, True), (torch.tensor(-1.0), False), (math.inf, False), (math.nan, False)):
-        assert finite_gradients(SimpleNamespace(get_global_grad_norm=lambda norm=norm: norm)) is finite
+    for norm, finite in (
+        (0.0, True),
+        (2.5, True),
+        (torch.tensor(-1.0), False),
+        (math.inf, False),
+        (math.nan, False),
+    ):
+        assert (
+            finite_gradients(SimpleNamespace(get_global_grad_norm=lambda norm=norm: norm)) is finite
+        )
     with pytest.raises(InputError, match="no gradient norm"):
         finite_gradients(SimpleNamespace(get_global_grad_norm=lambda: None))
 
@@ -85,16 +113,25 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, caps
     assert "kept: checkpoint-1, checkpoint-2" in said and "--resume" in said
     assert sorted(path.name for path in run.glob("*check*")) == ["checkpoint-1", "checkpoint-2"]
     assert damage(run / "checkpoint-2") == "" and not (run / ".unfinished").exists()
-    assert train(run, *SHORT, "--resume", "--save_total_limit", "1") == 1  # both old ones are still there
+    assert (
+        train(run, *SHORT, "--resume", "--save_total_limit", "1") == 1
+    )  # both old ones are still there
     shutil.rmtree(run / "checkpoint-1")
     assert train(run, *SHORT, "--resume", "--save_total_limit", "1") == 0
     assert json.loads((run / "summary.json").read_text())["steps"] == 4
     assert [path.name for path in run.glob("checkpoint-*")] == ["checkpoint-4"]
 
 
-@pytest.mark.parametrize("error", [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("shape")])
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("shape")],
+)
 def test_other_errors_are_not_taken_for_memory(error):
-    expected, named = (RuntimeError, "shape") if str(error) == "shape" else (TrainingAborted, "lower rows_per_forward .now 32")
+    expected, named = (
+        (RuntimeError, "shape")
+        if str(error) == "shape"
+        else (TrainingAborted, "lower rows_per_forward .now 32")
+    )
     with pytest.raises(expected, match=named), explain_out_of_memory(32):
         raise error
 
@@ -103,7 +140,11 @@ def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
     (tmp_path / "new" / "deep").mkdir(parents=True)
     (tmp_path / "new" / "deep" / "weights").write_text("new")
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()),
+    )
     publish(tmp_path / "new", tmp_path / "checkpoint-1")
     written = {"new", "new/deep", "new/deep/weights", "new/memalpha_checkpoint.json"}
     assert {str(path.relative_to(tmp_path)) for path in synced[:-1]} == written

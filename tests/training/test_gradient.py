@@ -1,4 +1,5 @@
-"""The update against a loss written by hand: exact for every loss that is offered, and the check sees planted faults."""
+"""The update against a loss written by hand: exact for every loss that is offered, and the check
+sees planted faults."""
 
 import json
 
@@ -14,12 +15,16 @@ EXACT = 1e-5
 FOUND = 1e-2
 
 CASES = {
-    "dapo, KL, two epochs, by instance, no packing": Case("dapo", 0.1, "instance", False, iterations=2),
+    "dapo, KL, two epochs, by instance, no packing": Case(
+        "dapo", 0.1, "instance", False, iterations=2
+    ),
     "dapo, KL to the base": Case("dapo", 0.1, start="fresh", iterations=2),
     "dapo, KL, all weights": Case("dapo", 0.1, start="full"),
     "dapo, cut off rows dropped": Case("dapo", drop_cut_off=True, steps=1),
     "grpo, two epochs, by instance": Case("grpo", 0.0, "instance", iterations=2, padding=4),
-    "grpo, KL, no packing, Qwen3": Case("grpo", 0.1, share_prefix=False, padding=4, architecture="qwen3", steps=1),
+    "grpo, KL, no packing, Qwen3": Case(
+        "grpo", 0.1, share_prefix=False, padding=4, architecture="qwen3", steps=1
+    ),
     "grpo, KL, three splits, two epochs": Case("grpo", 0.1, splits=3, iterations=2, steps=6),
     "grpo, ratio of the sequence": Case("grpo", level="sequence", iterations=2),
     "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
@@ -27,11 +32,17 @@ CASES = {
     "dr_grpo, sampled by another engine": Case("dr_grpo", generator="drifted", padding=4),
     "dapo, steps smaller than a group": Case("dapo", splits=4, a_step=2, steps=4),
     "dapo, drawn a batch ahead": Case("dapo", staleness=1, steps=4),
-    "grpo, KL, drawn two batches ahead, two epochs": Case("grpo", 0.1, staleness=2, iterations=2, steps=8),
+    "grpo, KL, drawn two batches ahead, two epochs": Case(
+        "grpo", 0.1, staleness=2, iterations=2, steps=8
+    ),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
     "dapo, KL, two epochs, searches": Case("dapo", 0.1, iterations=2, searches=2),
-    "grpo, ratio of the sequence, no packing, a search": Case("grpo", level="sequence", share_prefix=False, searches=1, steps=1),
-    "dr_grpo, drawn a batch ahead, a search": Case("dr_grpo", staleness=1, padding=4, searches=1, steps=4),
+    "grpo, ratio of the sequence, no packing, a search": Case(
+        "grpo", level="sequence", share_prefix=False, searches=1, steps=1
+    ),
+    "dr_grpo, drawn a batch ahead, a search": Case(
+        "dr_grpo", staleness=1, padding=4, searches=1, steps=4
+    ),
 }
 
 
@@ -50,7 +61,9 @@ def test_the_gradient_is_that_of_the_loss_by_hand(name):
     if case.staleness:
         assert report.weights[0] < 1e-4 and max(report.weights[case.iterations :]) > 0.01
     if case.iterations > 1:
-        assert report.ratios[0] < 0.8 and report.ratios[1] > 1.25, "the check must reach the clipped region"
+        assert report.ratios[0] < 0.8 and report.ratios[1] > 1.25, (
+            "the check must reach the clipped region"
+        )
 
 
 @pytest.mark.parametrize(
@@ -69,15 +82,25 @@ def test_a_planted_fault_is_found(case):
 def test_accumulation_is_a_step_over_the_union_of_the_rollouts(loss):
     whole, accumulated = (check(Case(loss, 0.1, accumulated=times)) for times in (1, 2))
     assert accumulated.error < EXACT and len(accumulated.gradients) == 2
-    assert all(torch.equal(a, b) for a, b in zip(accumulated.gradients, whole.gradients, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(accumulated.gradients, whole.gradients, strict=True)
+    )
 
 
 @pytest.mark.parametrize(("splits", "expected"), [(None, 1), (1, 1), (2, 1), (4, 1), (8, 2)])
 def test_accumulation_by_value(splits, expected):
     made = MemoryGRPOConfig(
-        use_cpu=True, per_device_train_batch_size=4, num_generations=8, gradient_accumulation_steps=4, steps_per_generation=splits
+        use_cpu=True,
+        per_device_train_batch_size=4,
+        num_generations=8,
+        gradient_accumulation_steps=4,
+        steps_per_generation=splits,
     )
-    assert (made.per_device_train_batch_size, made.steps_per_generation, made.gradient_accumulation_steps) == (16, expected, 1)
+    assert (
+        made.per_device_train_batch_size,
+        made.steps_per_generation,
+        made.gradient_accumulation_steps,
+    ) == (16, expected, 1)
     assert made.generation_batch_size == 16 * expected
 
 
@@ -100,7 +123,9 @@ def two_ranks(tmp_path_factory):
 def test_two_ranks_train_the_gradient_of_all_rows(two_ranks, name):
     case, reports = TWO_PROCESSES[name], [rank[name] for rank in two_ranks]
     assert [report["world"] for report in reports] == [2, 2]
-    assert sum(report["padding"] for report in reports) > 0, "ranks must differ in their number of rows"
+    assert sum(report["padding"] for report in reports) > 0, (
+        "ranks must differ in their number of rows"
+    )
     for report in reports:
         assert max(report["advantage_errors"]) < 1e-6
         assert report["turns"] == list(range(1, case.searches + 2))

@@ -1,4 +1,5 @@
-"""Instances that begin with a memory, by hand: what the teacher left, and what is counted of the rollout that goes on from it."""
+"""Instances that begin with a memory, by hand: what the teacher left, and what is counted of the
+rollout that goes on from it."""
 
 import json
 import shutil
@@ -22,13 +23,20 @@ from memalpha.training.opening import begun
 from memalpha.training.warm_start import demonstrate
 from memalpha.types import Fact, FactAction, Question
 
-TEXTS = "apple boat engine engine", "candle door engine engine", "feather engine engine engine", "door boat engine engine"
+TEXTS = (
+    "apple boat engine engine",
+    "candle door engine engine",
+    "feather engine engine engine",
+    "door boat engine engine",
+)
 FACTS = (
     Fact(0, FactAction.STATE, "apple", "engine", "boat", note="apple boat"),
     Fact(1, FactAction.STATE, "candle", "engine", "door", note="candle door"),
 )
 EVIDENCE = {"apple": (0,), "candle": (1, 2), "feather": (2,)}
-ASKED = tuple(Question(f"was {word} seen?", (word,), evidence=chunks) for word, chunks in EVIDENCE.items())
+ASKED = tuple(
+    Question(f"was {word} seen?", (word,), evidence=chunks) for word, chunks in EVIDENCE.items()
+)
 PLAIN = make_instance("plain", "apple", "boat", "candle", ask=("apple",))
 NOTED = replace(make_instance("noted", *TEXTS), questions=ASKED, facts=FACTS)
 SCRIPT = ["+ apple", "+ feather", "."], ["+ boat", "= 1 apple boat door", "- 2"], ["."]
@@ -43,27 +51,56 @@ def rollouts():
 
 def test_the_policy_reads_on_from_the_teachers_memory(rollouts):
     plain, first, second = rollouts
-    assert [[step.chunk_index for step in rollout.steps] for rollout in rollouts] == [[0, 1, 2], [2, 3], [2, 3]]
-    shown = [[step.prompt.messages[1]["content"] for step in rollout.steps] for rollout in (plain, first)]
+    assert [[step.chunk_index for step in rollout.steps] for rollout in rollouts] == [
+        [0, 1, 2],
+        [2, 3],
+        [2, 3],
+    ]
+    shown = [
+        [step.prompt.messages[1]["content"] for step in rollout.steps] for rollout in (plain, first)
+    ]
     assert shown[0][0] == "<chunk>\napple\n</chunk>\n<memory>\nempty\n</memory>"
-    assert shown[1][0] == f"<chunk>\n{TEXTS[2]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n</memory>"
-    assert shown[1][1] == f"<chunk>\n{TEXTS[3]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n3 feather\n</memory>"
+    assert (
+        shown[1][0]
+        == f"<chunk>\n{TEXTS[2]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n</memory>"
+    )
+    assert (
+        shown[1][1]
+        == f"<chunk>\n{TEXTS[3]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n3 feather\n</memory>"
+    )
     last = [(entry.id, entry.content, entry.source_chunk) for entry in first.memory]
     assert last == [("1", "apple boat door", 3), ("2", "candle door", 1), ("3", "feather", 2)]
-    assert [entry.content for entry in second.memory] == ["apple boat"] and first.memory is not second.memory
+    assert [entry.content for entry in second.memory] == [
+        "apple boat"
+    ] and first.memory is not second.memory
 
 
 def test_rewards_count_what_the_policy_did(rollouts):
     judge = Judge("noted3")
     rewards = scorer_of(judge=judge).score(rollouts[:2])
-    # 4 tokens became 6: 2 more, for 8 tokens read. All three questions are answered, one from what the teacher wrote alone.
+    # 4 tokens became 6: 2 more, for 8 tokens read. All three questions are answered, one from what
+    # the teacher wrote alone.
     first, second = rewards[1]
-    assert first == step_reward(1.0, 1.0, 0.75, 1.0) and list(second.values())[:3] == [1.0, 1.0, 0.75]
+    assert first == step_reward(1.0, 1.0, 0.75, 1.0) and list(second.values())[:3] == [
+        1.0,
+        1.0,
+        0.75,
+    ]
     assert rollouts[1].errors == {3: "the judge is down for noted3"}
-    kept = [[entry.content for entry in request.kept] for request in judge.asked[0] if request.instance_id == "noted"]
-    assert kept == [["apple boat", "candle door", "feather"], ["candle door", "feather", "apple boat door"]]
+    kept = [
+        [entry.content for entry in request.kept]
+        for request in judge.asked[0]
+        if request.instance_id == "noted"
+    ]
+    assert kept == [
+        ["apple boat", "candle door", "feather"],
+        ["candle door", "feather", "apple boat door"],
+    ]
     shrunk = scorer_of().score(rollouts[2:])[0]
-    assert [step["compression"] for step in shrunk] == [1.0, 1.0]  # not 1 + 2 / 8: forgetting what was there is not paid
+    assert [step["compression"] for step in shrunk] == [
+        1.0,
+        1.0,
+    ]  # not 1 + 2 / 8: forgetting what was there is not paid
     assert shrunk[0]["accuracy"] == pytest.approx(1 / 3)
     scorer = scorer_of(config=RewardConfig(immediate_weight=1.0), agent=make_agent())
     early = [step["immediate"] for step in scorer.score(rollouts[1:2])[0]]
@@ -72,8 +109,11 @@ def test_rewards_count_what_the_policy_did(rollouts):
 
 @pytest.mark.parametrize("archive", [False, True])
 def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
-    """The teacher that begins is the one that demonstrates: the same prompts and completions from there on, long memories too."""
-    agent = make_agent(archive=archive, max_completion_length=4096, max_chunk_tokens=8192, codec="compact")
+    """The teacher that begins is the one that demonstrates: the same prompts and completions from
+    there on, long memories too."""
+    agent = make_agent(
+        archive=archive, max_completion_length=4096, max_chunk_tokens=8192, codec="compact"
+    )
     config = SyntheticConfig(people=5, facts_per_chunk=(3, 4), p_change=0.0)
     dialogues = [make_dialogue(n, 0, replace(config, n_chunks=n)) for n in (3, 4, 12)]
     whole = [list(demonstrate([one], agent, teacher_operations, 2, seed=0)) for one in dialogues]
@@ -82,7 +122,9 @@ def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
     for one, shown in zip(rest, whole, strict=True):
         assert list(demonstrate([one], agent, teacher_operations, 2, seed=0)) == shown[one.begin :]
         lines = [line for line in one.held if line.section == "_archive"]
-        assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is (archive and one.begin > 0)
+        assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is (
+            archive and one.begin > 0
+        )
 
 
 def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
@@ -98,27 +140,44 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
         assert [fact.value for fact in made.facts] == ["boat", "door"][:end]
         assert [entry.content for entry in made.held] == ["apple boat", "candle door"][: made.begin]
         wanted = [word for word, place in names.items() if place < end]
-        assert [question.answers[0] for question in made.questions] == wanted + ["unknown"] * (end == 4)
+        assert [question.answers[0] for question in made.questions] == wanted + ["unknown"] * (
+            end == 4
+        )
         assert begun([replace(whole, id=str(number))], agent, 1, seed=0, cut=True) == [made]
     assert ends == {1, 2, 3, 4}
-    assert {len(begun([replace(whole, id=str(i))], agent, 3, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
-    assert begun([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [PLAIN, NOTED]  # shorter than a rollout
+    assert {
+        len(begun([replace(whole, id=str(i))], agent, 3, seed=0, cut=True)[0].chunks)
+        for i in range(20)
+    } == {3, 4}
+    assert begun([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [
+        PLAIN,
+        NOTED,
+    ]  # shorter than a rollout
     for alone in ({"rollout_cut": True}, {"rollout_coverage": 0.5}):
         with pytest.raises(InputError, match="without rollout_chunks"):
             RunOptions(**alone)
     late = replace(NOTED, questions=ASKED[2:])
-    assert {len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks) for i in range(20)} == {3, 4}
+    assert {
+        len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks)
+        for i in range(20)
+    } == {3, 4}
 
 
 def test_the_teacher_of_a_rollout_may_leave_facts_out():
-    dialogues = [make_dialogue(n, 0, SyntheticConfig(n_chunks=12, people=5, p_change=0.0)) for n in range(40)]
+    dialogues = [
+        make_dialogue(n, 0, SyntheticConfig(n_chunks=12, people=5, p_change=0.0)) for n in range(40)
+    ]
 
     def kept(coverage):
         opened = begun(dialogues, make_agent(max_chunk_tokens=8192), 1, seed=0, coverage=coverage)
         return [len(one.held) for one in opened]
 
     shares = [some / everything for some, everything in zip(kept(0.5), kept(1.0), strict=True)]
-    assert min(shares) < 0.6 and max(shares) > 0.9 and sum(shares) / len(shares) == pytest.approx(0.75, abs=0.05)
+    assert (
+        min(shares) < 0.6
+        and max(shares) > 0.9
+        and sum(shares) / len(shares) == pytest.approx(0.75, abs=0.05)
+    )
 
 
 CITY = "marta", "city"
@@ -130,15 +189,22 @@ MOVES = (
     Fact(2, FactAction.CHANGE, *CITY, "bern", previous="oslo"),
     Fact(2, FactAction.RETRACT, "marta", "pet", "dog"),
 )
-WHERE = Question("where does marta live?", ("bern",), "bound", "latest", "marta", ("rome", "oslo"), (2,))
+WHERE = Question(
+    "where does marta live?", ("bern",), "bound", "latest", "marta", ("rome", "oslo"), (2,)
+)
 PET = Question("what pet has marta?", ("none",), "absent", "removed", "marta", ("dog",), (2,))
 WHEN = Question("when did marta say bern?", ("2024-01-03",), "bound", "time", "marta", (), (2,))
 EVERY = Question("name every pet of marta", ("cat",), "bound_all", "count", "marta", ("dog",), (2,))
 
 
 def test_what_changes_after_the_cut_is_asked_as_it_was():
-    moves = replace(make_instance("moves", *TEXTS[:3]), questions=(WHERE, PET, WHEN, EVERY), facts=MOVES)
-    cuts = (begun([replace(moves, id=str(number))], make_agent(), 1, seed=0, cut=True)[0] for number in range(40))
+    moves = replace(
+        make_instance("moves", *TEXTS[:3]), questions=(WHERE, PET, WHEN, EVERY), facts=MOVES
+    )
+    cuts = (
+        begun([replace(moves, id=str(number))], make_agent(), 1, seed=0, cut=True)[0]
+        for number in range(40)
+    )
     asked = {len(cut.chunks): cut.questions for cut in cuts}
     pet = replace(PET, answers=("dog",), stale=(), metric="bound", kind="single", evidence=(0,))
     first = replace(WHERE, answers=("rome",), stale=(), kind="single", evidence=(0,))
@@ -156,24 +222,46 @@ def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
 
 
 def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):
-    """Evaluation reads from the first chunk, training and its warm start from the second, with the teacher's entry in view."""
+    """Evaluation reads from the first chunk, training and its warm start from the second, with the
+    teacher's entry in view."""
     made = []
     for instance in load_data("toy", {"n": 4, "split": "train"}):
         word = instance.questions[0].answers[0]
-        made.append(replace(instance, facts=(Fact(0, FactAction.STATE, word, "seen", word, note=word),)))
+        made.append(
+            replace(instance, facts=(Fact(0, FactAction.STATE, word, "seen", word, note=word),))
+        )
     write_instances(tmp_path / "data.jsonl", made)
-    options = ["--train_data", str(tmp_path / "data.jsonl"), "--train_options", "{}", "--rollout_chunks", "1"]
+    options = [
+        "--train_data",
+        str(tmp_path / "data.jsonl"),
+        "--train_options",
+        "{}",
+        "--rollout_chunks",
+        "1",
+    ]
     options += ["--warm_start_steps", "2", "--max_steps", "2"]
     assert train(tmp_path / "whole", *options) == 0
     words = {instance.id: instance.facts[0].value for instance in made}
     for line in (tmp_path / "whole/trajectories/step-000001-rank-0.jsonl").open():
         (step,) = json.loads(line)["steps"]
-        assert step["chunk"] == 1 and f"<memory>\n1 {words[json.loads(line)['instance']]}\n</memory>" in step["prompt"]
+        assert (
+            step["chunk"] == 1
+            and f"<memory>\n1 {words[json.loads(line)['instance']]}\n</memory>" in step["prompt"]
+        )
     for line in (tmp_path / "whole/held_out/before.jsonl").open():
         steps = json.loads(line)["rollout"]["steps"]
-        assert [step["chunk"] for step in steps] == [0, 1] and "<memory>\nempty\n" in steps[0]["prompt"]
-    assert json.loads((tmp_path / "whole/warm_start/memalpha_warmup.json").read_text())["demonstrations"] == 4  # not 8
-    shutil.copytree(tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("checkpoint-2"))
+        assert [step["chunk"] for step in steps] == [0, 1] and "<memory>\nempty\n" in steps[0][
+            "prompt"
+        ]
+    assert (
+        json.loads((tmp_path / "whole/warm_start/memalpha_warmup.json").read_text())[
+            "demonstrations"
+        ]
+        == 4
+    )  # not 8
+    shutil.copytree(
+        tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("checkpoint-2")
+    )
     assert train(tmp_path / "again", *options, "--resume") == 0
     assert_same_end(tmp_path / "again", tmp_path / "whole", steps=2)
     assert train(tmp_path / "again", *options, "--resume", "--rollout_chunks", "2") == 1

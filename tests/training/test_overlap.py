@@ -1,4 +1,5 @@
-"""Scoring in the background, and batches drawn ahead; the gradient of both is in test_gradient.py."""
+"""Scoring in the background, and batches drawn ahead; the gradient of both is in
+test_gradient.py."""
 
 import threading
 
@@ -36,13 +37,23 @@ class Watched:
 @pytest.mark.parametrize("parts", range(1, 6))
 def test_parts_are_whole_groups_and_nearly_equal(groups, parts):
     slices = parts_of(groups * GROUP, GROUP, parts)
-    assert [i for where in slices for i in range(groups * GROUP)[where]] == list(range(groups * GROUP))
+    assert [i for where in slices for i in range(groups * GROUP)[where]] == list(
+        range(groups * GROUP)
+    )
     sizes = [where.stop - where.start for where in slices]
-    assert len(sizes) == min(groups, parts) and max(sizes) - min(sizes) <= GROUP and not any(size % GROUP for size in sizes)
+    assert (
+        len(sizes) == min(groups, parts)
+        and max(sizes) - min(sizes) <= GROUP
+        and not any(size % GROUP for size in sizes)
+    )
 
 
 def test_a_part_is_scored_while_the_next_is_drawn(tmp_path):
-    made, begun, waited = overlapping(tmp_path, Case(steps=1), scoring_parts=2), threading.Event(), []
+    made, begun, waited = (
+        overlapping(tmp_path, Case(steps=1), scoring_parts=2),
+        threading.Event(),
+        [],
+    )
     score = made.scorer.score
     made.scorer.score = lambda rollouts: begun.set() or score(rollouts)
     longest = max(gradient_check.CHUNKS)
@@ -52,14 +63,19 @@ def test_a_part_is_scored_while_the_next_is_drawn(tmp_path):
             waited.append(begun.wait(PATIENCE))
 
     made.generator = Watched(made.generator, before)
-    made._get_train_sampler = lambda *_: [3] * GROUP + [0] * GROUP  # the longest instance, then the shortest
+    made._get_train_sampler = lambda *_: (
+        [3] * GROUP + [0] * GROUP
+    )  # the longest instance, then the shortest
     seen = []
     made.on_rollouts = lambda *found: seen.append(found)
     made.train()
     ((rollouts, rows, rewards),) = seen
     assert waited == [True]
     assert [r.instance.id for r in rollouts] == ["i3"] * GROUP + ["i0"] * GROUP
-    by_hand = [[pseudo_reward(i % GROUP, rollout, t) for t in range(len(rollout.steps))] for i, rollout in enumerate(rollouts)]
+    by_hand = [
+        [pseudo_reward(i % GROUP, rollout, t) for t in range(len(rollout.steps))]
+        for i, rollout in enumerate(rollouts)
+    ]
     assert repr(rewards) == repr(by_hand)  # NaN is not equal to itself
     assert len(rows) == sum(len(rollout.steps) for rollout in rollouts)
 
@@ -84,7 +100,9 @@ def test_the_next_batch_is_drawn_while_one_is_scored_and_none_beyond_the_last(tm
     made._draw, made.scorer.score = watched, late
     made.train()
     assert drawn_at == [(0, 0), (1, 0)] and waited == [True] * steps
-    assert read[0] | read[1] == {0, 1, 2, 3} and not read[0] & read[1]  # an epoch, each instance once
+    assert (
+        read[0] | read[1] == {0, 1, 2, 3} and not read[0] & read[1]
+    )  # an epoch, each instance once
     assert made.state.global_step == steps and not made._drawn
 
 

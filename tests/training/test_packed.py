@@ -11,19 +11,30 @@ from memalpha.training.packed import Row, pack_rows, packed_logps, split_rows
 
 VOCABULARY = 101
 SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.2,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
 
 
 def make_model(kind="llama"):
     torch.manual_seed(0)
-    config, model = (LlamaConfig, LlamaForCausalLM) if kind == "llama" else (Qwen3Config, Qwen3ForCausalLM)
+    config, model = (
+        (LlamaConfig, LlamaForCausalLM) if kind == "llama" else (Qwen3Config, Qwen3ForCausalLM)
+    )
     return model(config(**SIZES)).float()
 
 
 def make_lora(kind="llama"):
-    model = get_peft_model(make_model(kind), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    model = get_peft_model(
+        make_model(kind), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
@@ -31,7 +42,8 @@ def make_lora(kind="llama"):
 
 
 def make_rows():
-    """Two groups with interleaved rows, a lone row, shared and equal prompts, an empty completion, a prefix of the same length."""
+    """Two groups with interleaved rows, a lone row, shared and equal prompts, an empty completion,
+    a prefix of the same length."""
     draw = torch.Generator().manual_seed(1)
 
     def ids(n):
@@ -39,10 +51,19 @@ def make_rows():
 
     a, b, c = ids(9), ids(6), ids(8)
     return [
-        Row(a + ids(4), ids(5), 9), Row(b + ids(2), ids(3), 6), Row(a + ids(1), ids(1), 9), Row(ids(7), ids(4), 0),
-        Row(a, ids(6), 9), Row(b + ids(3), ids(2), 6), Row(a + ids(2), (), 9), Row(b, ids(2), 6),
-        Row(ids(9) + ids(2), ids(3), 9), Row(c, ids(2), 8), Row(c, ids(5), 8), Row(c, (), 8),
-    ]  # fmt: skip
+        Row(a + ids(4), ids(5), 9),
+        Row(b + ids(2), ids(3), 6),
+        Row(a + ids(1), ids(1), 9),
+        Row(ids(7), ids(4), 0),
+        Row(a, ids(6), 9),
+        Row(b + ids(3), ids(2), 6),
+        Row(a + ids(2), (), 9),
+        Row(b, ids(2), 6),
+        Row(ids(9) + ids(2), ids(3), 9),
+        Row(c, ids(2), 8),
+        Row(c, ids(5), 8),
+        Row(c, (), 8),
+    ]
 
 
 def plain(model, row, temperature):
@@ -65,7 +86,11 @@ def gradients(model, logps, weights):
 
 
 @pytest.mark.parametrize("max_tokens", [0, 30])
-@pytest.mark.parametrize("model", [make_lora, lambda: make_lora("qwen3"), make_model], ids=["llama", "qwen3", "all weights"])
+@pytest.mark.parametrize(
+    "model",
+    [make_lora, lambda: make_lora("qwen3"), make_model],
+    ids=["llama", "qwen3", "all weights"],
+)
 def test_values_and_gradients_equal_plain_forwards(model, max_tokens):
     model, rows = model(), make_rows()
     weights = weights_of(rows)
@@ -105,7 +130,12 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
 
 def test_split_keeps_groups_together_and_under_the_budget():
     a, b = (1,) * 10, (2,) * 10
-    rows = [Row((*a, 5), (6,) * 5, 10), Row((*b, 5), (6,) * 5, 10), Row((*a, 5), (6,) * 5, 10), Row(b + (5,) * 40, (6,), 10)]
+    rows = [
+        Row((*a, 5), (6,) * 5, 10),
+        Row((*b, 5), (6,) * 5, 10),
+        Row((*a, 5), (6,) * 5, 10),
+        Row(b + (5,) * 40, (6,), 10),
+    ]
     assert split_rows(rows) == [[0, 2, 1, 3]]
     assert split_rows(rows, 20) == [[0, 2], [1], [3]]
     assert split_rows(rows, 15) == [[0], [2], [1], [3]]
@@ -124,4 +154,6 @@ def test_rows_temperatures_and_models_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="sliding_attention"):
         packed_logps(model, make_rows())
     with pytest.raises(InputError, match="attention 'eager'"):
-        packed_logps(LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation="eager")), make_rows())
+        packed_logps(
+            LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation="eager")), make_rows()
+        )

@@ -1,4 +1,5 @@
-"""Runs that are killed, stopped or damaged at any moment end bitwise where the undisturbed run ends."""
+"""Runs that are killed, stopped or damaged at any moment end bitwise where the undisturbed run
+ends."""
 
 import json
 import math
@@ -27,15 +28,28 @@ from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
 
-LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", "in-checkpoint", "after-checkpoint"
-EVERY_KILL = [pytest.param(fault, step, marks=pytest.mark.slow) for fault in ("before-rollouts", *LATE) for step in (1, 2, 3, 4)]
+LATE = (
+    "between-rollouts-and-update",
+    "in-update",
+    "after-gradients",
+    "in-log",
+    "in-checkpoint",
+    "after-checkpoint",
+)
+EVERY_KILL = [
+    pytest.param(fault, step, marks=pytest.mark.slow)
+    for fault in ("before-rollouts", *LATE)
+    for step in (1, 2, 3, 4)
+]
 KILLS = [("between-rollouts-and-update", 3), ("in-checkpoint", 4), *EVERY_KILL]
 
 OF_TWO = [*OPTIONS, "--warm_start_steps", "0", *SHORT]
 MAIN_ONLY = "in-log", "after-checkpoint"
 TWO_KILLS = [("between-rollouts-and-update", 1)]
 TWO_KILLS += [pytest.param(fault, 0, marks=pytest.mark.slow) for fault in LATE]
-TWO_KILLS += [pytest.param(fault, 1, marks=pytest.mark.slow) for fault in LATE if fault not in MAIN_ONLY]
+TWO_KILLS += [
+    pytest.param(fault, 1, marks=pytest.mark.slow) for fault in LATE if fault not in MAIN_ONLY
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,27 +70,40 @@ def whole_run(tmp_path_factory):
 
 
 def test_every_step_moved_the_weights_and_every_epoch_has_an_order_of_its_own(whole_run):
-    weights = {(whole_run / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (1, 2, 3, 4)}
+    weights = {
+        (whole_run / f"checkpoint-{step}" / "model.safetensors").read_bytes()
+        for step in (1, 2, 3, 4)
+    }
     assert len(weights) == 4 and [row["step"] for row in untimed_metrics(whole_run)] == [1, 2, 3, 4]
-    assert all(row["rewards/tool/mean"] > 0 for row in untimed_metrics(whole_run))  # there was something to learn
-    steps = [[json.loads(line)["instance"] for line in path.open()] for path in sorted((whole_run / "trajectories").iterdir())]
+    assert all(
+        row["rewards/tool/mean"] > 0 for row in untimed_metrics(whole_run)
+    )  # there was something to learn
+    steps = [
+        [json.loads(line)["instance"] for line in path.open()]
+        for path in sorted((whole_run / "trajectories").iterdir())
+    ]
     first, second = [list(dict.fromkeys(steps[i] + steps[i + 1])) for i in (0, 2)]
     assert sorted(first) == sorted(second) and len(first) == 8
     assert first != second
 
 
 def test_a_checkpoint_draws_the_completions_of_the_next_step(whole_run):
-    """Replay: the saved weights, loaded into a fresh model, write step 3 again, word for word; those of step 1 do not."""
+    """Replay: the saved weights, loaded into a fresh model, write step 3 again, word for word;
+    those of step 1 do not."""
     lines = (whole_run / "trajectories" / "step-000003-rank-0.jsonl").read_text().splitlines()
     wanted = [json.loads(line) for line in lines]
-    instances = {instance.id: instance for instance in load_data("toy", {"n": 8, "split": "train"}, 1)}
+    instances = {
+        instance.id: instance for instance in load_data("toy", {"n": 8, "split": "train"}, 1)
+    }
     sampling = Sampling(32, 1.0, seed=random.Random("1/2/0").getrandbits(40))
 
     def written(step: int) -> list[list[str]]:
         policy = load_policy_model(str(whole_run / f"checkpoint-{step}"))
         agent = AgentStep(AgentConfig.load(whole_run / "adapter"), policy.tokenizer)
         generator = HFGenerator(policy.model, policy.tokenizer)
-        rollouts = run_rollouts([instances[row["instance"]] for row in wanted], agent, generator, sampling)
+        rollouts = run_rollouts(
+            [instances[row["instance"]] for row in wanted], agent, generator, sampling
+        )
         return [[record.completion.text for record in rollout.steps] for rollout in rollouts]
 
     expected = [[step["completion"] for step in row["steps"]] for row in wanted]
@@ -86,7 +113,16 @@ def test_a_checkpoint_draws_the_completions_of_the_next_step(whole_run):
 @pytest.mark.parametrize(("fault", "step"), KILLS)
 def test_a_killed_run_ends_where_the_whole_run_ended(whole_run, tmp_path, fault, step):
     folder = tmp_path / "killed"
-    done = launch("tests/training/faulty_run.py", fault, str(step), "0", "train", *OPTIONS, "--output_dir", str(folder))
+    done = launch(
+        "tests/training/faulty_run.py",
+        fault,
+        str(step),
+        "0",
+        "train",
+        *OPTIONS,
+        "--output_dir",
+        str(folder),
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     whole = {f"checkpoint-{n}" for n in range(1, step + (fault == "after-checkpoint"))}
     assert {path.name for path in folder.glob("checkpoint-*")} == whole
@@ -96,10 +132,16 @@ def test_a_killed_run_ends_where_the_whole_run_ended(whole_run, tmp_path, fault,
 
 
 @pytest.mark.parametrize("harm", ["flipped", "unsealed"])
-def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_taken(whole_run, tmp_path, capsys, harm):
+def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_taken(
+    whole_run, tmp_path, capsys, harm
+):
     folder = tmp_path / "damaged"
     shutil.copytree(whole_run, folder)
-    victim = folder / "checkpoint-4" / ("memalpha_checkpoint.json" if harm == "unsealed" else "optimizer.pt")
+    victim = (
+        folder
+        / "checkpoint-4"
+        / ("memalpha_checkpoint.json" if harm == "unsealed" else "optimizer.pt")
+    )
     data = victim.read_bytes()
     victim.unlink()
     if harm == "flipped":
@@ -111,10 +153,21 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_taken(whole_run,
 
 
 def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_path):
-    reuse = ["--steps_per_generation", "2", "--num_iterations", "2", "--train_options", "{n: 16, split: train}", "--max_steps", "6"]
+    reuse = [
+        "--steps_per_generation",
+        "2",
+        "--num_iterations",
+        "2",
+        "--train_options",
+        "{n: 16, split: train}",
+        "--max_steps",
+        "6",
+    ]
     reuse += SHORT
     assert train(tmp_path / "whole", *reuse) == 0
-    assert len(list((tmp_path / "whole" / "trajectories").iterdir())) == 2  # four steps share a batch of rollouts
+    assert (
+        len(list((tmp_path / "whole" / "trajectories").iterdir())) == 2
+    )  # four steps share a batch of rollouts
     for step in (0, 1, 3):  # from the beginning, in the middle of the first pass, and of the second
         folder = tmp_path / f"from-{step}"
         shutil.copytree(tmp_path / "whole", folder)
@@ -124,7 +177,9 @@ def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_
         assert_same_end(folder, tmp_path / "whole", steps=6)
 
 
-def test_a_signal_saves_after_the_step_and_says_how_to_go_on(whole_run, tmp_path, monkeypatch, capsys):
+def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
+    whole_run, tmp_path, monkeypatch, capsys
+):
     real = MemoryGRPOTrainer._scored_rows
 
     def interrupted(trainer, *args):
@@ -146,20 +201,29 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(whole_run, tmp_path
 
 SCHEDULES = {
     "linear": ([], lambda k, steps: 1 - k / steps),
-    "cosine": (["--warmup_steps", "2"], lambda k, steps: k / 2 if k < 2 else (1 + math.cos(math.pi * (k - 2) / (steps - 2))) / 2),
-    "polynomial": (["--lr_scheduler_kwargs", "{power: 2.0, lr_end: 0.0}"], lambda k, steps: (1 - k / steps) ** 2),
+    "cosine": (
+        ["--warmup_steps", "2"],
+        lambda k, steps: k / 2 if k < 2 else (1 + math.cos(math.pi * (k - 2) / (steps - 2))) / 2,
+    ),
+    "polynomial": (
+        ["--lr_scheduler_kwargs", "{power: 2.0, lr_end: 0.0}"],
+        lambda k, steps: (1 - k / steps) ** 2,
+    ),
     "constant": ([], lambda k, steps: 1.0),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
 @pytest.mark.parametrize("done", [2, 4])
 def test_more_steps_are_taken_at_the_rates_of_the_longer_schedule(tmp_path, kind, done):
-    """Step k, from 0, of the new number; from the resumed step on, whether the run was finished or cut off."""
+    """Step k, from 0, of the new number; from the resumed step on, whether the run was finished or
+    cut off."""
     options, share = SCHEDULES[kind]
     options = [*options, "--lr_scheduler_type", kind, "--warm_start_steps", "0", *SHORT]
     folder, rates = tmp_path / "run", []
-    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    hook = register_optimizer_step_pre_hook(
+        lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
+    )
     try:
         assert train(folder, *options) == 0
         for step in range(done + 1, 5):
@@ -170,7 +234,9 @@ def test_more_steps_are_taken_at_the_rates_of_the_longer_schedule(tmp_path, kind
     expected = [1e-3 * share(k, 4) for k in range(4)] + [1e-3 * share(k, 7) for k in range(done, 7)]
     assert rates == pytest.approx(expected, abs=1e-12) and all(rates[4:])
     rows = untimed_metrics(folder)
-    assert [(row["step"], row["max_steps"]) for row in rows] == [(k, 4 if k <= done else 7) for k in range(1, 8)]
+    assert [(row["step"], row["max_steps"]) for row in rows] == [
+        (k, 4 if k <= done else 7) for k in range(1, 8)
+    ]
     assert [row["learning_rate"] for row in rows[done:]] == pytest.approx(expected[4:], abs=1e-12)
     assert (
         RunFolder(folder).config["max_steps"]
@@ -181,13 +247,45 @@ def test_more_steps_are_taken_at_the_rates_of_the_longer_schedule(tmp_path, kind
 
 def test_a_run_goes_on_and_is_repeated_from_its_own_configuration(whole_run, tmp_path, capsys):
     folder, began = tmp_path / "run", RunFolder(whole_run).config
-    shutil.copytree(whole_run, folder, ignore=shutil.ignore_patterns("checkpoint-3", "checkpoint-4"))
-    assert run(["train", "--config", str(folder / "config.yaml"), "--output_dir", str(folder), "--resume"]) == 0
+    shutil.copytree(
+        whole_run, folder, ignore=shutil.ignore_patterns("checkpoint-3", "checkpoint-4")
+    )
+    assert (
+        run(
+            [
+                "train",
+                "--config",
+                str(folder / "config.yaml"),
+                "--output_dir",
+                str(folder),
+                "--resume",
+            ]
+        )
+        == 0
+    )
     assert_same_end(folder, whole_run)
     assert {**RunFolder(folder).config, "output_dir": began["output_dir"]} == began
-    assert run(["train", "--config", str(folder / "config.yaml"), "--output_dir", str(tmp_path / "again")]) == 0
+    assert (
+        run(
+            [
+                "train",
+                "--config",
+                str(folder / "config.yaml"),
+                "--output_dir",
+                str(tmp_path / "again"),
+            ]
+        )
+        == 0
+    )
     assert_same_end(tmp_path / "again", whole_run)
-    rollout = ["--config", str(folder / "config.yaml"), "--model", str(folder / "adapter"), "--output_dir", str(tmp_path / "seen")]
+    rollout = [
+        "--config",
+        str(folder / "config.yaml"),
+        "--model",
+        str(folder / "adapter"),
+        "--output_dir",
+        str(tmp_path / "seen"),
+    ]
     assert run(["rollout", *rollout]) == 0
     assert list(RunFolder(tmp_path / "seen").read_lines("held_out/rollouts.jsonl")) == list(
         RunFolder(folder).read_lines("held_out/after.jsonl")
@@ -200,7 +298,9 @@ def test_a_run_goes_on_and_is_repeated_from_its_own_configuration(whole_run, tmp
 def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     before = (whole_run / "summary.json").read_bytes()
     assert train(whole_run) == 1
-    assert "exists already" in (said := capsys.readouterr().err) and "--overwrite or --resume" in said
+    assert (
+        "exists already" in (said := capsys.readouterr().err) and "--overwrite or --resume" in said
+    )
     assert train(whole_run, "--resume", "--learning_rate", "0.5", "--seed", "7") == 1
     said = capsys.readouterr().err
     assert "learning_rate was 0.001 and is 0.5" in said and "seed was 1 and is 7" in said
@@ -212,17 +312,32 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
 
 
 def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
-    lines = [json.dumps(instance_to_json(instance)) for instance in load_data("toy", {"n": 4, "split": "train"})]
+    lines = [
+        json.dumps(instance_to_json(instance))
+        for instance in load_data("toy", {"n": 4, "split": "train"})
+    ]
     data = tmp_path / "data.jsonl"
     data.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    options = ["--train_data", str(data), "--train_options", "{}", "--warm_start_steps", "0", "--save_strategy", "no", *SHORT]
+    options = [
+        "--train_data",
+        str(data),
+        "--train_options",
+        "{}",
+        "--warm_start_steps",
+        "0",
+        "--save_strategy",
+        "no",
+        *SHORT,
+    ]
     assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
     began = json.loads((tmp_path / "run" / "environment.json").read_text())["data"]["train_data"]
     data.write_text("\n".join(reversed(lines)) + "\n", encoding="utf-8")
     capsys.readouterr()
     assert train(tmp_path / "run", *options, "--max_steps", "1", "--resume") == 1
     was = f"4 instances, sha256 {began['sha256'][:12]}"
-    assert f"content of train_data was {was!r} and is '4 instances, sha256" in capsys.readouterr().err
+    assert (
+        f"content of train_data was {was!r} and is '4 instances, sha256" in capsys.readouterr().err
+    )
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +345,9 @@ def whole_run_of_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two") / "run"
     cpus = ["--config_file", "configs/accelerate/cpu-2.yaml", "-m", "memalpha", "train"]
     done = launch("-m", "accelerate.commands.launch", *cpus, *OF_TWO, "--output_dir", str(folder))
-    assert (folder / "summary.json").is_file(), done.stderr[-2000:]  # gloo may abort at exit, after all work is done
+    assert (folder / "summary.json").is_file(), done.stderr[
+        -2000:
+    ]  # gloo may abort at exit, after all work is done
     assert json.loads((folder / "environment.json").read_text())["world_size"] == 2
     assert len(list((folder / "trajectories").glob("step-*-rank-1.jsonl"))) == 4
     return folder
@@ -240,10 +357,25 @@ def whole_run_of_two(tmp_path_factory):
 def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, rank):
     folder = tmp_path / "killed"
     clock = time.monotonic()
-    died = two("tests/training/faulty_run.py", fault, "3", str(rank), "train", *OF_TWO, "--output_dir", str(folder))
-    assert died.returncode and time.monotonic() - clock < 90  # a minute for the others to stop, and the time to step 3
+    died = two(
+        "tests/training/faulty_run.py",
+        fault,
+        "3",
+        str(rank),
+        "train",
+        *OF_TWO,
+        "--output_dir",
+        str(folder),
+    )
+    assert (
+        died.returncode and time.monotonic() - clock < 90
+    )  # a minute for the others to stop, and the time to step 3
     assert f"rank      : {rank}" in died.stderr and "SIGKILL" in died.stderr  # torchrun's report
-    whole = {"checkpoint-1", "checkpoint-2", *(["checkpoint-3"] if fault == "after-checkpoint" else [])}
+    whole = {
+        "checkpoint-1",
+        "checkpoint-2",
+        *(["checkpoint-3"] if fault == "after-checkpoint" else []),
+    }
     assert {path.name for path in folder.glob("checkpoint-*")} == whole
     done = two("-m", "memalpha", "train", *OF_TWO, "--output_dir", str(folder), "--resume")
     assert (folder / "summary.json").is_file(), done.stderr[-2000:]
@@ -252,7 +384,9 @@ def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, ran
 
 def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, capsys):
     folder = tmp_path / "run"
-    shutil.copytree(whole_run, folder, ignore=shutil.ignore_patterns("checkpoint-3", "checkpoint-4"))
+    shutil.copytree(
+        whole_run, folder, ignore=shutil.ignore_patterns("checkpoint-3", "checkpoint-4")
+    )
     command = ["-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder), "--resume"]
     done = two(*command, "--per_device_train_batch_size", "16")
     assert "checkpoint-2 was written by 1 processes, and there are 2" in done.stderr
@@ -260,7 +394,10 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
     rows = folder / "checkpoint-3" / "rows_1.pt"
     rows.touch()  # as left amid a batch of rollouts
     assert train(folder, "--resume") == 1
-    assert "checkpoint-3 was written by 2 processes" in (said := capsys.readouterr().err) and "amid a batch" in said
+    assert (
+        "checkpoint-3 was written by 2 processes" in (said := capsys.readouterr().err)
+        and "amid a batch" in said
+    )
     rows.unlink()
     assert train(folder, "--resume") == 0
     assert "checkpoint-3 was written by 2 processes, and there are 1" in caplog.text
@@ -269,10 +406,15 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
         drawn = {step: [] for step in (1, 2, 3, 4)}
         for path in (run / "trajectories").iterdir():
             drawn[int(path.name[5:11])] += [json.loads(line)["instance"] for line in path.open()]
-        return [(row["step"], row["rows"], row["learning_rate"], sorted(drawn[row["step"]])) for row in untimed_metrics(run)]
+        return [
+            (row["step"], row["rows"], row["learning_rate"], sorted(drawn[row["step"]]))
+            for row in untimed_metrics(run)
+        ]
 
     assert steps(folder) == steps(whole_run)
-    assert [len(list(folder.glob(f"trajectories/step-00000{step}-*"))) for step in (1, 2, 3, 4)] == [1, 1, 2, 1]
+    assert [
+        len(list(folder.glob(f"trajectories/step-00000{step}-*"))) for step in (1, 2, 3, 4)
+    ] == [1, 1, 2, 1]
     places = [whole_run / "checkpoint-4", *(folder / f"checkpoint-{step}" for step in (2, 3, 4))]
     assert len({(place / "model.safetensors").read_bytes() for place in places}) == 4
 
@@ -280,8 +422,13 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
 def test_a_sharded_checkpoint_wants_its_number_of_processes(tmp_path):
     (tmp_path / "rng_state_0.pth").touch()
     (tmp_path / "rng_state_1.pth").touch()
-    trainer = SimpleNamespace(args=SimpleNamespace(world_size=2), is_fsdp_enabled=False, is_deepspeed_enabled=True)
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(world_size=2), is_fsdp_enabled=False, is_deepspeed_enabled=True
+    )
     WholeCheckpoints._check_processes(trainer, tmp_path)
     trainer.args.world_size = 4
-    with pytest.raises(RunFolderError, match="written by 2 processes, and there are 4; the optimizer's state is sharded"):
+    with pytest.raises(
+        RunFolderError,
+        match="written by 2 processes, and there are 4; the optimizer's state is sharded",
+    ):
         WholeCheckpoints._check_processes(trainer, tmp_path)

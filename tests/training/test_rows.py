@@ -1,4 +1,5 @@
-"""Training rows: their order, what they carry, and advantages by step and by instance, worked by hand; the order of instances."""
+"""Training rows: their order, what they carry, and advantages by step and by instance, worked by
+hand; the order of instances."""
 
 import math
 from collections import Counter
@@ -24,7 +25,12 @@ NAN = math.nan
 def rollouts():
     """Two rollouts of an instance of two chunks, two of an instance of one."""
     long, short = make_instance("long", "apple boat", "candle"), make_instance("short", "door")
-    return run_script(make_agent(), [long, long, short, short], ["+ apple", "+ boat", "+ door", "."], ["+ candle", "- 1"])
+    return run_script(
+        make_agent(),
+        [long, long, short, short],
+        ["+ apple", "+ boat", "+ door", "."],
+        ["+ candle", "- 1"],
+    )
 
 
 def parts(accuracy, tool):
@@ -60,14 +66,19 @@ def test_rows_stand_by_instance_chunk_rollout(rollouts):
 def test_advantages_by_step_and_by_instance(rollouts):
     assert [row.advantage for row in build(rollouts)] == [0.25, -0.25, 0.0, 0.0, -0.25, 0.25]
     one = 0.25 / (0.5 / 2**0.5 + 1e-4)
-    assert [row.advantage for row in build(rollouts, scale=Scale.GROUP)] == pytest.approx([one, -one, 0.0, 0.0, -one, one])
+    assert [row.advantage for row in build(rollouts, scale=Scale.GROUP)] == pytest.approx(
+        [one, -one, 0.0, 0.0, -one, one]
+    )
     # long: totals 1.5, 1, 1, 1, mean 1.125; short as by step
     rows = build(rollouts, grouping=Grouping.INSTANCE)
     assert [row.advantage for row in rows] == [0.375, -0.125, -0.125, -0.125, -0.25, 0.25]
 
 
 def test_groups_must_be_whole_and_of_one_instance(rollouts):
-    with pytest.raises(ValueError, match=r"rollouts 0 to 2 should be 3 of one instance and read \['long', 'long', 'short'\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"rollouts 0 to 2 should be 3 of one instance and read \['long', 'long', 'short'\]",
+    ):
         build(rollouts, group_size=3)
     for rewards in (REWARDS[:3], [REWARDS[2], *REWARDS[1:]]):
         with pytest.raises(ValueError, match="zip"):
@@ -76,7 +87,9 @@ def test_groups_must_be_whole_and_of_one_instance(rollouts):
 
 def test_shuffling_permutes_the_advantages_of_scored_rows_alone(rollouts):
     rows = build(rollouts)
-    made = [replace(rows[0], advantage=float(i), total=NAN if i % 3 == 0 else 0.0) for i in range(30)]
+    made = [
+        replace(rows[0], advantage=float(i), total=NAN if i % 3 == 0 else 0.0) for i in range(30)
+    ]
     shuffled = [replace(row) for row in made]
     shuffle_advantages(shuffled, seed=1)
     values = [row.advantage for row in shuffled]
@@ -85,7 +98,8 @@ def test_shuffling_permutes_the_advantages_of_scored_rows_alone(rollouts):
     assert sum(value != i for i, value in enumerate(values)) > 10
 
 
-# ------------------------------------------------------------------------------------------------ the order of instances
+# ------------------------------------------------------------------------------------------------
+# the order of instances
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 1000), st.data())
 def test_any_stretch_has_about_its_share_of_each_source(sizes, seed, data):
     sources = [str(name) for name, size in enumerate(sizes) for _ in range(size)]
@@ -108,4 +122,6 @@ def test_the_sampler_repeats_and_groups_as_trls_own_and_counts_epochs():
     assert list(sampler) == [order[theirs.index(index)] for index in plain]
     sampler.trainer.state.epoch = 2.5
     assert list(sampler)[::24] == spread(sampler.sources, 9)[::2]
-    assert spread(["a"] * 9, 5) == list(RepeatSampler(range(9), mini_repeat_count=1, seed=5))  # one source alone: TRL's order
+    assert spread(["a"] * 9, 5) == list(
+        RepeatSampler(range(9), mini_repeat_count=1, seed=5)
+    )  # one source alone: TRL's order

@@ -1,7 +1,9 @@
-"""One policy: log-probabilities kept of what is drawn are those the update computes; what rounding leaves is a weight of the loss.
+"""One policy: log-probabilities kept of what is drawn are those the update computes; what rounding
+leaves is a weight of the loss.
 
-Each run trains a random LoRA policy for one real step of 1e-4 and looks at what the second step draws. In float32 both sides agree.
-In 16 bits every product is rounded; their difference is compared with the adapter's effect (log-probabilities minus the base's).
+Each run trains a random LoRA policy for one real step of 1e-4 and looks at what the second step
+draws. In float32 both sides agree. In 16 bits every product is rounded; their difference is
+compared with the adapter's effect (log-probabilities minus the base's).
 """
 
 import os
@@ -17,28 +19,61 @@ from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import build_trainer
 
-PRECISIONS = {"float32": [], "weights in 16 bits": ["--dtype", "bfloat16"], "products in 16 bits": ["--bf16", "true"]}
+PRECISIONS = {
+    "float32": [],
+    "weights in 16 bits": ["--dtype", "bfloat16"],
+    "products in 16 bits": ["--bf16", "true"],
+}
 OPTIONS = [
-    "--config", "configs/train/nano.yaml", "--eval_data", "", "--full_finetuning", "false", "--warm_start_steps", "0",
-    "--max_steps", "2", "--save_strategy", "no", "--learning_rate", "1e-4", "--temperature", "0.8",
-]  # fmt: skip
+    "--config",
+    "configs/train/nano.yaml",
+    "--eval_data",
+    "",
+    "--full_finetuning",
+    "false",
+    "--warm_start_steps",
+    "0",
+    "--max_steps",
+    "2",
+    "--save_strategy",
+    "no",
+    "--learning_rate",
+    "1e-4",
+    "--temperature",
+    "0.8",
+]
 
 
 def after_a_step(base, precision, merge=None):
-    """Return of each token drawn: its log-probability as kept, by the update, by the update without adapter; its weight."""
-    arguments = parse_train_arguments([*OPTIONS, "--model", str(base), "--output_dir", str(base / "run"), *PRECISIONS[precision]])
+    """Return of each token drawn: its log-probability as kept, by the update, by the update without
+    adapter; its weight."""
+    arguments = parse_train_arguments(
+        [*OPTIONS, "--model", str(base), "--output_dir", str(base / "run"), *PRECISIONS[precision]]
+    )
     parts = build_parts(arguments)
     parts.generator.logprobs |= precision == "float32"  # exact, so not kept otherwise
     parts.generator.merge_adapters = parts.generator.merge_adapters if merge is None else merge
     trainer = build_trainer(arguments, parts)
-    trainer.scorer.score = lambda rollouts: [[pseudo_reward(i, r, t) for t in range(len(r.steps))] for i, r in enumerate(rollouts)]
+    trainer.scorer.score = lambda rollouts: [
+        [pseudo_reward(i, r, t) for t in range(len(r.steps))] for i, r in enumerate(rollouts)
+    ]
     trainer.train()
     (batch,) = trainer._buffered_inputs
     trainer._shared = batch["row_shared"].tolist()
-    ids, mask = (torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1) for name in ("ids", "mask"))
+    ids, mask = (
+        torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1)
+        for name in ("ids", "mask")
+    )
     with torch.no_grad(), trainer.model.disable_adapter():
-        base = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, batch["completion_ids"].shape[1])[0]
-    values = batch["sampling_per_token_logps"], batch["old_per_token_logps"], base, batch["importance_sampling_ratio"]
+        base = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, mask, batch["completion_ids"].shape[1]
+        )[0]
+    values = (
+        batch["sampling_per_token_logps"],
+        batch["old_per_token_logps"],
+        base,
+        batch["importance_sampling_ratio"],
+    )
     return [value[(batch["completion_mask"] * batch["tool_mask"]).bool()] for value in values]
 
 
@@ -46,12 +81,16 @@ def check(precision, sampled, trained, base, weight):
     gap, effect = trained - sampled, trained - base
     assert len(gap) > 200 and effect.square().mean().sqrt() > 0.005
     torch.testing.assert_close(weight, gap.exp().clamp(max=2.0))
-    assert (weight.mean() - 1).abs() < 5 * weight.std() / len(gap) ** 0.5 + 1e-5  # kept are those it was drawn by
+    assert (weight.mean() - 1).abs() < 5 * weight.std() / len(
+        gap
+    ) ** 0.5 + 1e-5  # kept are those it was drawn by
     if precision == "float32":
         assert gap.abs().max() < 1e-4  # 4e-6 measured
     else:  # measured: .34 to .42 and .91 to .94 (four seeds); merged and rounded .98 and .49
         correlation = torch.corrcoef(torch.stack([sampled - base, effect]))[0, 1]
-        assert gap.norm() < 0.65 * effect.norm() and correlation > 0.75, "the adapter's effect is lost"
+        assert gap.norm() < 0.65 * effect.norm() and correlation > 0.75, (
+            "the adapter's effect is lost"
+        )
 
 
 @pytest.fixture(scope="module")

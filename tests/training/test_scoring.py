@@ -1,4 +1,5 @@
-"""Scoring rollouts: numbers by hand, failures of readers and judges that mask, and too many of them that stop the run."""
+"""Scoring rollouts: numbers by hand, failures of readers and judges that mask, and too many of them
+that stop the run."""
 
 import asyncio
 import math
@@ -17,8 +18,24 @@ from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.results import instance_result, rollout_to_json, summarise
-from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
-from memalpha.types import Answer, Chunk, Fact, FactAction, Instance, Operation, OperationKind, Question, Sampling, ToolCall
+from memalpha.training.scoring import (
+    RolloutScorer,
+    ask_after_chunks,
+    check_masked_share,
+    first_error,
+)
+from memalpha.types import (
+    Answer,
+    Chunk,
+    Fact,
+    FactAction,
+    Instance,
+    Operation,
+    OperationKind,
+    Question,
+    Sampling,
+    ToolCall,
+)
 
 NAN = math.nan
 
@@ -30,16 +47,21 @@ class Recall:
         self.fails_on = fails_on
 
     def read(self, requests):
-        failed = [any(word in request.question.text for word in self.fails_on) for request in requests]
+        failed = [
+            any(word in request.question.text for word in self.fails_on) for request in requests
+        ]
         outcomes = [Answer("\n".join(request.passages), request.passages) for request in requests]
         if any(failed):
             down = ServiceError("the reader is down")
-            raise PartialServiceError([down if bad else said for bad, said in zip(failed, outcomes, strict=True)])
+            raise PartialServiceError(
+                [down if bad else said for bad, said in zip(failed, outcomes, strict=True)]
+            )
         return outcomes
 
 
 class Judge:
-    """Finds every write right but the deletions; keeps what it was asked; fails on the chunks it is told to, such as a0."""
+    """Finds every write right but the deletions; keeps what it was asked; fails on the chunks it is
+    told to, such as a0."""
 
     def __init__(self, *fails_on):
         self.fails_on, self.asked = fails_on, []
@@ -59,20 +81,28 @@ class Judge:
 
 @pytest.fixture
 def rollouts():
-    """a: keeps apple, deletes it again and keeps candle. b: keeps its one word twice, and is cut off by nothing."""
-    a = make_instance("a", "apple boat engine engine", "candle engine engine engine", ask=("candle", "apple"))
+    """a: keeps apple, deletes it again and keeps candle. b: keeps its one word twice, and is cut
+    off by nothing."""
+    a = make_instance(
+        "a", "apple boat engine engine", "candle engine engine engine", ask=("candle", "apple")
+    )
     b = make_instance("b", "door feather", ask=("door",))
-    return run_script(make_agent(), [a, b], ["+ apple\nwhat?", "+ door\n+ door"], ["- 1\n+ candle\n- 7"])
+    return run_script(
+        make_agent(), [a, b], ["+ apple\nwhat?", "+ door\n+ door"], ["- 1\n+ candle\n- 7"]
+    )
 
 
 def scorer_of(reader=None, judge=None, config=None, **settings):
-    return RolloutScorer(QAEvaluator(reader or Recall(), k=3), judge or Judge(), config or RewardConfig(), **settings)
+    return RolloutScorer(
+        QAEvaluator(reader or Recall(), k=3), judge or Judge(), config or RewardConfig(), **settings
+    )
 
 
 def test_parts_by_hand(rollouts):
     judge = Judge()
     rewards = scorer_of(judge=judge).score(rollouts)
-    # a: candle found, apple gone; 1 token kept of 8; calls right 1 of 2, then 2 of 3; writes right 1 of 1, then 1 of 2.
+    # a: candle found, apple gone; 1 token kept of 8; calls right 1 of 2, then 2 of 3; writes right
+    # 1 of 1, then 1 of 2.
     assert rewards[0] == [step_reward(0.5, 0.5, 0.875, 1.0), step_reward(0.5, 2 / 3, 0.875, 0.5)]
     # b: door found; 1 token of 2; a duplicate is a success and no write.
     assert rewards[1] == [step_reward(1.0, 1.0, 0.5, 1.0)]
@@ -94,9 +124,16 @@ def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
     assert [(r.instance_id, r.chunk_index) for r in asked] == [("a", 0), ("a", 1), ("b", 0)]
     assert asked[1].chunk.text == "candle engine engine engine"
     second = asked[1]
-    assert [(str(result.operation.kind), result.entry_id) for result in second.results] == [("delete", "1"), ("insert", "2")]
+    assert [(str(result.operation.kind), result.entry_id) for result in second.results] == [
+        ("delete", "1"),
+        ("insert", "2"),
+    ]
     assert [entry and entry.content for entry in second.before] == ["apple", None]
-    assert [[entry.content for entry in request.kept] for request in asked] == [["apple"], ["candle"], ["door"]]
+    assert [[entry.content for entry in request.kept] for request in asked] == [
+        ["apple"],
+        ["candle"],
+        ["door"],
+    ]
     assert [len(request.results) for request in asked] == [1, 2, 1]
 
 
@@ -112,7 +149,9 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
     assert scorer.masked(rewards) == 1
     assert scorer.metrics(rollouts, rewards)["masked_chunks"] == (1.0, 3)
     assert first_error(rollouts) == "the judge is down for a0"
-    assert scorer_of().score(rollouts)[0][0]["content"] == 1.0  # scored again, nothing is left of the failure
+    assert (
+        scorer_of().score(rollouts)[0][0]["content"] == 1.0
+    )  # scored again, nothing is left of the failure
     assert rollouts[0].errors == {} and first_error(rollouts) is None
 
 
@@ -128,16 +167,28 @@ def test_a_judge_that_knows_says_where_silence_was_right(config):
     rollouts = run_script(make_agent(), [instance], ["."], ["."], ["+ door"])
     judge = Quiet()
     rewards = scorer_of(judge=judge, config=RewardConfig(silence=0.5, **config)).score(rollouts)[0]
-    assert [step["tool"] for step in rewards] == ([0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0])
+    assert [step["tool"] for step in rewards] == (
+        [0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0]
+    )
     asked = [request.chunk_index for request in judge.asked if not isinstance(request, list)]
     assert asked == ([] if config else [0, 1])
 
 
 def test_too_many_masked_rollouts_stop_the_run():
-    for masked, total, limit in ((1, 2, 0.5), (0, 2, 0.0), (2, 2, 1.0), (29, 100, 0.29), (0, 0, 0.0), (7, 10, 0.7)):
+    for masked, total, limit in (
+        (1, 2, 0.5),
+        (0, 2, 0.0),
+        (2, 2, 1.0),
+        (29, 100, 0.29),
+        (0, 0, 0.0),
+        (7, 10, 0.7),
+    ):
         check_masked_share(masked, total, limit, [])  # exactly the share is still allowed
     for masked, total, limit in ((2, 2, 0.5), (1, 2, 0.49), (1, 2, 0.0), (30, 100, 0.29)):
-        with pytest.raises(TrainingAborted, match=f"{masked} of {total} rollouts could not be scored, more than .* = {limit}"):
+        with pytest.raises(
+            TrainingAborted,
+            match=f"{masked} of {total} rollouts could not be scored, more than .* = {limit}",
+        ):
             check_masked_share(masked, total, limit, [])
     with pytest.raises(TrainingAborted, match="first failure: HTTP 500: worn out\n  to fix"):
         check_masked_share(1, 1, 0.5, [None, "HTTP 500: worn out", "later"])
@@ -145,24 +196,47 @@ def test_too_many_masked_rollouts_stop_the_run():
 
 def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
     rewards = scorer_of(judge=Judge("a1")).score(rollouts)
-    summary = summarise([instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)])
+    summary = summarise(
+        [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
+    )
     assert (summary["n"], summary["masked"], summary["accuracy"]) == (2, 0, 0.75)
-    assert (summary["content"], summary["reward"]) == (1.0, pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1))  # b alone
+    assert (summary["content"], summary["reward"]) == (
+        1.0,
+        pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1),
+    )  # b alone
     assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
 
 
 def test_metrics_by_hand(rollouts):
     scorer = scorer_of(Recall("apple"))
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
-    # Calls: apple, what?; delete 1, candle, delete 7; door, door. Three chunks, two rollouts, the first without accuracy.
+    # Calls: apple, what?; delete 1, candle, delete 7; door, door. Three chunks, two rollouts, the
+    # first without accuracy.
     assert metrics == {
-        "reward_accuracy": (1.0, 1), "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3), "reward_content": (2.5, 3),
-        "reward_compression": (0.875 + 0.875 + 0.5, 3), "reward_immediate": (0, 0), "calls_per_chunk": (7, 3),
-        "silent_chunks": (0, 3), "cut_off": (0, 3), "entries": (2, 2), "tokens": (2, 2), "masked": (1, 2), "masked_chunks": (2, 3),
-        "duplicates": (1, 7), "unparsed": (1, 7), "verbatim": (3, 3), "entry_words": (3, 3),
-        "insert_share": (3, 7), "update_share": (0, 7), "delete_share": (1, 7), "replace_share": (0, 7),
-        "ops/facts/insert": (3, 7), "ops/facts/update": (0, 7), "ops/facts/delete": (1, 7),
-    }  # fmt: skip
+        "reward_accuracy": (1.0, 1),
+        "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3),
+        "reward_content": (2.5, 3),
+        "reward_compression": (0.875 + 0.875 + 0.5, 3),
+        "reward_immediate": (0, 0),
+        "calls_per_chunk": (7, 3),
+        "silent_chunks": (0, 3),
+        "cut_off": (0, 3),
+        "entries": (2, 2),
+        "tokens": (2, 2),
+        "masked": (1, 2),
+        "masked_chunks": (2, 3),
+        "duplicates": (1, 7),
+        "unparsed": (1, 7),
+        "verbatim": (3, 3),
+        "entry_words": (3, 3),
+        "insert_share": (3, 7),
+        "update_share": (0, 7),
+        "delete_share": (1, 7),
+        "replace_share": (0, 7),
+        "ops/facts/insert": (3, 7),
+        "ops/facts/update": (0, 7),
+        "ops/facts/delete": (1, 7),
+    }
 
 
 def test_operations_are_counted_by_section():
@@ -171,11 +245,19 @@ def test_operations_are_counted_by_section():
     instances = [make_instance(name, "apple boat", ask=("boat",)) for name in "xy"]
     rollouts = run_script(agent, instances, [written, "+episodic door\n+episodic door"])
     rewards = scorer_of().score(rollouts)
-    found = {name: pair for name, pair in scorer_of().metrics(rollouts, rewards).items() if name.startswith("ops/")}
+    found = {
+        name: pair
+        for name, pair in scorer_of().metrics(rollouts, rewards).items()
+        if name.startswith("ops/")
+    }
     counts = {"core/replace": 1, "semantic/insert": 3, "semantic/update": 0, "semantic/delete": 1}
     counts |= {"episodic/insert": 2, "episodic/update": 0, "episodic/delete": 0}
-    assert found == {f"ops/{name}": (count, 8) for name, count in counts.items()}  # the last call repeats an entry
-    summary = summarise([instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)])
+    assert found == {
+        f"ops/{name}": (count, 8) for name, count in counts.items()
+    }  # the last call repeats an entry
+    summary = summarise(
+        [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
+    )
     assert summary["operations"] == {name: count / 8 for name, count in counts.items() if count}
     assert (summary["update_share"], summary["delete_share"]) == (0.0, 1 / 8)
 
@@ -187,19 +269,36 @@ def test_silence_and_cuts_are_counted():
     rollouts = run_rollouts(instances, agent, generator, Sampling(4))
     scorer = scorer_of()
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
-    assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == ((1.0, 2), (1.0, 2), (1.0, 2))
+    assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == (
+        (1.0, 2),
+        (1.0, 2),
+        (1.0, 2),
+    )
 
 
-# ------------------------------------------------------------------------------------------------ rewards of one's own
+# ------------------------------------------------------------------------------------------------
+# rewards of one's own
 def own(rollouts, function, weight=0.5):
-    """Totals of the steps (None: masked), and the function's metric, mean over instances, and records by step."""
+    """Totals of the steps (None: masked), and the function's metric, mean over instances, and
+    records by step."""
     config, name = RewardConfig(1.0, 0.0, 0.0, 0.0, rewards={function: weight}), function.__name__
     rewards = scorer_of(config=config).score(rollouts)
     pairs = list(zip(rollouts, rewards, strict=True))
-    totals = [None if math.isnan(total := step.total(config)) else total for steps in rewards for step in steps]
+    totals = [
+        None if math.isnan(total := step.total(config)) else total
+        for steps in rewards
+        for step in steps
+    ]
     mean = summarise([instance_result(*pair, config) for pair in pairs])[f"reward_{name}"]
-    recorded = [step["reward"][name] for pair in pairs for step in rollout_to_json(*pair, config)["steps"]]
-    return totals, scorer_of(config=config).metrics(rollouts, rewards)[f"reward_{name}"], mean, recorded
+    recorded = [
+        step["reward"][name] for pair in pairs for step in rollout_to_json(*pair, config)["steps"]
+    ]
+    return (
+        totals,
+        scorer_of(config=config).metrics(rollouts, rewards)[f"reward_{name}"],
+        mean,
+        recorded,
+    )
 
 
 def test_a_part_of_ones_own_is_weighed_logged_and_recorded(rollouts):
@@ -207,8 +306,18 @@ def test_a_part_of_ones_own_is_weighed_logged_and_recorded(rollouts):
         return [len(rollout.questions) + step.chunk_index / 8 for step in rollout.steps]
 
     recorded = [2.0, 2.125, 1.0]
-    assert own(rollouts, asked) == ([0.5 + 1, 0.5 + 1.0625, 1 + 0.5], (5.125, 3), (2.0625 + 1) / 2, recorded)
-    assert own(rollouts, asked, weight=0.0) == ([0.5, 0.5, 1.0], (5.125, 3), (2.0625 + 1) / 2, recorded)
+    assert own(rollouts, asked) == (
+        [0.5 + 1, 0.5 + 1.0625, 1 + 0.5],
+        (5.125, 3),
+        (2.0625 + 1) / 2,
+        recorded,
+    )
+    assert own(rollouts, asked, weight=0.0) == (
+        [0.5, 0.5, 1.0],
+        (5.125, 3),
+        (2.0625 + 1) / 2,
+        recorded,
+    )
 
 
 def test_async_functions_score_rollouts_at_once_and_none_and_outages_mask(rollouts):
@@ -237,35 +346,61 @@ def test_a_bug_or_no_finite_number_is_an_error_that_names_function_and_instance(
         own(rollouts, brevity)
 
 
-@pytest.mark.parametrize("name", ["nowhere:f", "math:nothing", "math:pi", "math", "memalpha.rewards.total:accuracy"])
+@pytest.mark.parametrize(
+    "name", ["nowhere:f", "math:nothing", "math:pi", "math", "memalpha.rewards.total:accuracy"]
+)
 def test_a_reward_that_is_not_there_or_has_a_taken_name_is_refused_with_the_options(name):
     with pytest.raises(InputError, match=f"rewards names '{name}'"):
         RewardConfig(rewards={name: 1.0})
 
 
-# ------------------------------------------------------------------------------------------------ questions right after a chunk
+# ------------------------------------------------------------------------------------------------
+# questions right after a chunk
 def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evidence():
     """The rollout keeps apple and boat; deletes apple and keeps candle, but not door."""
     evidence = {"apple": (0,), "candle": (0, 1), "door": (1,), "engine": None}
-    questions = tuple(Question(f"was {word} seen?", (word,), evidence=chunks, id=word) for word, chunks in evidence.items())
+    questions = tuple(
+        Question(f"was {word} seen?", (word,), evidence=chunks, id=word)
+        for word, chunks in evidence.items()
+    )
     agent = make_agent()
-    instance = replace(make_instance("a", "apple boat engine", "candle door engine", "boat"), questions=questions)
-    (made,) = run_script(agent, [instance], ["+ apple\n+ boat\nwhat?"], ["- 1\n+ candle\n- 7"], ["= 2 engine"])
+    instance = replace(
+        make_instance("a", "apple boat engine", "candle door engine", "boat"), questions=questions
+    )
+    (made,) = run_script(
+        agent, [instance], ["+ apple\n+ boat\nwhat?"], ["- 1\n+ candle\n- 7"], ["= 2 engine"]
+    )
     before = [entry.content for entry in made.memory]
     evaluator = QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
     ((first, second, third),) = ask_after_chunks([made], agent, evaluator)
-    assert [(record.question.id, record.score) for record in first] == [("apple", 1.0)]  # deleted later
-    assert [(record.question.id, record.score) for record in second] == [("candle", 1.0), ("door", 0.0)]
-    assert third == [] and [entry.content for entry in made.memory] == before == ["engine", "candle"]
-    (paid,) = RolloutScorer(evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent).score([made])
-    # At the end candle and engine are found, apple and door are not: r1 = 1/2, which the last chunk, asked nothing, takes.
-    assert [(step["accuracy"], step["immediate"]) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
+    assert [(record.question.id, record.score) for record in first] == [
+        ("apple", 1.0)
+    ]  # deleted later
+    assert [(record.question.id, record.score) for record in second] == [
+        ("candle", 1.0),
+        ("door", 0.0),
+    ]
+    assert third == [] and [entry.content for entry in made.memory] == before == [
+        "engine",
+        "candle",
+    ]
+    (paid,) = RolloutScorer(
+        evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent
+    ).score([made])
+    # At the end candle and engine are found, apple and door are not: r1 = 1/2, which the last
+    # chunk, asked nothing, takes.
+    assert [(step["accuracy"], step["immediate"]) for step in paid] == [
+        (0.5, 1.0),
+        (0.5, 0.5),
+        (0.5, 0.5),
+    ]
     (unpaid,) = RolloutScorer(evaluator, Judge(), RewardConfig()).score([made])
     assert all(math.isnan(step["immediate"]) for step in unpaid)
 
 
 def test_right_after_a_chunk_the_archive_is_asked_where_no_facts_are_annotated():
-    """A policy that writes nothing: the archive answers at the end; the memory of then is asked with its lines, or is empty."""
+    """A policy that writes nothing: the archive answers at the end; the memory of then is asked
+    with its lines, or is empty."""
     agent = make_agent(archive=True)
     question = Question("what apple?", ("apple",), evidence=(0,), id="apple")
     text = Instance("text", "", (Chunk("the apple was seen"),), (question,))
@@ -273,24 +408,35 @@ def test_right_after_a_chunk_the_archive_is_asked_where_no_facts_are_annotated()
     rollouts = run_script(agent, [text, noted], [".", "."])
     evaluator = QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
     scorer = RolloutScorer(evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent)
-    found = [[(step["accuracy"], step["immediate"]) for step in steps] for steps in scorer.score(rollouts)]
+    found = [
+        [(step["accuracy"], step["immediate"]) for step in steps]
+        for steps in scorer.score(rollouts)
+    ]
     assert found == [[(1.0, 1.0)], [(1.0, 0.0)]]
 
 
 def test_the_archive_right_after_a_chunk_is_that_of_then():
-    """The first chunk's line is there until an update outdates it; the second's comes with the second."""
+    """The first chunk's line is there until an update outdates it; the second's comes with the
+    second."""
     agent = make_agent(archive=True)
-    asked = tuple(Question("what boat?", ("red",), evidence=(index,), id=str(index)) for index in (0, 1))
+    asked = tuple(
+        Question("what boat?", ("red",), evidence=(index,), id=str(index)) for index in (0, 1)
+    )
     instance = Instance("i", "", (Chunk("the boat was red"), Chunk("the boat is blue")), asked)
     (made,) = run_script(agent, [instance], ["+ boat red"], ["= 1 boat blue"])
-    ((early,), (late,)) = ask_after_chunks([made], agent, QAEvaluator(RecallReader(64, agent.encoder.count), k=3))[0]
+    ((early,), (late,)) = ask_after_chunks(
+        [made], agent, QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
+    )[0]
     assert early.answer and set(early.answer.passages or ()) == {"boat red", "the boat was red"}
     assert late.answer and set(late.answer.passages or ()) == {"boat blue", "the boat is blue"}
 
 
 def test_the_published_settings_give_the_published_reward():
-    """A chunk by hand: r2 = 2 of 4 parsed calls, r4 = 3 of 4, r3 = 1 - 90 / 60; deletes 0, silence 0, repeats are judged."""
-    published = parse_train_arguments(["--preset", "published", "--use_cpu", "true", "--per_device_train_batch_size", "8"]).reward
+    """A chunk by hand: r2 = 2 of 4 parsed calls, r4 = 3 of 4, r3 = 1 - 90 / 60; deletes 0, silence
+    0, repeats are judged."""
+    published = parse_train_arguments(
+        ["--preset", "published", "--use_cpu", "true", "--per_device_train_batch_size", "8"]
+    ).reward
     agent = make_agent(codec="hermes", schema="mem_alpha")
     calls = [
         ToolCall("memory_insert", {"section": "semantic", "content": "the apple was seen"}),
@@ -299,12 +445,27 @@ def test_the_published_settings_give_the_published_reward():
         ToolCall("memory_delete", {"entry_id": "88"}),
     ]
     written = agent.codec.render(calls) + "\n<tool_call>\nno JSON\n</tool_call>"
-    (rollout,) = run_script(agent, [make_instance("i", "the apple and the boat", "more")], [written], [""])
-    judge = Mock(judge=lambda requests: [[True] * len(request.results) for request in requests], spec=["judge"])
+    (rollout,) = run_script(
+        agent, [make_instance("i", "the apple and the boat", "more")], [written], [""]
+    )
+    judge = Mock(
+        judge=lambda requests: [[True] * len(request.results) for request in requests],
+        spec=["judge"],
+    )
     scorer = RolloutScorer(Mock(evaluate_many=lambda items: [[]]), judge, published)
     (parts,) = scorer.score([rollout])
     codes = [result.code.value for result in rollout.steps[0].outcome.results]
     assert codes == ["applied", "duplicate", "unknown_id", "unknown_id", "unparsed"]
-    assert (parts[0]["tool"], parts[0]["content"], parts[1]["tool"], parts[1]["content"]) == (0.5, 0.75, 0.0, 0.0)
-    first = step_reward(0.5, parts[0]["tool"], compression(90, 60, clip=published.clip_compression), parts[0]["content"])
+    assert (parts[0]["tool"], parts[0]["content"], parts[1]["tool"], parts[1]["content"]) == (
+        0.5,
+        0.75,
+        0.0,
+        0.0,
+    )
+    first = step_reward(
+        0.5,
+        parts[0]["tool"],
+        compression(90, 60, clip=published.clip_compression),
+        parts[0]["content"],
+    )
     assert first.total(published) == pytest.approx(1.05)

@@ -1,4 +1,5 @@
-"""Validation while training: its curve, the best checkpoint, early stop, resume; and the tables that trackers get."""
+"""Validation while training: its curve, the best checkpoint, early stop, resume; and the tables
+that trackers get."""
 
 import json
 import shutil
@@ -18,7 +19,15 @@ from memalpha.training.config import RunOptions
 from memalpha.training.run import RunCallback
 
 VALIDATED = ["--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end", "true"]
-APART = [*VALIDATED, "--validation_instances", "4", "--eval_options", "{n: 8, split: test}", "--metric_for_best_model", "reward"]
+APART = [
+    *VALIDATED,
+    "--validation_instances",
+    "4",
+    "--eval_options",
+    "{n: 8, split: test}",
+    "--metric_for_best_model",
+    "reward",
+]
 APART += ["--logging_steps", "2"]
 
 
@@ -46,10 +55,18 @@ def assert_best_is_kept(folder, steps):
     for row in rows:
         results = held_out(folder, f"step-{row['step']:06d}")
         for key in ("reward", "accuracy", "entries"):
-            assert row[f"eval_{key}"] == pytest.approx(sum(result[key] for result in results) / 4, abs=1e-12)
+            assert row[f"eval_{key}"] == pytest.approx(
+                sum(result[key] for result in results) / 4, abs=1e-12
+            )
     curve = [row["eval_reward"] for row in rows]
     best = 1 + curve.index(max(curve))
-    chosen = {"step": best, "metric": "reward", "value": max(curve), "instances": 4, "on_after": False}
+    chosen = {
+        "step": best,
+        "metric": "reward",
+        "value": max(curve),
+        "instances": 4,
+        "on_after": False,
+    }
     assert summary(folder)["selection"] == chosen
     assert weights(folder / "adapter") == weights(folder / f"checkpoint-{best}")
 
@@ -64,18 +81,34 @@ def validated(tmp_path_factory):
 def written(path):
     """What was written for each held-out instance, chunk by chunk."""
     lines = [json.loads(line) for line in path.open()]
-    return {line["result"]["instance"]: [step["completion"] for step in line["rollout"]["steps"]] for line in lines}
+    return {
+        line["result"]["instance"]: [step["completion"] for step in line["rollout"]["steps"]]
+        for line in lines
+    }
 
 
 @pytest.mark.parametrize("dropout", ["0", "0.2"])
-def test_each_evaluation_of_a_run_is_that_of_its_checkpoint_by_plain_products(validated, tmp_path, monkeypatch, dropout):
-    """oneDNN's layouts of one step's adapter are not used with another's, nor with the best one that is loaded at the end."""
-    lora = ["--model", str(validated / "adapter"), "--full_finetuning", "false", "--lora_dropout", dropout]
+def test_each_evaluation_of_a_run_is_that_of_its_checkpoint_by_plain_products(
+    validated, tmp_path, monkeypatch, dropout
+):
+    """oneDNN's layouts of one step's adapter are not used with another's, nor with the best one
+    that is loaded at the end."""
+    lora = [
+        "--model",
+        str(validated / "adapter"),
+        "--full_finetuning",
+        "false",
+        "--lora_dropout",
+        dropout,
+    ]
     lora += ["--warm_start_steps", "0", "--eval_temperature", "0"]
     monkeypatch.setattr(products, "faster", lambda: True)
     monkeypatch.setattr(products, "LEAST", 1)
     assert train(tmp_path / "run", *lora, *VALIDATED, "--learning_rate", "0.02") == 0
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["float32_products"] == "oneDNN"
+    assert (
+        json.loads((tmp_path / "run" / "environment.json").read_text())["float32_products"]
+        == "oneDNN"
+    )
     monkeypatch.setattr(products, "faster", lambda: False)
     held_out, seen = tmp_path / "run" / "held_out", set()
     places = {f"step-{step:06d}": f"checkpoint-{step}" for step in (1, 2, 3, 4)}
@@ -92,16 +125,27 @@ def test_each_evaluation_of_a_run_is_that_of_its_checkpoint_by_plain_products(va
 
 def test_the_curve_the_best_checkpoint_and_the_instances_by_value(validated, tmp_path):
     assert_best_is_kept(validated, 4)
-    before, after, first, last = (names(validated, name) for name in ("before", "after", "step-000001", "step-000004"))
+    before, after, first, last = (
+        names(validated, name) for name in ("before", "after", "step-000001", "step-000004")
+    )
     assert before == after and first == last and len({*before, *first}) == 8
-    again = ["--model", str(validated / "adapter"), "--warm_start_steps", "0", "--output_dir", str(tmp_path / "again")]
+    again = [
+        "--model",
+        str(validated / "adapter"),
+        "--warm_start_steps",
+        "0",
+        "--output_dir",
+        str(tmp_path / "again"),
+    ]
     assert run(["rollout", *OPTIONS, *APART, *again]) == 0
     assert held_out(tmp_path / "again", "rollouts") == held_out(validated, "after")
 
 
 def test_validation_leaves_the_training_as_it_is(validated, tmp_path):
     assert train(tmp_path / "plain", "--eval_data", "", "--logging_steps", "2") == 0
-    assert [row for row in untimed_metrics(validated) if "loss" in row] == untimed_metrics(tmp_path / "plain")
+    assert [row for row in untimed_metrics(validated) if "loss" in row] == untimed_metrics(
+        tmp_path / "plain"
+    )
     assert weights(validated / "checkpoint-4") == weights(tmp_path / "plain" / "checkpoint-4")
 
 
@@ -110,29 +154,64 @@ def test_a_kill_after_a_validation_before_its_checkpoint(validated, tmp_path):
     command = ["train", *OPTIONS, *APART, "--output_dir", str(folder)]
     done = launch("tests/training/faulty_run.py", "after-validation", "4", "0", *command)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
-    assert not (folder / "checkpoint-3").exists() and (folder / "held_out" / "step-000003.jsonl").exists()
-    shutil.copy(folder / "held_out" / "step-000003.jsonl", folder / "held_out" / "step-000009.jsonl")  # of a longer run
+    assert (
+        not (folder / "checkpoint-3").exists()
+        and (folder / "held_out" / "step-000003.jsonl").exists()
+    )
+    shutil.copy(
+        folder / "held_out" / "step-000003.jsonl", folder / "held_out" / "step-000009.jsonl"
+    )  # of a longer run
     assert train(folder, *APART, "--resume") == 0
     assert not (folder / "held_out" / "step-000009.jsonl").exists()
     assert_same_end(folder, validated)
-    assert summary(folder) == summary(validated) and weights(folder / "adapter") == weights(validated / "adapter")
+    assert summary(folder) == summary(validated) and weights(folder / "adapter") == weights(
+        validated / "adapter"
+    )
     for path in (validated / "held_out").iterdir():
         assert (folder / "held_out" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_early_stop_keeps_the_first_best_adapter_and_a_resumed_run_stays_stopped(validated, monkeypatch, tmp_path, capsys):
+def test_early_stop_keeps_the_first_best_adapter_and_a_resumed_run_stays_stopped(
+    validated, monkeypatch, tmp_path, capsys
+):
     real, script = RunCallback.on_validated, {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.5, 5: 0.9, 6: 0.9}
-    told = lambda callback, results: real(callback, results) | {"accuracy": script[callback.trainer.state.global_step]}  # noqa: E731
+    told = lambda callback, results: (  # noqa: E731
+        real(callback, results) | {"accuracy": script[callback.trainer.state.global_step]}
+    )
     monkeypatch.setattr(RunCallback, "on_validated", told)
-    options = ["--model", str(validated / "warm_start"), "--warm_start_steps", "0", "--full_finetuning", "false", "--lora_r", "4"]
-    options += [*VALIDATED, "--early_stopping_patience", "2", "--max_steps", "6", "--save_total_limit", "1"]
+    options = [
+        "--model",
+        str(validated / "warm_start"),
+        "--warm_start_steps",
+        "0",
+        "--full_finetuning",
+        "false",
+        "--lora_r",
+        "4",
+    ]
+    options += [
+        *VALIDATED,
+        "--early_stopping_patience",
+        "2",
+        "--max_steps",
+        "6",
+        "--save_total_limit",
+        "1",
+    ]
     folder, moved = tmp_path / "run", tmp_path / "moved"
     assert train(folder, *options) == 0
-    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == [
+        "checkpoint-2",
+        "checkpoint-4",
+    ]
     chosen = {"step": 2, "metric": "accuracy", "value": 0.5, "instances": 4, "on_after": True}
     first = summary(folder)
     assert (first["steps"], first["selection"]) == (4, chosen)
-    assert weights(folder / "adapter") == weights(folder / "checkpoint-2") != weights(folder / "checkpoint-4")
+    assert (
+        weights(folder / "adapter")
+        == weights(folder / "checkpoint-2")
+        != weights(folder / "checkpoint-4")
+    )
     assert held_out(folder, "after") == held_out(folder, "step-000002")
     folder.rename(moved)  # a checkpoint names no place
     (moved / "summary.json").unlink()
@@ -147,23 +226,47 @@ def test_early_stop_keeps_the_first_best_adapter_and_a_resumed_run_stays_stopped
 
 def test_two_processes_validate_together(tmp_path):
     folder = tmp_path / "run"
-    command = [*OPTIONS, *APART, "--max_steps", "2", "--per_device_train_batch_size", "16", "--output_dir", str(folder)]
+    command = [
+        *OPTIONS,
+        *APART,
+        "--max_steps",
+        "2",
+        "--per_device_train_batch_size",
+        "16",
+        "--output_dir",
+        str(folder),
+    ]
     done = two("-m", "memalpha", "train", *command)
     assert (folder / "summary.json").is_file(), done.stderr[-2000:]
-    assert names(folder, "step-000001") == names(folder, "step-000002") == [f"toy-test-1-{index}" for index in (0, 2, 4, 6)]
+    assert (
+        names(folder, "step-000001")
+        == names(folder, "step-000002")
+        == [f"toy-test-1-{index}" for index in (0, 2, 4, 6)]
+    )
     assert_best_is_kept(folder, 2)
 
 
 def test_held_out_instances_are_split_at_even_distances():
-    assert split_held_out(RunOptions(validation_instances=2), "abcdef") == (["a", "d"], ["b", "c", "e", "f"])
-    assert split_held_out(RunOptions(validation_instances=2, eval_instances=3), "abcdef") == (["a", "d"], ["b", "c", "e"])
+    assert split_held_out(RunOptions(validation_instances=2), "abcdef") == (
+        ["a", "d"],
+        ["b", "c", "e", "f"],
+    )
+    assert split_held_out(RunOptions(validation_instances=2, eval_instances=3), "abcdef") == (
+        ["a", "d"],
+        ["b", "c", "e"],
+    )
     assert split_held_out(RunOptions(eval_instances=2), "abcdef") == ([], ["a", "b"])
 
 
 def test_engines_are_given_the_best_weights_anew(monkeypatch):
     """vLLM would go on drawing with the weights of the last step."""
-    state, loaded = SimpleNamespace(best_global_step=2, global_step=4, best_model_checkpoint=None), []
-    trainer = SimpleNamespace(state=state, args=SimpleNamespace(output_dir="run"), _served=4, _last_loaded_step=4)
+    state, loaded = (
+        SimpleNamespace(best_global_step=2, global_step=4, best_model_checkpoint=None),
+        [],
+    )
+    trainer = SimpleNamespace(
+        state=state, args=SimpleNamespace(output_dir="run"), _served=4, _last_loaded_step=4
+    )
     monkeypatch.setattr(checkpoints, "damage", lambda path: "")
     trainer._load_best_model = lambda: loaded.append(state.best_model_checkpoint)
     assert checkpoints.WholeCheckpoints.load_best(trainer) == 2
@@ -178,7 +281,10 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
         (["--validation_instances", "2"], "without eval_strategy"),
         ([*VALIDATED[:4], "--early_stopping_patience", "2"], "without load_best_model_at_end"),
         ([*VALIDATED, "--validation_instances", "64"], "validation_instances is 64"),
-        ([*VALIDATED, "--metric_for_best_model", "content", "--warm_start_steps", "0"], "'content', which has no value"),
+        (
+            [*VALIDATED, "--metric_for_best_model", "content", "--warm_start_steps", "0"],
+            "'content', which has no value",
+        ),
         (["--log_completions", "true"], "log_completions without report_to"),
     ],
 )
@@ -191,23 +297,65 @@ def test_what_cannot_be_done_is_said(tmp_path, capsys, options, named):
 def test_a_tracker_gets_tables_of_rollouts_and_the_curve(tmp_path, monkeypatch, tracker):
     if not find_spec(tracker):
         pytest.skip(f"{tracker} is not installed")
-    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "TRACKIO_DIR": str(tmp_path)}.items():
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(tmp_path),
+        "TRACKIO_DIR": str(tmp_path),
+    }.items():
         monkeypatch.setenv(name, value)
     folder, tables = tmp_path / "run", []
-    options = ["--report_to", tracker, "--log_completions", "true", "--num_completions_to_print", "5", *VALIDATED[:4]]
-    done = launch("-m", "memalpha", "train", *OPTIONS, "--max_steps", "2", *options, "--output_dir", str(folder))
+    options = [
+        "--report_to",
+        tracker,
+        "--log_completions",
+        "true",
+        "--num_completions_to_print",
+        "5",
+        *VALIDATED[:4],
+    ]
+    done = launch(
+        "-m",
+        "memalpha",
+        "train",
+        *OPTIONS,
+        "--max_steps",
+        "2",
+        *options,
+        "--output_dir",
+        str(folder),
+    )
     assert done.returncode == 0, done.stderr[-2000:]
-    for table in map(json.loads, (path.read_text() for path in tmp_path.rglob("*.table.json"))):  # W&B
+    for table in map(
+        json.loads, (path.read_text() for path in tmp_path.rglob("*.table.json"))
+    ):  # W&B
         tables.append([dict(zip(table["columns"], row, strict=True)) for row in table["data"]])
     for database in tmp_path.glob("*.db"):  # Trackio
-        logged = [json.loads(row) for (row,) in sqlite3.connect(database).execute("select metrics from metrics")]
+        logged = [
+            json.loads(row)
+            for (row,) in sqlite3.connect(database).execute("select metrics from metrics")
+        ]
         tables += [row["rollouts"]["_value"] for row in logged if "rollouts" in row]
         curve = [row["eval_accuracy"] for row in untimed_metrics(folder) if "eval_accuracy" in row]
-        assert [row["eval/accuracy"] for row in logged if "eval/accuracy" in row] == curve and len(curve) == 2
-    assert sorted(table[0]["step"] for table in tables) == [1, 2] and not (folder / "completions").exists()
+        assert [row["eval/accuracy"] for row in logged if "eval/accuracy" in row] == curve and len(
+            curve
+        ) == 2
+    assert (
+        sorted(table[0]["step"] for table in tables) == [1, 2]
+        and not (folder / "completions").exists()
+    )
     for table in tables:
-        lines = map(json.loads, (folder / "trajectories" / f"step-{table[0]['step']:06d}-rank-0.jsonl").open())
-        drawn = [{**step, "instance": line["instance"], "reward": step["total"]} for line in lines for step in line["steps"]]
+        lines = map(
+            json.loads,
+            (folder / "trajectories" / f"step-{table[0]['step']:06d}-rank-0.jsonl").open(),
+        )
+        drawn = [
+            {**step, "instance": line["instance"], "reward": step["total"]}
+            for line in lines
+            for step in line["steps"]
+        ]
         assert [row["chunk"] for row in table] == [0, 1, 1, 1, 1] and len(drawn) == 64
         for row, place in zip(table, (0, 15, 31, 47, 63), strict=True):
-            assert {**row, "step": 0} == {"step": 0, **{name: drawn[place][name] for name in row if name != "step"}}
+            assert {**row, "step": 0} == {
+                "step": 0,
+                **{name: drawn[place][name] for name in row if name != "step"},
+            }

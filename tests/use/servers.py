@@ -1,4 +1,5 @@
-"""A server process with a scripted model, which keeps a text's last line (``= 1 ...`` updates); some texts make it slow or fail.
+"""A server process with a scripted model, which keeps a text's last line (``= 1 ...`` updates);
+some texts make it slow or fail.
 
 ``files`` limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
@@ -29,7 +30,9 @@ from memalpha.types import Completion, Prompt, Sampling, StopReason
 from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.agent import MemoryAgent
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_completion_length=64)
+CONFIG = AgentConfig(
+    schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_completion_length=64
+)
 
 
 class Model:
@@ -37,13 +40,24 @@ class Model:
         self.delay = delay
 
     def generate(self, prompts: list[Prompt], sampling: Sampling) -> list[Completion]:
-        chunks = [prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0] for prompt in prompts]
+        chunks = [
+            prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0]
+            for prompt in prompts
+        ]
         if any("fail now" in chunk for chunk in chunks):
             raise ServiceError("/secret/path: the model is gone")
         if any("crash now" in chunk for chunk in chunks):
             raise ZeroDivisionError("/secret/path")
-        time.sleep(max(self.delay, *(2.5 * ("very slow" in chunk) or 1.0 * ("slow" in chunk) for chunk in chunks)))
-        kept = ["= 99 no such entry" if "mistake" in chunk else chunk.splitlines()[-1] for chunk in chunks]
+        time.sleep(
+            max(
+                self.delay,
+                *(2.5 * ("very slow" in chunk) or 1.0 * ("slow" in chunk) for chunk in chunks),
+            )
+        )
+        kept = [
+            "= 99 no such entry" if "mistake" in chunk else chunk.splitlines()[-1]
+            for chunk in chunks
+        ]
         texts = [line if line.startswith("= ") else f"+ {line}" for line in kept]
         return [Completion((), text, StopReason.END) for text in texts]
 
@@ -61,9 +75,17 @@ class Server:
     errors = ""
 
     def __init__(self, **options: Any) -> None:
-        options = {"port": 0, **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()}}
+        options = {
+            "port": 0,
+            **{
+                name: str(value) if isinstance(value, Path) else value
+                for name, value in options.items()
+            },
+        }
         command, pipe = [sys.executable, WORKER, json.dumps(options)], subprocess.PIPE
-        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
+        self.process = subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT
+        )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url.startswith("http://"), self.process.communicate()[1]
@@ -101,7 +123,12 @@ def bearer(name: str, **more: str) -> dict[str, str]:
 
 
 def client(server: Server, name: str | None = None, **more: str) -> httpx.Client:
-    return httpx.Client(base_url=server.url, headers=bearer(name, **more) if name else more, timeout=30, trust_env=False)
+    return httpx.Client(
+        base_url=server.url,
+        headers=bearer(name, **more) if name else more,
+        timeout=30,
+        trust_env=False,
+    )
 
 
 def main(options: dict[str, Any]) -> None:
@@ -109,8 +136,14 @@ def main(options: dict[str, Any]) -> None:
 
     logging.basicConfig(level=logging.WARNING)
     tools = {name: options.pop(name) for name in ("tools", "selectors") if name in options}
-    agent = make_agent(options.pop("store"), options.pop("delay", 0.0), options.pop("archive", False))
-    tokens, user, stdio = options.pop("tokens", None), options.pop("user", None), options.pop("stdio", False)
+    agent = make_agent(
+        options.pop("store"), options.pop("delay", 0.0), options.pop("archive", False)
+    )
+    tokens, user, stdio = (
+        options.pop("tokens", None),
+        options.pop("user", None),
+        options.pop("stdio", False),
+    )
     if files := options.pop("files", 0):
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     for name, seconds in options.pop("constants", {}).items():
@@ -119,7 +152,9 @@ def main(options: dict[str, Any]) -> None:
     if stdio:
         server.serve_stdio(agent, ServeConfig(**tools), callers)
         return
-    server.serve_http(agent, ServeConfig(**options, **tools), callers, lambda url: print(url, flush=True))
+    server.serve_http(
+        agent, ServeConfig(**options, **tools), callers, lambda url: print(url, flush=True)
+    )
 
 
 if __name__ == "__main__":

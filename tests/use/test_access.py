@@ -30,7 +30,10 @@ ASKED = st.dictionaries(st.sampled_from(["user", "agent", "session"]), PART)
 @given(GRANTS, st.integers(0, 4), ASKED, st.booleans())
 def test_whatever_is_asked_for_a_token_stays_in_its_own_namespaces(grants, which, asked, cased):
     which %= len(grants)
-    known = [Grant(str(i), *grant, any_user=grant[0] is None, sha256=sha256(str(i))) for i, grant in enumerate(grants)]
+    known = [
+        Grant(str(i), *grant, any_user=grant[0] is None, sha256=sha256(str(i)))
+        for i, grant in enumerate(grants)
+    ]
     headers = {HEADERS[part].lower(): quote(name, safe="") for part, name in asked.items()}
     headers["authorization"] = f"{'BEARER' if cased else 'bearer'} {which}"
     fixed = dict(zip(("user", "agent", "session"), grants[which], strict=True))
@@ -43,7 +46,10 @@ def test_whatever_is_asked_for_a_token_stays_in_its_own_namespaces(grants, which
         assert not within or whole["user"] is None
     else:
         assert within
-        assert caller == Caller(str(which), Namespace(whole["user"], whole["agent"] or "default", whole["session"] or "default"))
+        assert caller == Caller(
+            str(which),
+            Namespace(whole["user"], whole["agent"] or "default", whole["session"] or "default"),
+        )
 
 
 def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
@@ -86,7 +92,10 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
         Callers.load(path)
 
 
-@pytest.mark.parametrize("arguments", [["laptop", "--user", ""], ["laptop", "--user", "marta", "--agent", ""], [" "], ["a\nb"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["laptop", "--user", ""], ["laptop", "--user", "marta", "--agent", ""], [" "], ["a\nb"]],
+)
 def test_an_empty_name_is_refused_and_never_means_any(arguments, capsys):
     assert run(["token", *arguments]) == 1
     shown = capsys.readouterr()
@@ -97,7 +106,10 @@ def test_a_made_token_opens_the_namespace_it_was_made_for(tmp_path, capsys):
     assert run(["token", "laptop", "--user", "marta", "--session", "s"]) == 0
     told, _, entry = capsys.readouterr().out.splitlines()
     (tmp_path / "tokens.yaml").write_text(f"tokens:\n{entry}\n")
-    callers, key = Callers.load(tmp_path / "tokens.yaml"), {"authorization": f"Bearer {told.split()[-1]}"}
+    callers, key = (
+        Callers.load(tmp_path / "tokens.yaml"),
+        {"authorization": f"Bearer {told.split()[-1]}"},
+    )
     assert told.split()[-1] not in entry and len(told.split()[-1]) > 40
     assert callers.identify(key) == Caller("laptop", Namespace("marta", "default", "s"))
     with pytest.raises(Problem) as problem:

@@ -18,7 +18,9 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.store.journal import Journal
 from memalpha.use.agent import MemoryAgent
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_completion_length=64, retrieve_k=5, archive=True)
+CONFIG = AgentConfig(
+    schema="facts", codec="compact", max_completion_length=64, retrieve_k=5, archive=True
+)
 STEP = AgentStep(CONFIG, make_tokenizer(["facts"], 4096))
 SCRIPT = ["+ Marta city Oslo\n+ Marta drink tea", "= 1 Marta city Rome", "+ Ivan city Lima"]
 
@@ -31,7 +33,11 @@ def opened(store, script=()):
 def agent(tmp_path):
     with MemoryAgent(STEP, ScriptedGenerator(SCRIPT), store=tmp_path / "m.db") as agent:
         agent.added = [
-            agent.add("Marta: I live in Oslo, zebrastreet.\nMarta: I like tea.", "2024-01-01", namespace="marta"),
+            agent.add(
+                "Marta: I live in Oslo, zebrastreet.\nMarta: I like tea.",
+                "2024-01-01",
+                namespace="marta",
+            ),
             agent.add("Marta: I moved to Rome.", "2024-02-01", namespace="marta"),
             agent.add("Ivan: Lima it is.", namespace="ivan"),
         ]
@@ -53,10 +59,21 @@ def held(agent, who="marta"):
 
 def test_lines_and_entries_answer_together_and_each_user_has_his_own(agent):
     assert found(agent, "Oslo") == {"unknown"}
-    assert found(agent, "Rome") == {"[2024-02-01] Marta city Rome", "[2024-02-01] Marta: I moved to Rome."}
-    assert found(agent, "tea") == {"[2024-01-01] Marta drink tea", "[2024-01-01] Marta: I like tea."}
-    assert found(agent, "Lima", "ivan") == {"Ivan city Lima", "Ivan: Lima it is."} and found(agent, "Lima") == {"unknown"}
-    assert [entry.content for entry in agent.memory("marta")] == ["Marta city Rome", "Marta drink tea"]
+    assert found(agent, "Rome") == {
+        "[2024-02-01] Marta city Rome",
+        "[2024-02-01] Marta: I moved to Rome.",
+    }
+    assert found(agent, "tea") == {
+        "[2024-01-01] Marta drink tea",
+        "[2024-01-01] Marta: I like tea.",
+    }
+    assert found(agent, "Lima", "ivan") == {"Ivan city Lima", "Ivan: Lima it is."} and found(
+        agent, "Lima"
+    ) == {"unknown"}
+    assert [entry.content for entry in agent.memory("marta")] == [
+        "Marta city Rome",
+        "Marta drink tea",
+    ]
     assert [len(added.operations) for added in agent.added] == [2, 1, 1]  # those that undo takes
 
 
@@ -71,7 +88,9 @@ def test_with_an_undo_lines_leave_and_return_and_with_its_undo_they_are_as_befor
     agent.undo(drink, namespace="marta")
     assert held(agent) == ([], []) and found(agent, "Oslo, Rome, tea") == {"unknown"}
     for operation in (drink, city, update):
-        taken_back = [event for event in agent.history(namespace="marta") if event.undoes == operation]
+        taken_back = [
+            event for event in agent.history(namespace="marta") if event.undoes == operation
+        ]
         agent.undo(taken_back[-1].seq, namespace="marta")
     assert held(agent) == before and agent.journal.verify().ok
 
@@ -80,7 +99,8 @@ TOWNS, DRINKS = ("Oslo", "Rome", "Lima", "Bonn"), ("tea", "milk", "cocoa", "juic
 
 
 def write_story(agent, seed):
-    """A few texts about towns and drinks, each with a line that no operation says; return the operations of each ``add``."""
+    """A few texts about towns and drinks, each with a line that no operation says; return the
+    operations of each ``add``."""
     rng, script, texts, known = random.Random(seed), [], [], {}
     for number in range(4):
         text, said = [f"Ivan: well, number {number}."], []
@@ -89,13 +109,18 @@ def write_story(agent, seed):
                 value = rng.choice(values)
                 text.append(f"Marta: {what} now {value} in year {number}.")
                 said.append(
-                    f"= {known[what]} Marta {what} {value} {number}" if what in known else f"+ Marta {what} {value} {number}"
+                    f"= {known[what]} Marta {what} {value} {number}"
+                    if what in known
+                    else f"+ Marta {what} {value} {number}"
                 )
                 known.setdefault(what, len(known) + 1)
         script.append("\n".join(said) or "nothing")
         texts.append("\n".join(text))
     agent.generator.generator = ScriptedGenerator(script)
-    return [agent.add(text, f"2024-0{number + 1}-01", namespace="marta").operations for number, text in enumerate(texts)]
+    return [
+        agent.add(text, f"2024-0{number + 1}-01", namespace="marta").operations
+        for number, text in enumerate(texts)
+    ]
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -109,9 +134,16 @@ def test_undoing_all_of_an_add_leaves_what_was_before_it_in_any_order(seed, orde
         shuffled = order.sample(numbers, len(numbers))
         for number in shuffled:
             agent.undo(number, namespace="marta")
-        expected = [entry.content for entry in past], [line.content for line in past.entries(ARCHIVE.name)]
-        later = [line for line in lines(agent) if line not in expected[1]]  # of texts without operations, read since
-        assert held(agent)[0] == expected[0] and all(line.startswith("Ivan: well, number") for line in later)
+        expected = (
+            [entry.content for entry in past],
+            [line.content for line in past.entries(ARCHIVE.name)],
+        )
+        later = [
+            line for line in lines(agent) if line not in expected[1]
+        ]  # of texts without operations, read since
+        assert held(agent)[0] == expected[0] and all(
+            line.startswith("Ivan: well, number") for line in later
+        )
         assert [line for line in lines(agent) if line not in later] == expected[1]
         undone = {event.undoes: event.seq for event in agent.history(namespace="marta")}
         seen.append((now, [undone[number] for number in order.sample(numbers, len(numbers))]))
@@ -124,8 +156,14 @@ def test_undoing_all_of_an_add_leaves_what_was_before_it_in_any_order(seed, orde
 
 def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
     agent = opened(None, ["+ Marta city Oslo\n+ Marta drink tea"])
-    city, drink = agent.add("Marta: city is Oslo.\nMarta: a drink is tea.\nIvan: hello.", namespace="marta").operations
-    hello = next(event.seq for event in agent.history(namespace="marta") if event.after and "hello" in event.after.content)
+    city, drink = agent.add(
+        "Marta: city is Oslo.\nMarta: a drink is tea.\nIvan: hello.", namespace="marta"
+    ).operations
+    hello = next(
+        event.seq
+        for event in agent.history(namespace="marta")
+        if event.after and "hello" in event.after.content
+    )
     agent.undo(hello, namespace="marta")
     agent.undo(city, namespace="marta")
     assert lines(agent) == ["Marta: a drink is tea."]
@@ -140,20 +178,42 @@ def test_the_command_line_takes_lines_back_too(agent, tmp_path, capsys):
     (operation,) = agent.added[1].operations
     assert run(["journal", "undo", str(tmp_path / "m.db"), str(operation), "-n", "marta"]) == 0
     assert lines(agent) == ["Marta: I live in Oslo, zebrastreet.", "Marta: I like tea."]
-    assert run(["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "1", "--yes"]) == 0
+    assert (
+        run(["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "1", "--yes"])
+        == 0
+    )
     assert "still has words of it: line-4 Marta: I like tea." in capsys.readouterr().out
-    command = ["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "2", "--also", "line-4", "--yes"]
+    command = [
+        "journal",
+        "forget",
+        str(tmp_path / "m.db"),
+        "-n",
+        "marta",
+        "--entry",
+        "2",
+        "--also",
+        "line-4",
+        "--yes",
+    ]
     assert run(command) == 0 and held(agent) == ([], [])
     assert b"tea" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_has_its_words(agent, tmp_path):
+def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_has_its_words(
+    agent, tmp_path
+):
     path = tmp_path / "m.db"
     assert b"zebrastreet" in path.read_bytes() + (tmp_path / "m.db-wal").read_bytes()
     receipt = agent.forget("1", namespace="marta")
     assert found(agent, "Oslo") == found(agent, "Rome") == {"unknown"}
-    assert found(agent, "tea") == {"[2024-01-01] Marta drink tea", "[2024-01-01] Marta: I like tea."}
-    assert {entry.content for entry in receipt.said_by} == {"Marta drink tea", "Marta: I like tea."}  # the name
+    assert found(agent, "tea") == {
+        "[2024-01-01] Marta drink tea",
+        "[2024-01-01] Marta: I like tea.",
+    }
+    assert {entry.content for entry in receipt.said_by} == {
+        "Marta drink tea",
+        "Marta: I like tea.",
+    }  # the name
     agent.close()
     left = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert not any(word in left for word in (b"zebrastreet", b"Oslo", b"moved to Rome"))
@@ -166,7 +226,11 @@ def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_ha
 @pytest.mark.parametrize(
     ("texts", "script", "word"),
     [
-        (["Ann: The PIN is 47115508231.", "Ben: So 47115508231 is her PIN?"], ["+ Ann pin 47115508231", "nothing"], "47115508231"),
+        (
+            ["Ann: The PIN is 47115508231.", "Ben: So 47115508231 is her PIN?"],
+            ["+ Ann pin 47115508231", "nothing"],
+            "47115508231",
+        ),
         (
             ["Ann: I am pregnant.", "Ben: Ann being pregnant is news!", "Ann: Pregnant, yes."],
             ["+ Ann is pregnant", "-", "-"],
@@ -177,29 +241,45 @@ def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_ha
             ["+ Ann takes warfarin", "+ Ann takes her warfarin at eight"],
             "warfarin",
         ),
-        (["Ann: x.", *[f"Ben: Oslo is so rainy, day {n}." for n in range(20)]], ["+ Ann city Oslo", *"-" * 20], "Oslo"),
+        (
+            ["Ann: x.", *[f"Ben: Oslo is so rainy, day {n}." for n in range(20)]],
+            ["+ Ann city Oslo", *"-" * 20],
+            "Oslo",
+        ),
     ],
 )
-def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_along(tmp_path, texts, script, word):
+def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_along(
+    tmp_path, texts, script, word
+):
     with opened(tmp_path / "m.db", script) as agent:
         for number, text in enumerate(texts):
             agent.add(text, f"2024-01-{number + 1:02}", namespace="ann")
         receipt = agent.forget("1", namespace="ann")
         left = {entry.id for entry in agent.memory("ann") if word.lower() in entry.content.lower()}
-        left |= {hit.entry.id for hit in agent.search(word, 50, namespace="ann") if word.lower() in hit.entry.content.lower()}
+        left |= {
+            hit.entry.id
+            for hit in agent.search(word, 50, namespace="ann")
+            if word.lower() in hit.entry.content.lower()
+        }
         assert left and left <= {entry.id for entry in receipt.said_by}
         with pytest.raises(InputError, match="nothing of an entry 'line-99' is left"):
             agent.forget(min(left), ["line-99"], namespace="ann")
         first, *others = sorted(left)
         agent.forget(first, others, namespace="ann")
         assert word not in agent.ask(word, namespace="ann").text
-    assert word.lower().encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
+    assert (
+        word.lower().encode()
+        not in b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
+    )
 
 
 def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
     path = tmp_path / "m.db"
     texts = [f"Marta: The number of box {number} is {number * 37}." for number in range(8)]
-    with opened(path, ["+ box 0", "+ box 2", "+ box 4"]) as one, opened(path, ["+ box 1", "+ box 3"]) as two:  # two processes
+    with (
+        opened(path, ["+ box 0", "+ box 2", "+ box 4"]) as one,
+        opened(path, ["+ box 1", "+ box 3"]) as two,
+    ):  # two processes
         for number in range(3):
             (one, two)[number % 2].add(texts[number], namespace="marta")
         one.undo(one.history(namespace="marta")[-2].seq, namespace="marta")  # of box 2
@@ -215,7 +295,10 @@ def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
             again.add(texts[5], namespace="marta")
             numbers = [event.chunk for event in again.history(namespace="marta") if event.operation]
             chunks = [entry.source_chunk for entry in again.memory("marta")]
-            assert all(first <= second for first, second in pairwise(numbers)) and len(set(chunks)) == len(chunks) == 4
+            assert (
+                all(first <= second for first, second in pairwise(numbers))
+                and len(set(chunks)) == len(chunks) == 4
+            )
             again.forget("6", namespace="marta")  # box 5
             assert lines(again) == [texts[0], texts[1], texts[4]]
             assert again.journal.verify().ok

@@ -14,13 +14,17 @@ SHORT = {"_IDLE_SECONDS": 2, "_UNREAD_SECONDS": 2}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with running(store=tmp_path_factory.mktemp("s") / "s.db", user="marta", max_requests=1, constants=SHORT) as server:
+    with running(
+        store=tmp_path_factory.mktemp("s") / "s.db", user="marta", max_requests=1, constants=SHORT
+    ) as server:
         yield server
 
 
 @contextmanager
 def connected(server, number, first=b""):
-    sockets = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(number)]
+    sockets = [
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(number)
+    ]
     for each in sockets:
         each.sendall(first)
     try:
@@ -44,7 +48,8 @@ def seconds_until_closed(sock, trickle=b""):
 
 
 def test_no_answer_waits_for_the_acknowledgement_of_its_header(server):
-    """A header and a body are two writes: with Nagle's algorithm the second waits for the first's acknowledgement, some 40 ms."""
+    """A header and a body are two writes: with Nagle's algorithm the second waits for the first's
+    acknowledgement, some 40 ms."""
     times = []
     with client(server) as http:
         for path in ["/health"] * 9 + ["/v1/memory"] * 9:
@@ -67,7 +72,9 @@ def test_many_unfinished_headers_shut_nobody_out(server):
         assert http.get("/v1/memory").status_code == 200
 
 
-@pytest.mark.parametrize("first", [b"G", b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"])
+@pytest.mark.parametrize(
+    "first", [b"G", b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"]
+)
 def test_a_header_or_an_unread_body_that_trickles_in_is_cut_off(server, first):
     with connected(server, 1, first) as (slow,):
         assert seconds_until_closed(slow, b"a") < 8

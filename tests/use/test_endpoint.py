@@ -1,4 +1,5 @@
-"""A chat model on a server as the agent: the prompts of training go out, its calls are applied, and a failure keeps nothing."""
+"""A chat model on a server as the agent: the prompts of training go out, its calls are applied, and
+a failure keeps nothing."""
 
 import io
 import json
@@ -49,46 +50,96 @@ def agent_at(server, **options):
 def test_one_model_writes_and_answers_with_the_agents_own_prompts(server, monkeypatch):
     monkeypatch.setenv("MEMALPHA_API_KEY", "a-key")
     with agent_at(server) as agent:
-        chunks, memory = [Chunk(f"User: I live in {city}.", "2024-03-05") for city in ("Oslo", "Lima")], agent.step.new_memory()
-        prompt, other = (agent.step.prompt(memory, agent.step.new_retriever(memory), chunk) for chunk in chunks)
+        chunks, memory = (
+            [Chunk(f"User: I live in {city}.", "2024-03-05") for city in ("Oslo", "Lima")],
+            agent.step.new_memory(),
+        )
+        prompt, other = (
+            agent.step.prompt(memory, agent.step.new_retriever(memory), chunk) for chunk in chunks
+        )
         agent.add("User: I live in Oslo.", "2024-03-05")
         agent.add("User: I'm Priya, in Rome now.", "2024-03-06")
         agent.add("User: Rome.", "2024-03-07")
         said, unsaid = agent.ask("What is my name?"), agent.ask("Which city?")
-        kept, origins = agent.memory(), [event.origin for event in agent.history() if event.origin.agent == "big"]
+        kept, origins = (
+            agent.memory(),
+            [event.origin for event in agent.history() if event.origin.agent == "big"],
+        )
     sent = server.bodies[0]
-    assert sent["messages"] == list(prompt.messages) and (sent["model"], sent["max_tokens"], sent["temperature"]) == ("big", 50, 0)
-    assert all(f"memory_{tool}(" in sent["messages"][0]["content"] for tool in ("insert", "update", "delete"))
+    assert sent["messages"] == list(prompt.messages) and (
+        sent["model"],
+        sent["max_tokens"],
+        sent["temperature"],
+    ) == ("big", 50, 0)
+    assert all(
+        f"memory_{tool}(" in sent["messages"][0]["content"]
+        for tool in ("insert", "update", "delete")
+    )
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer a-key"}
     assert [entry.content for entry in kept] == ["The city is Rome", "The name is Priya"]
-    assert (said.text, said.known, said.source.content, said.source.timestamp) == ("Priya", True, "The name is Priya", "2024-03-06")
+    assert (said.text, said.known, said.source.content, said.source.timestamp) == (
+        "Priya",
+        True,
+        "The name is Priya",
+        "2024-03-06",
+    )
     assert (unsaid.text, unsaid.known, unsaid.source) == ("unknown", False, None) and unsaid.read
     assert len({origin.prompt_hash for origin in origins}) == 3 and prompt.ids != other.ids
 
 
-@pytest.mark.parametrize("fault", [error(500), error(400), Fault(200, completion("")), Fault(200, completion("I think", "length"))])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        error(500),
+        error(400),
+        Fault(200, completion("")),
+        Fault(200, completion("I think", "length")),
+    ],
+)
 def test_a_text_that_the_service_failed_on_is_not_read(server, tmp_path, fault):
     with agent_at(server, store=tmp_path / "m.db") as agent:
         agent.add("User: I live in Oslo.", namespace="priya")
         server.script = [fault]
         with pytest.raises(ServiceError):
             agent.add("User: I'm Priya.", namespace="priya")
-        assert len(agent.history(namespace="priya")) == 2 and agent.search("Priya", namespace="priya") == []
+        assert (
+            len(agent.history(namespace="priya")) == 2
+            and agent.search("Priya", namespace="priya") == []
+        )
         assert agent.add("User: I'm Priya.", namespace="priya").steps[0].chunk_index == 3
 
 
-@pytest.mark.parametrize("text", ["User: one sentence is here. " * 9, "我叫普里亚。我住在奥斯陆。" * 9, "x" * 400])
+@pytest.mark.parametrize(
+    "text", ["User: one sentence is here. " * 9, "我叫普里亚。我住在奥斯陆。" * 9, "x" * 400]
+)
 def test_a_long_text_is_cut_by_its_bytes(server, text):
     with agent_at(server) as agent:
         pieces = agent.pieces(text)
-        assert len(pieces) > 1 and all(len(piece.text.encode()) <= 4 * CONFIG.max_chunk_tokens for piece in pieces)
+        assert len(pieces) > 1 and all(
+            len(piece.text.encode()) <= 4 * CONFIG.max_chunk_tokens for piece in pieces
+        )
 
 
 def test_chat_learns_the_name_and_says_where_from(server, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("Hello, I'm Priya.\nWhat is my name?\n/why\n"))
-    where = ["--endpoint", server.url, "--model", "big", "--endpoint-extra", "{top_k: 3}", "--archive", "true"]
+    where = [
+        "--endpoint",
+        server.url,
+        "--model",
+        "big",
+        "--endpoint-extra",
+        "{top_k: 3}",
+        "--archive",
+        "true",
+    ]
     assert run(["chat", *where, "--store", str(tmp_path / "m.db"), "--user", "p"]) == 0
     lines = capsys.readouterr().out.splitlines()
     day = datetime.now(UTC).date()  # of the write: the section keeps no times
-    assert lines[:3] == ["  remembered (1): + 1 The name is Priya", "Priya", f"  from semantic 1 [{day}]: The name is Priya"]
-    assert f"1\tsemantic\t{day}\tThe name is Priya\t1" in lines and {body["top_k"] for body in server.bodies} == {3}
+    assert lines[:3] == [
+        "  remembered (1): + 1 The name is Priya",
+        "Priya",
+        f"  from semantic 1 [{day}]: The name is Priya",
+    ]
+    assert f"1\tsemantic\t{day}\tThe name is Priya\t1" in lines and {
+        body["top_k"] for body in server.bodies
+    } == {3}

@@ -1,4 +1,5 @@
-"""An exported agent: the same logits, the same memory, a card whose numbers are the run's, and no secret in any file."""
+"""An exported agent: the same logits, the same memory, a card whose numbers are the run's, and no
+secret in any file."""
 
 import errno
 import json
@@ -27,20 +28,43 @@ from memalpha.use.agent import MemoryAgent
 from memalpha.use.export import RunFacts, export, hub_name, make_card
 
 ROOT = Path(__file__).parents[2]
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_completion_length=16)
+CONFIG = AgentConfig(
+    schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_completion_length=16
+)
 TEXT = "was violin seen? table window"
-PART = {"accuracy": 0.25, "stderr": 0.05, "n": 8, "reward": 0.5, "memory_tokens": 12.0, "kinds": {"single": {"accuracy": 0.25}}}
+PART = {
+    "accuracy": 0.25,
+    "stderr": 0.05,
+    "n": 8,
+    "reward": 0.5,
+    "memory_tokens": 12.0,
+    "kinds": {"single": {"accuracy": 0.25}},
+}
 SUMMARY = {
     "model": "nano", "seed": 7, "steps": 3, "before": PART,
     "after": {**PART, "accuracy": 0.75, "stderr": 0.0625, "kinds": {"single": {"accuracy": 0.75}}},
     "delta": {"accuracy": 0.5, "stderr": 0.125, "n": 8},
 }  # fmt: skip
 RUN_CONFIG = {
-    "model": "nano", "train_data": "/" + "home/ann/toy", "train_options": {"n": 4}, "eval_data": "runs/held|out",
-    "reader": "recall", "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1,
+    "model": "nano",
+    "train_data": "/" + "home/ann/toy",
+    "train_options": {"n": 4},
+    "eval_data": "runs/held|out",
+    "reader": "recall",
+    "accuracy_weight": 1.0,
+    "tool_weight": 0.5,
+    "compression_weight": 0.05,
+    "content_weight": 0.1,
     "loss_type": "dapo",
-}  # fmt: skip
-COMMAND = ["/" + "home/ann/bin/memalpha", "train", "--config", "a b.yaml", "--train_data", "/" + "home/ann/toy"]
+}
+COMMAND = [
+    "/" + "home/ann/bin/memalpha",
+    "train",
+    "--config",
+    "a b.yaml",
+    "--train_data",
+    "/" + "home/ann/toy",
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +84,9 @@ def trained(tmp_path_factory) -> Path:
     (folder / "adapter" / "training_args.bin").write_bytes(b"a pickle")
     (folder / "summary.json").write_text(json.dumps(SUMMARY))
     (folder / "config.yaml").write_text(yaml.safe_dump(RUN_CONFIG))
-    (folder / "environment.json").write_text(json.dumps({"started": "2026-01-02T03:04:05", "code": "abc123", "command": COMMAND}))
+    (folder / "environment.json").write_text(
+        json.dumps({"started": "2026-01-02T03:04:05", "code": "abc123", "command": COMMAND})
+    )
     return folder
 
 
@@ -88,20 +114,28 @@ def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
     base = AutoModelForCausalLM.from_pretrained(fetch("nano"))
     alone, wanted = logits(base), logits(PeftModel.from_pretrained(base, trained / "adapter"))
     assert (wanted - alone).abs().max() > 0.1  # else the test could not fail
-    torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(merged)), wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        logits(AutoModelForCausalLM.from_pretrained(merged)), wanted, atol=1e-4, rtol=1e-4
+    )
 
 
 def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
     for folder in (merged, adapter):
         names = {path.name for path in folder.iterdir()}
-        weights = {"model.safetensors", "tokenizer.json"} if folder == merged else {"adapter_model.safetensors"}
+        weights = (
+            {"model.safetensors", "tokenizer.json"}
+            if folder == merged
+            else {"adapter_model.safetensors"}
+        )
         assert {"README.md", "memalpha_agent.json", "memalpha_schema.yaml", *weights} <= names
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
         assert not {name for name in names if name.endswith((".bin", ".py", ".pkl", ".pt"))}
         assert len(MemoryAgent.load(folder).add(TEXT).steps) == 1
     assert not list(adapter.parent.glob(".*")) and not list(merged.parent.glob(".*"))
     config = AgentConfig.load(adapter)  # with its schema, though that is a preset
-    assert Path(config.schema).parent == adapter and MemorySchema.load(config.schema) == MemorySchema.load("facts")
+    assert Path(config.schema).parent == adapter and MemorySchema.load(
+        config.schema
+    ) == MemorySchema.load("facts")
 
 
 def test_the_metadata_are_yaml_that_the_hub_library_reads(merged, adapter):
@@ -110,10 +144,16 @@ def test_the_metadata_are_yaml_that_the_hub_library_reads(merged, adapter):
         plain = yaml.safe_load(text.split("---\n")[1])
         card = ModelCard.load(folder / "README.md")
         assert card.data.library_name == plain["library_name"] == library
-        assert plain["license"] == "apache-2.0" and {"memory", "agent", "grpo"} <= set(plain["tags"])
+        assert plain["license"] == "apache-2.0" and {"memory", "agent", "grpo"} <= set(
+            plain["tags"]
+        )
         assert "base_model" not in plain  # nano is not on the Hub
         [result] = card.data.eval_results
-        assert (result.metric_type, result.metric_value, result.dataset_name) == ("accuracy", 0.75, "held|out")
+        assert (result.metric_type, result.metric_value, result.dataset_name) == (
+            "accuracy",
+            0.75,
+            "held|out",
+        )
 
 
 def test_the_card_gives_the_runs_own_numbers(adapter):
@@ -137,21 +177,53 @@ def test_the_card_gives_the_runs_own_numbers(adapter):
 def test_a_base_is_named_as_the_hub_knows_it():
     assert hub_name("smollm2-135m-instruct@pypi") == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert hub_name("qwen2.5-coder-0.5b-instruct") == "Qwen/Qwen2.5-Coder-0.5B-Instruct"
-    assert [hub_name(base) for base in ("Qwen/Qwen3-4B", "nano", "./a/b", "folder")] == ["Qwen/Qwen3-4B", None, None, None]
+    assert [hub_name(base) for base in ("Qwen/Qwen3-4B", "nano", "./a/b", "folder")] == [
+        "Qwen/Qwen3-4B",
+        None,
+        None,
+        None,
+    ]
     warmup = ROOT / "data" / "adapters" / "smollm2-135m-warmup"
-    text = make_card(AgentConfig.load(warmup), "smollm2-135m-instruct@pypi", RunFacts.of(warmup), merged=False)
-    assert yaml.safe_load(text.split("---\n")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    text = make_card(
+        AgentConfig.load(warmup), "smollm2-135m-instruct@pypi", RunFacts.of(warmup), merged=False
+    )
+    assert (
+        yaml.safe_load(text.split("---\n")[1])["base_model"]
+        == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    )
     steps = json.loads((warmup / "memalpha_warmup.json").read_text())["steps"]
     assert f"Warm start: {steps} steps" in text and "grpo" not in text.split("---\n")[1]
 
 
 def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monkeypatch):
     options = yaml.safe_load((ROOT / "configs" / "train" / "nano.yaml").read_text())
-    options |= {"max_steps": 1, "save_steps": 1, "warm_start_steps": 2, "per_device_train_batch_size": 8, "eval_data": ""}
-    options |= {"train_options": {"n": 8, "split": "train"}, "judge_extra": {"headers": {"Authorization": "Bearer S3CRET-yaml"}}}
+    options |= {
+        "max_steps": 1,
+        "save_steps": 1,
+        "warm_start_steps": 2,
+        "per_device_train_batch_size": 8,
+        "eval_data": "",
+    }
+    options |= {
+        "train_options": {"n": 8, "split": "train"},
+        "judge_extra": {"headers": {"Authorization": "Bearer S3CRET-yaml"}},
+    }
     (tmp_path / "secret.yaml").write_text(yaml.safe_dump(options))
-    words = ["train", "--config", str(tmp_path / "secret.yaml"), "--output_dir", str(tmp_path / "run"), "--hub_token", "S3CRET-hub"]
-    words += ["--endpoint_extra", "{api_key: S3CRET-key}", "--endpoint_url", "http://S3CRET-name@h/v1?key=S3CRET-query"]
+    words = [
+        "train",
+        "--config",
+        str(tmp_path / "secret.yaml"),
+        "--output_dir",
+        str(tmp_path / "run"),
+        "--hub_token",
+        "S3CRET-hub",
+    ]
+    words += [
+        "--endpoint_extra",
+        "{api_key: S3CRET-key}",
+        "--endpoint_url",
+        "http://S3CRET-name@h/v1?key=S3CRET-query",
+    ]
     words += ["--run_name", "hf_S3CRET" + "x" * 16]
     monkeypatch.setattr(sys, "argv", ["memalpha", *words])
     assert run(words) == 0
@@ -159,9 +231,18 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
     assert run(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 0
     (tmp_path / "secret.yaml").unlink()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    made = {"config.yaml", "environment.json", "memalpha_warmup.json", "index.html", "trainer_state.json", "README.md"}
+    made = {
+        "config.yaml",
+        "environment.json",
+        "memalpha_warmup.json",
+        "index.html",
+        "trainer_state.json",
+        "README.md",
+    }
     assert made <= {path.name for path in files}
-    assert not [path for path in files if b"S3CRET" in path.read_bytes() or path.name == "training_args.bin"]
+    assert not [
+        path for path in files if b"S3CRET" in path.read_bytes() or path.name == "training_args.bin"
+    ]
     assert "--hub_token" in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -170,7 +251,10 @@ def test_one_clear_message(trained, merged, tmp_path, capsys):
     for arguments, said in (
         ([str(tmp_path), "--output", str(tmp_path / "a")], "no memalpha_agent.json"),
         ([str(trained), "--output", str(merged)], "exists already"),
-        ([str(trained), "--output", str(tmp_path / "FILE" / "out")], "a folder that can be made there"),
+        (
+            [str(trained), "--output", str(tmp_path / "FILE" / "out")],
+            "a folder that can be made there",
+        ),
     ):
         assert run(["export", *arguments]) == 1
         error = capsys.readouterr().err
@@ -181,17 +265,25 @@ def test_one_clear_message(trained, merged, tmp_path, capsys):
 def test_weights_that_are_cut_or_missing_are_not_exported(trained, merged, tmp_path, capsys):
     cut, without, bare = (tmp_path / name for name in ("cut", "without", "bare"))
     shutil.copytree(trained / "adapter", cut)
-    (cut / "adapter_model.safetensors").write_bytes((cut / "adapter_model.safetensors").read_bytes()[:100])
+    (cut / "adapter_model.safetensors").write_bytes(
+        (cut / "adapter_model.safetensors").read_bytes()[:100]
+    )
     shutil.copytree(trained / "adapter", without, ignore=shutil.ignore_patterns("*.safetensors"))
     shutil.copytree(merged, bare, ignore=shutil.ignore_patterns("*.safetensors"))
-    for folder, said in ((cut, "cannot be read"), (without, "cannot be read"), (bare, "has no weights")):
+    for folder, said in (
+        (cut, "cannot be read"),
+        (without, "cannot be read"),
+        (bare, "has no weights"),
+    ):
         assert run(["export", str(folder), "--output", str(tmp_path / "out")]) == 1
         assert said in capsys.readouterr().err
         assert not (tmp_path / "out").exists()
 
 
 def test_a_disk_that_fills_up_leaves_nothing(trained, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(shutil, "copyfile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        shutil, "copyfile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
     assert run(["export", str(trained), "--output", str(tmp_path / "out")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -204,12 +296,15 @@ def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-# ------------------------------------------------------------------------------------------------ folders of strangers
+# ------------------------------------------------------------------------------------------------
+# folders of strangers
 @pytest.fixture
 def agent(trained, tmp_path, monkeypatch) -> Path:
     """An agent as somebody hands it over, with a reader inside, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    folder = shutil.copytree(trained / "adapter", tmp_path / "got" / "agent", ignore=shutil.ignore_patterns("*.bin"))
+    folder = shutil.copytree(
+        trained / "adapter", tmp_path / "got" / "agent", ignore=shutil.ignore_patterns("*.bin")
+    )
     shutil.copytree(folder, folder / "reader", ignore=shutil.ignore_patterns("memalpha_agent.json"))
     say(folder, "memalpha_adapter.json", reader="reader")
     shutil.copytree(folder / "reader", tmp_path / "private")
@@ -226,14 +321,27 @@ def doors(folder: Path):
     """Each way to open a folder, given whether the user trusts its tools."""
 
     def measure(trust: bool) -> None:
-        system = {"name": "a", "kind": "agent", "adapter": str(folder), "settings": "own", "trust_tools": trust}
-        options = {"systems": [system], "sets": [{"data": "toy", "options": {"n": 1}}], "model": "nano", "output_dir": "measured"}
+        system = {
+            "name": "a",
+            "kind": "agent",
+            "adapter": str(folder),
+            "settings": "own",
+            "trust_tools": trust,
+        }
+        options = {
+            "systems": [system],
+            "sets": [{"data": "toy", "options": {"n": 1}}],
+            "model": "nano",
+            "output_dir": "measured",
+        }
         Path("measure.yaml").write_text(json.dumps(options))
         evaluate(parse_evaluate_options(["--config", "measure.yaml"]))
 
     return {
         "load": lambda trust: MemoryAgent.load(folder, trust_tools=trust).close(),
-        "config": lambda trust: MemorySchema.load(AgentConfig.load(folder, trust_tools=trust).schema),
+        "config": lambda trust: MemorySchema.load(
+            AgentConfig.load(folder, trust_tools=trust).schema
+        ),
         "export": lambda trust: export(folder, "out", trust_tools=trust),
         "merge": lambda trust: export(folder, "out", merge=True, trust_tools=trust),
         "evaluate": measure,
@@ -264,7 +372,9 @@ def test_code_that_a_folder_names_is_imported_only_at_the_users_word(agent, door
     monkeypatch.syspath_prepend(".")
     name = f"stranger_{door}"
     Path(f"{name}.py").write_text(TOOL)
-    schema = yaml.safe_dump({"name": "s", "sections": [{"name": "facts"}], "tools": [f"{name}:note"]})
+    schema = yaml.safe_dump(
+        {"name": "s", "sections": [{"name": "facts"}], "tools": [f"{name}:note"]}
+    )
     (agent / "memalpha_schema.yaml").write_text(schema)
     say(agent, "memalpha_agent.json", schema="memalpha_schema.yaml", codec="hermes")
     with pytest.raises(InputError, match=f"names code, .*{name}:note"):
@@ -280,21 +390,38 @@ def test_code_that_a_folder_names_is_imported_only_at_the_users_word(agent, door
 
 OUTSIDE = {
     "reader above": lambda agent: say(agent, "memalpha_adapter.json", reader="../../private"),
-    "reader absolute": lambda agent: say(agent, "memalpha_adapter.json", reader=str(Path("private").resolve())),
-    "reader linked": lambda agent: (shutil.rmtree(agent / "reader"), (agent / "reader").symlink_to("../../private")),
-    "a file of the reader linked": lambda agent: link(agent / "reader" / "tokenizer.json", "private/tokenizer.json"),
-    "weights linked": lambda agent: link(agent / "adapter_model.safetensors", "private/adapter_model.safetensors"),
+    "reader absolute": lambda agent: say(
+        agent, "memalpha_adapter.json", reader=str(Path("private").resolve())
+    ),
+    "reader linked": lambda agent: (
+        shutil.rmtree(agent / "reader"),
+        (agent / "reader").symlink_to("../../private"),
+    ),
+    "a file of the reader linked": lambda agent: link(
+        agent / "reader" / "tokenizer.json", "private/tokenizer.json"
+    ),
+    "weights linked": lambda agent: link(
+        agent / "adapter_model.safetensors", "private/adapter_model.safetensors"
+    ),
     "a file linked": lambda agent: link(agent / "tokenizer_2.json", "private/tokenizer.json"),
-    "schema by name": lambda agent: say(agent, "memalpha_agent.json", schema="../../private/s.yaml"),
+    "schema by name": lambda agent: say(
+        agent, "memalpha_agent.json", schema="../../private/s.yaml"
+    ),
     "schema linked": lambda agent: (
-        say(agent, "memalpha_agent.json", schema="memalpha_schema.yaml"), link(agent / "memalpha_schema.yaml", "private/s.yaml"),
+        say(agent, "memalpha_agent.json", schema="memalpha_schema.yaml"),
+        link(agent / "memalpha_schema.yaml", "private/s.yaml"),
     ),
-    "router by name": lambda agent: say(agent, "memalpha_agent.json", router="../../private/router.pt"),
+    "router by name": lambda agent: say(
+        agent, "memalpha_agent.json", router="../../private/router.pt"
+    ),
     "router linked": lambda agent: (
-        say(agent, "memalpha_agent.json", router="memalpha_router.pt"), link(agent / "memalpha_router.pt", "private/router.pt"),
+        say(agent, "memalpha_agent.json", router="memalpha_router.pt"),
+        link(agent / "memalpha_router.pt", "private/router.pt"),
     ),
-    "weights listed": lambda agent: say(agent, "model.safetensors.index.json", weight_map={"a": "../../private/w.safetensors"}),
-}  # fmt: skip
+    "weights listed": lambda agent: say(
+        agent, "model.safetensors.index.json", weight_map={"a": "../../private/w.safetensors"}
+    ),
+}
 
 
 def link(path: Path, target: str) -> None:
@@ -316,10 +443,15 @@ def test_a_base_on_this_machine_is_named_by_the_user(agent):
     for base in ("base", "../" + Path.cwd().name + "/base", str(Path("base").resolve())):
         say(agent, "memalpha_adapter.json", base=base)
         for door in ("load", "merge"):
-            with pytest.raises(InputError, match=r"names the folder .*base' as its base.*\n.*\n.*--model"):
+            with pytest.raises(
+                InputError, match=r"names the folder .*base' as its base.*\n.*\n.*--model"
+            ):
                 doors(agent)[door](False)
         MemoryAgent.load(agent, model="base", reader="").close()
-    for wrong in ({"peft_type": "MULTITASK_PROMPT_TUNING"}, {"megatron_config": {"a": 1}, "megatron_core": "stranger"}):
+    for wrong in (
+        {"peft_type": "MULTITASK_PROMPT_TUNING"},
+        {"megatron_config": {"a": 1}, "megatron_core": "stranger"},
+    ):
         copy = shutil.copytree(agent, Path(f"copy-{len(wrong)}"))
         say(copy, "adapter_config.json", **wrong)
         with pytest.raises(InputError, match="expected: LORA"):
@@ -335,13 +467,21 @@ def test_a_folder_of_the_hub_s_cache_links_to_its_blobs(agent):
         place = snapshot / path.relative_to(agent)
         place.symlink_to(Path(*[".."] * (len(place.parts) - 3), "blobs", str(number)))
     given, fetched = (MemoryAgent.load(folder) for folder in (agent, snapshot))
-    assert [each.add(TEXT).steps[0].completion for each in (fetched,)] == [given.add(TEXT).steps[0].completion]
+    assert [each.add(TEXT).steps[0].completion for each in (fetched,)] == [
+        given.add(TEXT).steps[0].completion
+    ]
     made = [export(folder, output) for folder, output in ((agent, "one"), (snapshot, "two"))]
-    assert [digests(folder) for folder in made] == [digests(made[0])] * 2 and (made[1] / "reader").is_dir()
+    assert [digests(folder) for folder in made] == [digests(made[0])] * 2 and (
+        made[1] / "reader"
+    ).is_dir()
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): file_sha256(path)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def test_shipped_agents_find_the_shipped_readers_beside_them_and_no_other(tmp_path):
@@ -353,8 +493,12 @@ def test_shipped_agents_find_the_shipped_readers_beside_them_and_no_other(tmp_pa
     copy = shutil.copytree(ROOT / "data" / "adapters" / "smollm2-135m-memory", tmp_path / "agent")
     with pytest.raises(InputError, match="is not at 'smollm2-135m-reader'"):
         own_reader(copy)
-    shutil.copytree(ROOT / "data" / "adapters" / "smollm2-135m-hostile-warmup", tmp_path / "smollm2-135m-reader")
-    with pytest.raises(InputError, match="is not of the reader 'smollm2-135m-reader' that memalpha ships"):
+    shutil.copytree(
+        ROOT / "data" / "adapters" / "smollm2-135m-hostile-warmup", tmp_path / "smollm2-135m-reader"
+    )
+    with pytest.raises(
+        InputError, match="is not of the reader 'smollm2-135m-reader' that memalpha ships"
+    ):
         own_reader(copy)
 
 
@@ -367,7 +511,11 @@ OURS = {
     "memalpha_warmup.json": ("export",),
     "model.safetensors.index.json": ("load", "export"),
 }
-TRANSFORMERS = {"config.json": ("load",), "tokenizer.json": ("load",), "tokenizer_config.json": ("load",)}
+TRANSFORMERS = {
+    "config.json": ("load",),
+    "tokenizer.json": ("load",),
+    "tokenizer_config.json": ("load",),
+}
 
 
 @pytest.mark.parametrize(
@@ -376,11 +524,18 @@ TRANSFORMERS = {"config.json": ("load",), "tokenizer.json": ("load",), "tokenize
     + [(file, 100_000, opened) for file, opened in TRANSFORMERS.items()],
 )
 def test_files_that_are_nested_too_deeply_are_refused(agent, merged, file, depth, opened):
-    folder = shutil.copytree(merged, Path("whole")) if file in (*TRANSFORMERS, "model.safetensors.index.json") else agent
+    folder = (
+        shutil.copytree(merged, Path("whole"))
+        if file in (*TRANSFORMERS, "model.safetensors.index.json")
+        else agent
+    )
     if file.endswith(".yaml"):
         say(folder, "memalpha_agent.json", schema=file)
     (folder / file).write_text('{"a": ' + "[" * depth + "]" * depth + "}")
     for door in opened:
-        with pytest.raises(InputError, match="nested too deeply|recursion depth" if file in OURS else "cannot be loaded"):
+        with pytest.raises(
+            InputError,
+            match="nested too deeply|recursion depth" if file in OURS else "cannot be loaded",
+        ):
             doors(folder)[door](False)
     assert not Path("out").exists()

@@ -22,8 +22,14 @@ from memalpha.use.operations import Operations
 from memalpha.use.server import Gate, check_reach
 
 USERS = ["a", "A", "a/b", "b"]
-REACH = [(f"to {user}", user) for user in USERS] + [("a's chat", "a", "chat"), ("any", None, "chat")]
-GRANTS = [Grant(*reach, any_user=reach[1] is None, sha256=hashlib.sha256(reach[0].encode()).hexdigest()) for reach in REACH]
+REACH = [(f"to {user}", user) for user in USERS] + [
+    ("a's chat", "a", "chat"),
+    ("any", None, "chat"),
+]
+GRANTS = [
+    Grant(*reach, any_user=reach[1] is None, sha256=hashlib.sha256(reach[0].encode()).hexdigest())
+    for reach in REACH
+]
 
 
 class Held:
@@ -43,7 +49,9 @@ async def served(model=None, agent=None, **limits):
         agent.generator.generator = model
     config = ServeConfig(**limits)
     app = Gate(build_api(Operations(agent, config.max_text_tokens)), config, Callers(GRANTS))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=30) as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=30
+    ) as http:
         http.gate = app
         yield http
 
@@ -56,13 +64,20 @@ def test_a_full_server_says_when_to_come_back():
     async def run():
         model = Held()
         async with served(model, max_requests=3) as http:
-            tasks = [asyncio.create_task(http.post("/v1/add", json={"text": "x"}, **by(name))) for name in ("to a", "to a", "to b")]
+            tasks = [
+                asyncio.create_task(http.post("/v1/add", json={"text": "x"}, **by(name)))
+                for name in ("to a", "to a", "to b")
+            ]
             await asyncio.to_thread(model.inside.acquire)
             while http.gate.active < len(tasks):
                 await asyncio.sleep(0.001)
             refused = await http.get("/v1/memory", **by("to A"))
             assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-            assert (await http.get("/health")).status_code == (await http.get("/ready")).status_code == 200
+            assert (
+                (await http.get("/health")).status_code
+                == (await http.get("/ready")).status_code
+                == 200
+            )
             model.go.set()
             assert [(await task).status_code for task in tasks] == [200, 200, 200]
             assert (await http.post("/v1/add", content=b"{", **by("to a"))).status_code == 422
@@ -95,7 +110,11 @@ def test_the_limit_on_bodies_is_exact(size):
         assert len(body) == size
         async with served(max_body_bytes=100) as http:
             for content in (body, iterated(body)):
-                response = await http.post("/v1/search", content=content, **by("to a", **{"Content-Type": "application/json"}))
+                response = await http.post(
+                    "/v1/search",
+                    content=content,
+                    **by("to a", **{"Content-Type": "application/json"}),
+                )
                 assert response.status_code == (200 if size <= 100 else 413)
 
     asyncio.run(run())
@@ -104,7 +123,9 @@ def test_the_limit_on_bodies_is_exact(size):
 STEP = st.tuples(
     st.integers(0, len(GRANTS) - 1),
     st.sampled_from(["add", "add", "search", "memory", "history", "undo", "forget", "forget_all"]),
-    st.fixed_dictionaries({}, optional={"user": st.sampled_from(USERS), "agent": st.sampled_from(["chat", "a"])}),
+    st.fixed_dictionaries(
+        {}, optional={"user": st.sampled_from(USERS), "agent": st.sampled_from(["chat", "a"])}
+    ),
     st.integers(1, 4),
 )
 
@@ -119,8 +140,12 @@ def test_whatever_tokens_do_at_the_same_time_none_sees_or_changes_what_is_not_it
                 await asyncio.gather(*(one(http, written, *step) for step in steps))
             for user, name in written:
                 grant = next(g.name for g in GRANTS if g.user == user and g.agent is None)
-                seen = (await http.get("/v1/memory", **by(grant, **{"Memalpha-Agent": name}))).json()
-                assert {entry["content"].split(" of ")[1] for entry in seen["entries"]} <= {f"{user}|{name}"}
+                seen = (
+                    await http.get("/v1/memory", **by(grant, **{"Memalpha-Agent": name}))
+                ).json()
+                assert {entry["content"].split(" of ")[1] for entry in seen["entries"]} <= {
+                    f"{user}|{name}"
+                }
 
     asyncio.run(run())
 
@@ -129,11 +154,16 @@ async def one(http, written, number, action, asked, argument):
     grant = GRANTS[number]
     headers = {f"Memalpha-{part.title()}": name for part, name in asked.items()}
     user, name = grant.user or asked.get("user"), grant.agent or asked.get("agent", "default")
-    allowed = grant.user in (None, asked.get("user", grant.user)) and grant.agent in (None, asked.get("agent", grant.agent))
+    allowed = grant.user in (None, asked.get("user", grant.user)) and grant.agent in (
+        None,
+        asked.get("agent", grant.agent),
+    )
     bodies = {
-        "add": {"text": f"text {argument} of {user}|{name}"}, "search": {"query": f"text {argument} of", "k": 50},
-        "undo": {"operation": argument}, "forget": {"entry": str(argument)},
-    }  # fmt: skip
+        "add": {"text": f"text {argument} of {user}|{name}"},
+        "search": {"query": f"text {argument} of", "k": 50},
+        "undo": {"operation": argument},
+        "forget": {"entry": str(argument)},
+    }
     body, path = bodies.get(action), "memory" if action == "forget_all" else action
     method = "POST" if body else "DELETE" if action == "forget_all" else "GET"
     response = await http.request(method, f"/v1/{path}", json=body, **by(grant.name, **headers))
@@ -143,12 +173,19 @@ async def one(http, written, number, action, asked, argument):
     assert response.status_code in (200, 400, 409, 410)
     if action == "add":
         written.add((user, name))
-    assert all(text.endswith(f" of {user}|{name}") for text in re.findall(r'"content":"([^"]*)"', response.text))
+    assert all(
+        text.endswith(f" of {user}|{name}")
+        for text in re.findall(r'"content":"([^"]*)"', response.text)
+    )
 
 
 def test_a_server_that_others_can_reach_needs_tokens():
     for host in ("0.0.0.0", "::", "server.example", "127.8.0.1", "::1", "localhost"):
-        with pytest.raises(InputError, match=host) if host in ("0.0.0.0", "::", "server.example") else nullcontext():
+        with (
+            pytest.raises(InputError, match=host)
+            if host in ("0.0.0.0", "::", "server.example")
+            else nullcontext()
+        ):
             check_reach(ServeConfig(host=host), Callers(Grant("local", "a")))
         check_reach(ServeConfig(host=host), Callers(GRANTS))
 
@@ -185,7 +222,9 @@ def test_a_namespace_begun_with_another_schema_is_a_failure_of_the_store(tmp_pat
     async def run():
         async with served(agent=make_agent(tmp_path / "store.db")) as http:
             said = await http.post("/v1/forget", json={"entry": "1"}, **by("to a"))
-            assert said.status_code == 500 and said.json()["what"].startswith("the store could not do this")
+            assert said.status_code == 500 and said.json()["what"].startswith(
+                "the store could not do this"
+            )
             assert (await http.delete("/v1/memory", **by("to a"))).json()["operations"] == 1
 
     asyncio.run(run())
@@ -199,7 +238,11 @@ def test_ready_says_when_the_store_cannot_be_read(tmp_path):
             for path in tmp_path.glob("store.db*"):
                 path.write_bytes(bytes(path.stat().st_size))
             said = await http.get("/ready")
-            assert said.status_code == 503 and "store" in said.json()["what"] and str(tmp_path) not in said.text
+            assert (
+                said.status_code == 503
+                and "store" in said.json()["what"]
+                and str(tmp_path) not in said.text
+            )
             assert (await http.get("/v1/memory", **by("to a"))).status_code == 500
             assert (await http.get("/health")).status_code == 200
 

@@ -1,4 +1,5 @@
-"""The MCP server, asked by the official client: over stdio and over streamable HTTP, in the protocol of today and of before."""
+"""The MCP server, asked by the official client: over stdio and over streamable HTTP, in the
+protocol of today and of before."""
 
 import asyncio
 import json
@@ -41,14 +42,30 @@ async def story(client):
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == {"add", "ask", "search", "memory", "history", "undo", "forget"}
     assert all(tool.description and tool.output_schema for tool in tools.values())
-    assert {name for name, tool in tools.items() if tool.annotations.read_only_hint} == {"ask", "search", "memory", "history"}
-    assert (await called(client, "add", text="Marta lives in Oslo", time="2024-03-05"))["operations"] == [1]
-    assert (await called(client, "add", text="Ivan is a nurse"))["results"][0]["message"] == "insert 2"
-    assert (await called(client, "ask", question="Where does Marta live?"))["answer"] == "[2024-03-05] Marta lives in Oslo"
-    assert [e["id"] for e in (await called(client, "search", query="nurse", k=1))["entries"]] == ["2"]
+    assert {name for name, tool in tools.items() if tool.annotations.read_only_hint} == {
+        "ask",
+        "search",
+        "memory",
+        "history",
+    }
+    assert (await called(client, "add", text="Marta lives in Oslo", time="2024-03-05"))[
+        "operations"
+    ] == [1]
+    assert (await called(client, "add", text="Ivan is a nurse"))["results"][0][
+        "message"
+    ] == "insert 2"
+    assert (await called(client, "ask", question="Where does Marta live?"))[
+        "answer"
+    ] == "[2024-03-05] Marta lives in Oslo"
+    assert [e["id"] for e in (await called(client, "search", query="nurse", k=1))["entries"]] == [
+        "2"
+    ]
     assert (await called(client, "memory", offset=1))["total"] == 2
     assert (await called(client, "undo", operation=2))["after"] is None
-    assert [e["kind"] for e in (await called(client, "history", entry="2"))["operations"]] == ["apply", "undo"]
+    assert [e["kind"] for e in (await called(client, "history", entry="2"))["operations"]] == [
+        "apply",
+        "undo",
+    ]
     assert (await called(client, "forget", entry="1"))["operations"] == 1
     assert (await refused(client, "undo", operation=1))["status"] == 410
     assert (await refused(client, "search", query="a", k=1000))["status"] == 422
@@ -61,7 +78,9 @@ async def story(client):
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_over_streamable_http(server, mode, path):
     async def run():
-        async with over_http(server, "marta", mode, path, **{"Memalpha-Session": f"{mode} {len(path)}"}) as client:
+        async with over_http(
+            server, "marta", mode, path, **{"Memalpha-Session": f"{mode} {len(path)}"}
+        ) as client:
             await story(client)
             assert (await refused(client, "add", text="word " * 300))["status"] == 413
 
@@ -87,18 +106,25 @@ def test_arguments_are_those_of_the_http_api_and_no_others(server):
         async with over_http(server, "marta", **{"Memalpha-Session": "arguments"}) as client:
             taken = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
             assert all(schema["additionalProperties"] is False for schema in taken.values())
-            assert taken["add"]["required"] == ["text"] and taken["memory"]["properties"]["limit"]["maximum"] == 1000
+            assert (
+                taken["add"]["required"] == ["text"]
+                and taken["memory"]["properties"]["limit"]["maximum"] == 1000
+            )
             said = await refused(client, "add", text="x", timestamp="2024-03-05", namespace="ivan")
             assert said["status"] == 422 and "timestamp: Extra inputs" in said["what"]
             said = await refused(client, "undo", operation=True)
-            assert said["status"] == 422 and "operation: Input should be a valid integer" in said["what"]
+            assert (
+                said["status"] == 422
+                and "operation: Input should be a valid integer" in said["what"]
+            )
             assert (await called(client, "history"))["total"] == 0
 
     asyncio.run(run())
 
 
 FACTS = ["Marta lives in Oslo", "Ivan lives in Oslo", "Zoe lives in Oslo"]
-SAME = [  # what is sent, and what it means: null is left out, a number may be a text, an id a number
+# what is sent, and what it means: null is left out, a number may be a text, an id a number
+SAME = [
     ("search", {"query": "Oslo", "k": "2"}, {"query": "Oslo", "k": 2}),
     ("search", {"query": "Oslo", "k": 2.0}, {"query": "Oslo", "k": 2}),
     ("search", {"query": "Oslo", "k": None}, {"query": "Oslo"}),
@@ -108,13 +134,20 @@ SAME = [  # what is sent, and what it means: null is left out, a number may be a
     ("history", {"entry": None, "limit": None}, {}),
 ]
 UNCLEAR = [  # and which field is named
-    ("search", {"query": "Oslo", "k": True}, "k"), ("search", {"query": "Oslo", "k": "many"}, "k"),
+    ("search", {"query": "Oslo", "k": True}, "k"),
+    ("search", {"query": "Oslo", "k": "many"}, "k"),
     ("search", {"query": None}, "query"),
-    ("search", {"query": True}, "query"), ("memory", {"limit": False}, "limit"), ("memory", {"offset": "1.5"}, "offset"),
-    ("history", {"entry": ""}, "entry"), ("history", {"entry": " "}, "entry"), ("undo", {"operation": None}, "operation"),
-    ("undo", {"operation": True}, "operation"), ("forget", {"entry": " "}, "entry"), ("add", {"text": None}, "text"),
+    ("search", {"query": True}, "query"),
+    ("memory", {"limit": False}, "limit"),
+    ("memory", {"offset": "1.5"}, "offset"),
+    ("history", {"entry": ""}, "entry"),
+    ("history", {"entry": " "}, "entry"),
+    ("undo", {"operation": None}, "operation"),
+    ("undo", {"operation": True}, "operation"),
+    ("forget", {"entry": " "}, "entry"),
+    ("add", {"text": None}, "text"),
     ("add", {"text": "x", "nothing": None}, "nothing"),
-]  # fmt: skip
+]
 
 
 def test_one_rule_for_arguments_through_both_doors(server):
@@ -123,22 +156,36 @@ def test_one_rule_for_arguments_through_both_doors(server):
             for fact in FACTS:
                 await called(mcp, "add", text=fact, time=None, source=None)
             for tool, sent, meant in SAME:
-                assert await called(mcp, tool, **sent) == await called(mcp, tool, **meant), (tool, sent)
+                assert await called(mcp, tool, **sent) == await called(mcp, tool, **meant), (
+                    tool,
+                    sent,
+                )
             for tool, sent, field in UNCLEAR:
                 told = await refused(mcp, tool, **sent)
                 assert told["status"] == 422 and told["what"].startswith(f"{field}: "), (tool, sent)
-            assert (await called(mcp, "search", query="Oslo", k="2"))["entries"][1:] and (await called(mcp, "history"))[
-                "total"
-            ] == 3
+            assert (await called(mcp, "search", query="Oslo", k="2"))["entries"][1:] and (
+                await called(mcp, "history")
+            )["total"] == 3
             with client(server, "marta", **{"Memalpha-Session": "rule"}) as http:
                 for tool, sent, meant in SAME:
                     texts = {name: str(value) for name, value in sent.items() if value is not None}
-                    asked = http.post(f"/v1/{tool}/", json=sent) if tool == "search" else http.get(f"/v1/{tool}", params=texts)
+                    asked = (
+                        http.post(f"/v1/{tool}/", json=sent)
+                        if tool == "search"
+                        else http.get(f"/v1/{tool}", params=texts)
+                    )
                     assert asked.json() == await called(mcp, tool, **meant), (tool, sent)
                 for tool, sent, field in UNCLEAR:
                     gets = tool in ("memory", "history")
-                    asked = http.get(f"/v1/{tool}", params=sent) if gets else http.post(f"/v1/{tool}", json=sent)
-                    assert asked.status_code == 422 and f".{field}: " in asked.json()["what"], (tool, sent)
+                    asked = (
+                        http.get(f"/v1/{tool}", params=sent)
+                        if gets
+                        else http.post(f"/v1/{tool}", json=sent)
+                    )
+                    assert asked.status_code == 422 and f".{field}: " in asked.json()["what"], (
+                        tool,
+                        sent,
+                    )
             assert (await called(mcp, "undo", operation="3"))["after"] is None
             assert (await called(mcp, "forget", entry=1))["operations"] == 1
             assert [entry["id"] for entry in (await called(mcp, "memory"))["entries"]] == ["2"]
@@ -149,11 +196,16 @@ def test_one_rule_for_arguments_through_both_doors(server):
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_one_token_does_not_reach_the_memory_of_another(server, mode):
     async def run():
-        async with over_http(server, "marta", mode) as marta, over_http(server, "ivan", mode) as ivan:
+        async with (
+            over_http(server, "marta", mode) as marta,
+            over_http(server, "ivan", mode) as ivan,
+        ):
             await called(marta, "add", text=f"marta has a secret {mode}")
             assert (await called(ivan, "search", query="secret"))["entries"] == []
             assert (await called(ivan, "memory"))["total"] == 0
-            both = await asyncio.gather(*(called(c, "memory") for c in (marta, ivan) * 8))  # at the same time
+            both = await asyncio.gather(
+                *(called(c, "memory") for c in (marta, ivan) * 8)
+            )  # at the same time
             assert [len(each["entries"]) > 0 for each in both] == [True, False] * 8
 
     asyncio.run(run())
@@ -163,7 +215,12 @@ def test_without_a_token_there_is_no_mcp(server):
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     headers = {"Accept": "application/json, text/event-stream"}
     assert httpx2.post(f"{server.url}/mcp", json=listing, headers=headers).status_code == 401
-    assert httpx2.post(f"{server.url}/mcp", json=listing, headers={**headers, **bearer("marta")}).status_code == 200
+    assert (
+        httpx2.post(
+            f"{server.url}/mcp", json=listing, headers={**headers, **bearer("marta")}
+        ).status_code
+        == 200
+    )
 
 
 TOOLS = """
@@ -173,33 +230,54 @@ options: {embedder: hashing, update_every: 10, policy: {hidden: [16]}, ppo: {lr_
 
 
 async def right(client):
-    chosen = [await called(client, "select_tool", query=query, explore=False) for query in ("What is Marta's city?", "May I call?")]
+    chosen = [
+        await called(client, "select_tool", query=query, explore=False)
+        for query in ("What is Marta's city?", "May I call?")
+    ]
     return [answer["tool"] for answer in chosen] == ["search", "ask"]
 
 
 def test_tools_are_chosen_better_after_outcomes_and_all_of_it_survives_a_restart(tmp_path):
     (tmp_path / "tools.yaml").write_text(TOOLS)
-    place = {"store": tmp_path / "store.db", "tools": tmp_path / "tools.yaml", "selectors": tmp_path / "selectors"}
+    place = {
+        "store": tmp_path / "store.db",
+        "tools": tmp_path / "tools.yaml",
+        "selectors": tmp_path / "selectors",
+    }
     place["tokens"] = tokens_file(tmp_path / "tokens.yaml", line("marta"), line("ivan"))
 
     async def learn(server):
         async with over_http(server, "marta") as client, over_http(server, "ivan") as ivan:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert tools["router_stats"].annotations.read_only_hint and not tools["select_tool"].annotations.read_only_hint
+            assert (
+                tools["router_stats"].annotations.read_only_hint
+                and not tools["select_tool"].annotations.read_only_hint
+            )
             for i in range(30):
                 query, wanted = (("What is Marta's city?", "search"), ("May I call?", "ask"))[i % 2]
                 chosen = await called(client, "select_tool", query=query)
                 share = chosen["agents"][chosen["agent"]]
                 assert chosen["probabilities"] == share and sum(share.values()) == pytest.approx(1)
-                await called(client, "report_outcome", selection=chosen["selection"], reward=float(chosen["tool"] == wanted))
+                await called(
+                    client,
+                    "report_outcome",
+                    selection=chosen["selection"],
+                    reward=float(chosen["tool"] == wanted),
+                )
             assert await right(client)
             first = await called(client, "select_tool", query="May I call?")
             more = {"next_query": "What is Marta's city?", "next_context": "she agreed"}
             await called(client, "report_outcome", selection=first["selection"], reward=0.0, **more)
-            last = await called(client, "select_tool", query="What is Marta's city?", after=first["selection"])
+            last = await called(
+                client, "select_tool", query="What is Marta's city?", after=first["selection"]
+            )
             assert last["agent"] == first["agent"]
-            assert (await refused(client, "report_outcome", selection=first["selection"], reward=1.0))["status"] == 400
-            assert (await refused(ivan, "report_outcome", selection=last["selection"], reward=1.0))["status"] == 400  # not his
+            assert (
+                await refused(client, "report_outcome", selection=first["selection"], reward=1.0)
+            )["status"] == 400
+            assert (await refused(ivan, "report_outcome", selection=last["selection"], reward=1.0))[
+                "status"
+            ] == 400  # not his
             assert (await called(ivan, "router_stats"))["observations"] == 0
             await called(ivan, "select_tool", query="May I call?")
             return await called(client, "router_stats"), last["selection"]
@@ -210,7 +288,9 @@ def test_tools_are_chosen_better_after_outcomes_and_all_of_it_survives_a_restart
             assert (before["observations"], before["updates"]) == (31, 3) and await right(client)
             seen = [tool["observations"] for tool in before["tools"].values()]
             assert sum(seen) == 31 and before["tools"]["ask"]["mean_reward"] > 0.5
-            assert (await called(client, "report_outcome", selection=waiting, reward=1.0))["observations"] == 32
+            assert (await called(client, "report_outcome", selection=waiting, reward=1.0))[
+                "observations"
+            ] == 32
 
     with running(**place) as server:
         with pytest.raises(InputError, match="in use"):

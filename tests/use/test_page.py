@@ -1,4 +1,5 @@
-"""The page at /: what everybody gets, and in a real browser what it shows and changes. Without a browser these skip and say so."""
+"""The page at /: what everybody gets, and in a real browser what it shows and changes. Without a
+browser these skip and say so."""
 
 import pytest
 from servers import client, line, running, tokens_file
@@ -8,7 +9,11 @@ IMAGE, SCRIPT = "<img src=x onerror=window.hit=1>", "</script><script>window.hit
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    tokens = tokens_file(tmp_path_factory.mktemp("page") / "tokens.yaml", line("marta"), line("backend", any_user=True))
+    tokens = tokens_file(
+        tmp_path_factory.mktemp("page") / "tokens.yaml",
+        line("marta"),
+        line("backend", any_user=True),
+    )
     with running(store=tokens.with_name("store.db"), tokens=tokens, archive=True) as server:
         yield server
 
@@ -16,21 +21,36 @@ def server(tmp_path_factory):
 @pytest.fixture
 def marta(server, request):
     with client(server, "marta", **{"Memalpha-Session": request.node.name}) as http:
-        http.contents = lambda: [entry["content"] for entry in http.get("/v1/memory").json()["entries"]]
+        http.contents = lambda: [
+            entry["content"] for entry in http.get("/v1/memory").json()["entries"]
+        ]
         yield http
 
 
 @pytest.fixture
 def page(browser, server, request):
-    """The page in dark and narrow; at the end no markup came to life, no policy was broken, nobody else was asked."""
+    """The page in dark and narrow; at the end no markup came to life, no policy was broken, nobody
+    else was asked."""
     wrong, page = [], browser.new_page(viewport={"width": 360, "height": 700}, color_scheme="dark")
-    page.on("console", lambda message: "the server responded with a status of 40" in message.text or wrong.append(message.text))
+    page.on(
+        "console",
+        lambda message: (
+            "the server responded with a status of 40" in message.text or wrong.append(message.text)
+        ),
+    )
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    page.on("request", lambda request: request.url.startswith((f"{server.url}/", "data:")) or wrong.append(request.url))
+    page.on(
+        "request",
+        lambda request: (
+            request.url.startswith((f"{server.url}/", "data:")) or wrong.append(request.url)
+        ),
+    )
     page.goto(server.url)
     page.fill("#session", request.node.name)
     yield page
-    inert = page.evaluate("[window.hit, document.images.length, document.scripts.length, localStorage.length]")
+    inert = page.evaluate(
+        "[window.hit, document.images.length, document.scripts.length, localStorage.length]"
+    )
     assert (wrong, inert, page.context.cookies()) == ([], [None, 0, 1, 0], [])
     page.close()
 
@@ -45,18 +65,33 @@ def told(page, text):
 
 
 def test_the_page_needs_no_token_and_may_load_and_call_only_its_own_server(server):
-    own, none = ("script-src", "style-src", "connect-src"), ("default-src", "base-uri", "form-action", "frame-ancestors")
+    own, none = (
+        ("script-src", "style-src", "connect-src"),
+        ("default-src", "base-uri", "form-action", "frame-ancestors"),
+    )
     rest = {"img-src": "data:", "require-trusted-types-for": "'script'", "trusted-types": "'none'"}
     with client(server) as http:
         for path, kind in {"/": "html", "/page.css": "css", "/page.js": "javascript"}.items():
             page = http.get(path)
-            found = page.status_code, page.headers["content-type"], page.headers["x-content-type-options"]
+            found = (
+                page.status_code,
+                page.headers["content-type"],
+                page.headers["x-content-type-options"],
+            )
             assert found == (200, f"text/{kind}; charset=utf-8", "nosniff")
-            policy = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
+            policy = dict(
+                rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; ")
+            )
             assert policy == dict.fromkeys(own, "'self'") | dict.fromkeys(none, "'none'") | rest
             assert http.get(path, headers={"Host": "evil.example"}).status_code == 421
-        routes = [(method, path) for path, methods in http.get("/openapi.json").json()["paths"].items() for method in methods]
-        assert [http.request(*route).status_code for route in routes if route[1].startswith("/v1")] == [401] * 8
+        routes = [
+            (method, path)
+            for path, methods in http.get("/openapi.json").json()["paths"].items()
+            for method in methods
+        ]
+        assert [
+            http.request(*route).status_code for route in routes if route[1].startswith("/v1")
+        ] == [401] * 8
 
 
 def test_an_answer_shows_its_entries_and_passages_and_markup_is_text(page, marta):
@@ -69,26 +104,50 @@ def test_an_answer_shows_its_entries_and_passages_and_markup_is_text(page, marta
     assert "✓ insert 3" in told(page, "Read. Changes: 1.")
     enter(page, "#question", "Who lives in Oslo near the harbour? Or img src, script, window hit")
     page.locator("#reply h3", has_text="Read from").wait_for()
-    sources = dict(source.split("\n") for source in page.locator("#reply li").all_inner_texts() if "Marta" in source)
-    assert sources["Marta: harbour."].startswith("passage, as it was read · said 2024-03-05 · written ")
-    assert "Marta lives in Oslo" in sources and "Marta lives in Oslo" in page.inner_text("#reply .text >> nth=0")
-    assert all(text in page.inner_text(part) for text in (IMAGE, SCRIPT) for part in ("#reply", "#memory", "#history"))
+    sources = dict(
+        source.split("\n")
+        for source in page.locator("#reply li").all_inner_texts()
+        if "Marta" in source
+    )
+    assert sources["Marta: harbour."].startswith(
+        "passage, as it was read · said 2024-03-05 · written "
+    )
+    assert "Marta lives in Oslo" in sources and "Marta lives in Oslo" in page.inner_text(
+        "#reply .text >> nth=0"
+    )
+    assert all(
+        text in page.inner_text(part)
+        for text in (IMAGE, SCRIPT)
+        for part in ("#reply", "#memory", "#history")
+    )
     page.get_by_role("button", name="History: entry 3").press("Enter")
     page.locator("#history-title", has_text="History of entry 3").wait_for()
-    assert page.locator("#history li").count() == 1 and page.evaluate("document.activeElement.id") == "history"
-    assert page.evaluate("[...document.querySelectorAll('input, textarea')].every((each) => each.labels.length === 1)")
+    assert (
+        page.locator("#history li").count() == 1
+        and page.evaluate("document.activeElement.id") == "history"
+    )
+    assert page.evaluate(
+        "[...document.querySelectorAll('input, textarea')].every((each) => each.labels.length === 1)"
+    )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g)) < 60")
+    assert page.evaluate(
+        "Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g)) < 60"
+    )
 
 
 def test_undo_takes_the_last_step_back_with_its_passages_and_then_the_one_before(page, marta):
     for text in ("Ivan: hello.\nIvan is a nurse", "Ivan: no.\n= 1 Ivan is a cook"):
         marta.post("/v1/add", json={"text": text})
     enter(page, "#token", "token-of-marta")
-    for now, lines in ((["Ivan is a nurse"], ["Ivan is a nurse", "Ivan: Ivan is a nurse", "Ivan: hello."]), ([], ["unknown"])):
+    for now, lines in (
+        (["Ivan is a nurse"], ["Ivan is a nurse", "Ivan: Ivan is a nurse", "Ivan: hello."]),
+        ([], ["unknown"]),
+    ):
         page.click("#undo")
         assert "− Ivan" in told(page, "undone. Changes: 3.") and marta.contents() == now
-        said = marta.post("/v1/ask", json={"question": "Ivan, hello, no, nurse, cook"}).json()["answer"]
+        said = marta.post("/v1/ask", json={"question": "Ivan, hello, no, nurse, cook"}).json()[
+            "answer"
+        ]
         assert sorted(said.splitlines()) == lines
         page.reload()
     page.click("#undo")
@@ -105,7 +164,11 @@ def test_forget_asks_first_then_erases_and_says_what(page, marta):
         assert marta.contents() == ["Ivan lives in Lima", "Zoe keeps bees"]
         page.get_by_role("button", name="Forget: entry 1").click()
     said = told(page, "Entry 1 is forgotten. Records that lost their content: 2.")
-    assert "− Ivan lives in Lima" in said and "zebra" not in said and marta.contents() == ["Zoe keeps bees"]
+    assert (
+        "− Ivan lives in Lima" in said
+        and "zebra" not in said
+        and marta.contents() == ["Zoe keeps bees"]
+    )
     assert not answers and "Lima" not in marta.get("/v1/history").text + page.inner_text("main")
     answers.append("accept")  # what has a word of it can go, too
     assert page.locator("#reply li").all_inner_texts()[0].startswith("Ivan: zebra.")
@@ -116,7 +179,9 @@ def test_forget_asks_first_then_erases_and_says_what(page, marta):
 
 def test_a_wrong_token_and_a_missing_user_are_told_and_leaving_drops_the_token(page):
     enter(page, "#token", "token-of-nobody")
-    assert told(page, "token") == "This server does not know that token" and not page.is_visible("#open")
+    assert told(page, "token") == "This server does not know that token" and not page.is_visible(
+        "#open"
+    )
     enter(page, "#token", "token-of-backend")
     assert "Memalpha-User" in told(page, "no user named")
     enter(page, "#user", "zoë")

@@ -1,4 +1,5 @@
-"""Stopping: a request under way is answered, nothing new is taken, what was answered is on disk; also after kill -9."""
+"""Stopping: a request under way is answered, nothing new is taken, what was answered is on disk;
+also after kill -9."""
 
 import shlex
 import signal
@@ -56,7 +57,9 @@ def test_what_was_answered_is_there_and_what_was_not_is_whole_or_absent(tmp_path
     answers, kept = [], [f"text {i}" for i in range(3)]
     with running(store=tmp_path / "s.db", user="marta", delay=0.1, stop_seconds=1) as server:
         with client(server) as http:
-            assert [http.post("/v1/add", json={"text": text}).status_code for text in kept] == [200] * 3
+            assert [http.post("/v1/add", json={"text": text}).status_code for text in kept] == [
+                200
+            ] * 3
         thread = threading.Thread(target=slow_add, args=(server, answers, "a very slow text"))
         thread.start()
         time.sleep(0.4)
@@ -66,15 +69,21 @@ def test_what_was_answered_is_there_and_what_was_not_is_whole_or_absent(tmp_path
 
 
 WRONG = [
-    ("", "nobody whose memory"), ("--user marta --host 0.0.0.0", "0.0.0.0"), ("--tokens missing.yaml", "'missing.yaml'"),
-    ("--tokens t.yaml --user marta", "beside tokens"), ("--user marta --max-request 9", "'max_request'"),
-]  # fmt: skip
+    ("", "nobody whose memory"),
+    ("--user marta --host 0.0.0.0", "0.0.0.0"),
+    ("--tokens missing.yaml", "'missing.yaml'"),
+    ("--tokens t.yaml --user marta", "beside tokens"),
+    ("--user marta --max-request 9", "'max_request'"),
+]
 
 
 @pytest.mark.parametrize(("options", "says"), WRONG)
 def test_a_server_that_should_not_start_says_why(tmp_path, capsys, monkeypatch, options, says):
     monkeypatch.delenv("MEMALPHA_TOKENS", raising=False)
-    assert run(["serve", "no/such/agent", "--store", str(tmp_path / "s.db"), *shlex.split(options)]) == 1
+    assert (
+        run(["serve", "no/such/agent", "--store", str(tmp_path / "s.db"), *shlex.split(options)])
+        == 1
+    )
     told = capsys.readouterr().err
     assert says in told and "expected: " in told and not (tmp_path / "s.db").exists()
 
@@ -88,15 +97,24 @@ def test_without_the_extra_the_install_line_is_shown(tmp_path, capsys, monkeypat
 
 
 def test_a_port_in_use_is_said(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as used, pytest.raises(InputError, match="cannot be listened at"):
-        serve_http(make_agent(":memory:"), ServeConfig(port=used.getsockname()[1]), Callers(Grant("local", "marta")))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as used,
+        pytest.raises(InputError, match="cannot be listened at"),
+    ):
+        serve_http(
+            make_agent(":memory:"),
+            ServeConfig(port=used.getsockname()[1]),
+            Callers(Grant("local", "marta")),
+        )
 
 
 def test_answers_are_sent_at_once(monkeypatch):
     options = []
     monkeypatch.setattr(
         "uvicorn.Server.run",
-        lambda server, sockets: options.append(sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)),
+        lambda server, sockets: options.append(
+            sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        ),
     )
     serve_http(make_agent(":memory:"), ServeConfig(port=0), Callers(Grant("local", "marta")))
     assert options == [1]
@@ -104,20 +122,35 @@ def test_answers_are_sent_at_once(monkeypatch):
 
 def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     trained, given = build_nano(tmp_path / "agent", toy_texts(), layers=1, hidden=32), []
-    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_completion_length=4).save(trained)
-    monkeypatch.setattr("memalpha.use.server.serve_http", lambda *arguments: given.extend(arguments))
-    options = (
-        "--user marta --port 7 --max-requests=9 --allow-host a.example --allow_origin https://a.example --allow-host b.example"
+    AgentConfig(
+        schema="facts",
+        codec="compact",
+        max_chunk_tokens=200,
+        view_tokens=200,
+        max_completion_length=4,
+    ).save(trained)
+    monkeypatch.setattr(
+        "memalpha.use.server.serve_http", lambda *arguments: given.extend(arguments)
     )
+    options = "--user marta --port 7 --max-requests=9 --allow-host a.example --allow_origin https://a.example --allow-host b.example"
     reader = ["--reader-url", "http://127.0.0.1:1/v1", "--reader-model", "m", "--retrieve-k", "3"]
     (tmp_path / "key").write_bytes(b"a key\n")
     keyed = ["--store", str(tmp_path / "s.db"), "--key-file", str(tmp_path / "key")]
     assert run(["serve", str(trained), *keyed, *options.split(), *reader]) == 0
     agent, config, callers, _ = given
-    assert config == ServeConfig(port=7, max_requests=9, allow_host=("a.example", "b.example"), allow_origin=("https://a.example",))
+    assert config == ServeConfig(
+        port=7,
+        max_requests=9,
+        allow_host=("a.example", "b.example"),
+        allow_origin=("https://a.example",),
+    )
     assert callers.identify({}) == Caller("local", Namespace("marta"))
     assert (agent.name, agent.retrieve_k, agent.reader.budget_tokens) == ("agent", 3, 2048)
-    agent._store.apply(Namespace("marta"), Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))
+    agent._store.apply(
+        Namespace("marta"),
+        Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"),
+        Origin("me"),
+    )
     agent.close()
     with Journal.open(tmp_path / "s.db", key=b"a key") as journal:
         assert journal.verify().ok and journal.namespaces() == (Namespace("marta"),)

@@ -16,12 +16,16 @@ from memalpha.models.nano import build_nano, toy_texts
 from memalpha.use.agent import MemoryAgent, find_trained, load_trained
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_completion_length=8)
+CONFIG = AgentConfig(
+    schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_completion_length=8
+)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
-    folder = build_nano(tmp_path_factory.mktemp("agents") / "mine", toy_texts(), layers=1, hidden=32)
+    folder = build_nano(
+        tmp_path_factory.mktemp("agents") / "mine", toy_texts(), layers=1, hidden=32
+    )
     CONFIG.save(folder)
     return folder
 
@@ -51,14 +55,25 @@ def test_a_hub_name_is_fetched_without_code_and_used(hub, whole, tmp_path):
         agent.add("Marta lives in Oslo", namespace="marta")
     for name in [file.name for file in whole.iterdir()]:
         assert any(fnmatch(name, pattern) for pattern in hub[0]), name
-    assert not [name for name in ("train.py", "weights.bin", "x.pkl") if any(fnmatch(name, pattern) for pattern in hub[0])]
+    assert not [
+        name
+        for name in ("train.py", "weights.bin", "x.pkl")
+        if any(fnmatch(name, pattern) for pattern in hub[0])
+    ]
     assert find_trained(f"somebody/agent@{COMMIT}") == find_trained("somebody/agent")
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("somebody/else", InputError), ("somebody/agent@v9", InputError), ("somebody/offline", ServiceError)]
+    ("name", "error"),
+    [
+        ("somebody/else", InputError),
+        ("somebody/agent@v9", InputError),
+        ("somebody/offline", ServiceError),
+    ],
 )
-def test_what_the_hub_does_not_have_is_a_mistake_of_the_user_and_its_silence_is_not(hub, name, error):
+def test_what_the_hub_does_not_have_is_a_mistake_of_the_user_and_its_silence_is_not(
+    hub, name, error
+):
     with pytest.raises(error, match=name):
         find_trained(name)
 
@@ -70,7 +85,9 @@ def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
         load_trained(whole, device="nonsense")
     with pytest.raises(InputError, match="dtype 'int3' cannot be used"):
         load_trained(whole, dtype="int3")
-    assert {load_trained(whole, dtype=dtype)[1].model.dtype for dtype in ("float32", "bfloat16")} == {torch.float32, torch.bfloat16}
+    assert {
+        load_trained(whole, dtype=dtype)[1].model.dtype for dtype in ("float32", "bfloat16")
+    } == {torch.float32, torch.bfloat16}
     shutil.copytree(whole, tmp_path / "run" / "adapter")
     assert find_trained(tmp_path / "run") == (tmp_path / "run" / "adapter", "run")
     assert find_trained(tmp_path / "run" / "adapter") == (tmp_path / "run" / "adapter", "adapter")
@@ -91,7 +108,9 @@ def test_many_threads_get_from_a_real_model_what_one_gets(whole):
     assert len({prompt for row in wanted for prompt, _ in row}) == 24
 
 
-@pytest.mark.parametrize("name", ["no/such/folder", "./missing", "plain", Path("a/b"), "", "a/", "~/x"])
+@pytest.mark.parametrize(
+    "name", ["no/such/folder", "./missing", "plain", Path("a/b"), "", "a/", "~/x"]
+)
 def test_what_is_neither_folder_nor_hub_name_is_refused(name):
     with pytest.raises(InputError, match="no trained agent at"):
         find_trained(name)
