@@ -26,10 +26,10 @@ from typing import Any
 import tables
 
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.evaluation.folder import SystemResult, read_results
-from memalpha.evaluation.statistics import Estimate, estimate, paired_scores
-from memalpha.evaluation.summary import Cell, SetSummary, Summary, difference_from
-from memalpha.runs import RunFolder
+from memalpha.measure.evaluation_folder import SystemResult, read_results
+from memalpha.measure.tables import Cell, SetSummary, Summary, difference_from
+from memalpha.record.folder import RunFolder
+from memalpha.record.statistics import Estimate, estimate, paired_scores
 
 WARM, TRAINED, CONTROL, READER = "warm", "grpo", "control", "recall"
 HOME, LONGER, TRAINED_ON = "dialogues", ("dialogues 10x", "dialogues 100x"), ("dependent", "squad")

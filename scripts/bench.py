@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.modules["torch"].set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as options.folder:
         found = importlib.import_module(f"benchmarks.{options.name}").run(options)
-    from memalpha.runs import environment
+    from memalpha.record.folder import environment
 
     at = {**environment(), "threads": options.threads, "load": round(os.getloadavg()[0], 2)}
     machine = {name: at[name] for name in ("processor", "cores", "threads", "load")}

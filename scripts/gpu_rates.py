@@ -25,7 +25,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from memalpha.generation.hf import HFGenerator
-from memalpha.runs import environment
+from memalpha.record.folder import environment
 from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Prompt, Sampling
 

@@ -24,7 +24,7 @@ from memalpha.models.policy import base_of, load_tokenizer
 from memalpha.models.reader import trained_reader
 from memalpha.qa.metrics import contains, exact_match, f1
 from memalpha.qa.readers import UNKNOWN, reader_messages
-from memalpha.runs import environment
+from memalpha.record.folder import environment
 from memalpha.training.readings import make_readings
 from memalpha.types import Answer
 

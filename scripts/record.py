@@ -21,9 +21,9 @@ from typing import Any
 import yaml
 
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.evaluation.folder import LISTS, MAY_CHANGE
-from memalpha.evaluation.summary import Summary, over_sets
-from memalpha.runs import RunFolder
+from memalpha.measure.evaluation_folder import LISTS, MAY_CHANGE
+from memalpha.measure.tables import Summary, over_sets
+from memalpha.record.folder import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"

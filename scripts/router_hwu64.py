@@ -19,12 +19,12 @@ import torch
 
 from memalpha.data.routes import Log
 from memalpha.policies import PolicyOptions
+from memalpha.record.folder import environment
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.learner import MAPPO
 from memalpha.routing.linucb import LinUCB
 from memalpha.routing.logged import LogTask, logistic
 from memalpha.routing.ppo import PPOOptions
-from memalpha.runs import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_hwu64.json"
 PPO = PPOOptions(

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from memalpha.record.folder import environment
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.routing.run import fit, load_config, make_learner
 from memalpha.routing.tasks import SectionOptions, SectionTask
-from memalpha.runs import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "router_memories.json"

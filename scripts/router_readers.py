@@ -24,12 +24,12 @@ import yaml
 from router_synthetic import COMMON, OWN, trained
 
 from memalpha.data.routes import LogOptions, read_log
-from memalpha.evaluation.folder import read_results
+from memalpha.measure.evaluation_folder import read_results
 from memalpha.models.policy import load_tokenizer
+from memalpha.record.folder import environment
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.linucb import LinUCB
 from memalpha.routing.logged import LogTask, logistic
-from memalpha.runs import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_readers.json"
 PRICES = (0.0, 0.05, 0.2)  # reward lost for a hundred tokens

@@ -19,10 +19,10 @@ import torch
 from router_readers import PRICES, RESULTS, SETTINGS, load
 from router_synthetic import COMMON, OWN, TASKS, trained
 
+from memalpha.record.folder import environment
 from memalpha.routing.environment import EnvironmentOptions, EnvironmentTask
 from memalpha.routing.run import measure
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
-from memalpha.runs import environment
 
 
 class Choice(gymnasium.Env):

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from memalpha.config import parse
+from memalpha.record.folder import environment
 from memalpha.routing.run import GROUPS, RouterConfig, fit, make_learner, measure
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
-from memalpha.runs import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_synthetic.json"
 TASKS = {"one": {"deciders": 1}, "team": {"deciders": 3}, "facets": {"deciders": 1, "facets": 3}}

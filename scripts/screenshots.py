@@ -14,9 +14,9 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from memalpha.report.site import facts_of_run, write_site
-from memalpha.report.view import sources_of
-from memalpha.runs import RunFolder
+from memalpha.measure.site import facts_of_run, write_site
+from memalpha.measure.view import sources_of
+from memalpha.record.folder import RunFolder
 
 run, target = (
     RunFolder(sys.argv[1]),

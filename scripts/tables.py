@@ -24,8 +24,7 @@ from typing import Any
 
 import cost_model
 
-from memalpha.evaluation.statistics import Estimate
-from memalpha.evaluation.summary import (
+from memalpha.measure.tables import (
     UNKNOWN,
     Summary,
     difference_from,
@@ -34,6 +33,7 @@ from memalpha.evaluation.summary import (
     overall,
     table,
 )
+from memalpha.record.statistics import Estimate
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 REFERENCE = {

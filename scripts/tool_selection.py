@@ -19,10 +19,10 @@ import torch
 from scipy import stats
 
 from memalpha.policies import PolicyOptions
+from memalpha.record.folder import environment
 from memalpha.routing.grpo import GroupOptions
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.selector import SelectorOptions, ToolSelector
-from memalpha.runs import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "tool_selection.json"
 KINDS, CHANGE, AFTER, WINDOW = ("look", "count"), 300, 200, 50

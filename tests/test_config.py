@@ -13,8 +13,8 @@ from memalpha.config import Options, Range, listing, parse, read
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
+from memalpha.record.folder import RunFolder, masked
 from memalpha.retrieval import RetrievalMode
-from memalpha.runs import RunFolder, masked
 from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, parse_train_arguments
 from memalpha.training.run import all_options
 from memalpha.training.warm_start import parse_warmup_arguments

@@ -14,15 +14,15 @@ from memalpha.agent.rollout import Rollout, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.evaluation.systems import searched
+from memalpha.measure.systems import searched
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
+from memalpha.record.rows import rollout_to_json
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.build import build_parts, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
-from memalpha.training.results import rollout_to_json
 from memalpha.training.run import build_trainer
 from memalpha.types import Chunk, Completion, Question, Sampling, StopReason
 from memalpha.use.agent import LOCAL, MemoryAgent

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from memalpha import __version__, runs
+from memalpha import __version__
 from memalpha.cli import run as memalpha
-from memalpha.report.site import write_site
-from memalpha.runs import RunFolder, environment, masked, masked_command, portable
+from memalpha.measure.site import write_site
+from memalpha.record import folder as runs
+from memalpha.record.folder import RunFolder, environment, masked, masked_command, portable
 
 
 def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from memalpha.errors import RunFolderError
-from memalpha.runs import RunFolder, checkpoints_in, trajectory_name, trajectory_step
+from memalpha.record.folder import RunFolder, checkpoints_in, trajectory_name, trajectory_step
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
 

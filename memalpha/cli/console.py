@@ -15,9 +15,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from memalpha.report.view import duration, known, number
-from memalpha.report.view import printable as printable
-from memalpha.report.view import printable_lines as printable_lines
+from memalpha.measure.view import duration, known, number
+from memalpha.measure.view import printable as printable
+from memalpha.measure.view import printable_lines as printable_lines
 
 
 class SafeConsole(Console):

@@ -78,8 +78,8 @@ def add_verbs(verbs: Any) -> None:
 def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run or continue an evaluation; return 1 if some results failed."""
     quiet_libraries()
-    from memalpha.evaluation.options import GROUPS, parse_evaluate_options
-    from memalpha.evaluation.run import evaluate
+    from memalpha.measure.options import GROUPS, parse_evaluate_options
+    from memalpha.measure.run import evaluate
     from memalpha.models.policy import agent_folder, base_of
 
     list_options(arguments, GROUPS)
@@ -116,9 +116,9 @@ def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def run_poison(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
-    from memalpha.evaluation.poisoning import run_trials, summarise_trials
     from memalpha.generation.products import float32_products
-    from memalpha.runs import environment, portable
+    from memalpha.measure.attacks import run_trials, summarise_trials
+    from memalpha.record.folder import environment, portable
 
     quiet_libraries()
     here = {

@@ -8,7 +8,7 @@ from typing import Any
 from memalpha.cli.console import console, out
 from memalpha.cli.inputs import add_verb
 from memalpha.errors import InputError
-from memalpha.runs import RunFolder, trajectory_step
+from memalpha.record.folder import RunFolder, trajectory_step
 
 
 def add_verbs(verbs: Any) -> None:
@@ -57,7 +57,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run_report(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Write the report and print the path of its first page."""
-    from memalpha.report.site import write_site
+    from memalpha.measure.site import write_site
 
     if arguments.pages < 0:
         raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
@@ -67,8 +67,8 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> None:
 
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Show the table, write the page and print its path."""
-    from memalpha.report.site import write_comparison
-    from memalpha.report.terminal import comparison_table
+    from memalpha.measure.site import write_comparison
+    from memalpha.measure.terminal import comparison_table
 
     folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))
@@ -77,7 +77,7 @@ def run_compare(arguments: argparse.Namespace, rest: list[str]) -> None:
 
 def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Show one rollout."""
-    from memalpha.report.terminal import list_rollouts, show_rollout
+    from memalpha.measure.terminal import list_rollouts, show_rollout
 
     run = RunFolder(arguments.run_folder)
     run.check_training()

@@ -59,7 +59,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> None:
 
     summary = train(parsed, reporter)
     if is_main_process():
-        from memalpha.report.terminal import summary_table
+        from memalpha.measure.terminal import summary_table
 
         if "delta" in summary:
             console.print(summary_table(summary))

@@ -17,6 +17,7 @@ from memalpha.config import Options, parse, read
 from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
+from memalpha.record.folder import RunFolder, environment
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.environment import EnvironmentOptions, EnvironmentTask
 from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
@@ -32,7 +33,6 @@ from memalpha.routing.tasks import (
     SyntheticOptions,
     SyntheticTask,
 )
-from memalpha.runs import RunFolder, environment
 
 Learner = PPO | LinUCB
 Report = Callable[

@@ -20,7 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from memalpha.errors import RunFolderError, TrainingAborted
 from memalpha.files import file_sha256, flush
-from memalpha.runs import checkpoint_step, checkpoints_in
+from memalpha.record.folder import checkpoint_step, checkpoints_in
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer as _Trainer

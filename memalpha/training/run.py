@@ -33,8 +33,7 @@ from memalpha.files import write_yaml
 from memalpha.generation.products import float32_products
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
-from memalpha.rewards.total import RewardConfig, full_name
-from memalpha.runs import (
+from memalpha.record.folder import (
     RunFolder,
     check_apart,
     checkpoint_step,
@@ -44,11 +43,7 @@ from memalpha.runs import (
     masked,
     trajectory_name,
 )
-from memalpha.training.build import Parts, build_parts
-from memalpha.training.checkpoints import newest_whole
-from memalpha.training.config import PolicyOptions, TrainArguments
-from memalpha.training.dtype import Report, settled
-from memalpha.training.results import (
+from memalpha.record.rows import (
     InstanceResult,
     instance_result,
     paired_difference,
@@ -56,6 +51,11 @@ from memalpha.training.results import (
     rollout_to_json,
     summarise,
 )
+from memalpha.rewards.total import RewardConfig, full_name
+from memalpha.training.build import Parts, build_parts
+from memalpha.training.checkpoints import newest_whole
+from memalpha.training.config import PolicyOptions, TrainArguments
+from memalpha.training.dtype import Report, settled
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of

@@ -24,9 +24,9 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
+from memalpha.record.rows import operation_mix
 from memalpha.rewards.total import Reward, RewardConfig, StepReward, judged
 from memalpha.training.overlap import in_background
-from memalpha.training.results import operation_mix
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
 Verdicts = list[list[bool] | ServiceError | None]

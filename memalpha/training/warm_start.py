@@ -35,8 +35,8 @@ from memalpha.memory.schema import SEARCH
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.protocols import Retriever
 from memalpha.qa.readers import reader_messages
+from memalpha.record.folder import holds_something, make_folder, masked
 from memalpha.retrieval.lexical import tokenize
-from memalpha.runs import holds_something, make_folder, masked
 from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
 from memalpha.training.checkpoints import WithoutArguments

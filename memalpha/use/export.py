@@ -34,8 +34,8 @@ from memalpha.models.policy import (
     own_reader,
 )
 from memalpha.models.registry import MODELS
+from memalpha.record.folder import RunFolder, masked, masked_command, nameless
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder, masked, masked_command, nameless
 from memalpha.types import Chunk
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from test_demonstrations import say
 from memalpha.agent.rollout import complete, run_rollouts
 from memalpha.agent.step import check_context, longest_answer, longest_prompt
 from memalpha.errors import InputError
-from memalpha.evaluation.poisoning import run_trials
+from memalpha.measure.attacks import run_trials
 from memalpha.training.environment import MemoryEnvironment
 from memalpha.training.rows import TrainingRow
 from memalpha.training.trainer import MemoryGRPOTrainer

@@ -103,9 +103,7 @@ def test_every_part_of_every_list_can_be_used_and_no_held_out_wording_is_in_a_tr
     "hostile", [RAW["frames"]["hostile"], hostile_lines("all")], ids=["natural", "synthetic"]
 )
 def test_hostile_wordings_are_none_of_those_of_the_evaluation(hostile):
-    attacks = yaml.safe_load(
-        (resources.files("memalpha.evaluation") / "poisoning.yaml").read_text()
-    )
+    attacks = yaml.safe_load((resources.files("memalpha.measure") / "attacks.yaml").read_text())
     runs = [
         {
             " ".join(w[i : i + 3])

@@ -12,8 +12,8 @@ from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.nano import make_tokenizer
+from memalpha.record.rows import operation_mix
 from memalpha.rewards.total import RewardConfig, tool_success
-from memalpha.training.results import operation_mix
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 

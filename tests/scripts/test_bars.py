@@ -9,7 +9,7 @@ import record
 import tables
 
 from memalpha.cli import run
-from memalpha.evaluation.summary import Summary
+from memalpha.measure.tables import Summary
 
 WELL = {
     "tool_success": 0.95,

@@ -15,7 +15,7 @@ import yaml
 
 from memalpha.cli import run
 from memalpha.errors import InputError
-from memalpha.runs import RunFolder
+from memalpha.record.folder import RunFolder
 from memalpha.training.config import parse_train_arguments
 
 ROOT = Path(__file__).resolve().parents[2]

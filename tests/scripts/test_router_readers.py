@@ -10,7 +10,7 @@ import pytest
 import router_readers
 import yaml
 
-from memalpha.evaluation.folder import QuestionResult, SystemResult
+from memalpha.measure.evaluation_folder import QuestionResult, SystemResult
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
 

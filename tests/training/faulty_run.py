@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 
-from memalpha import runs
 from memalpha.cli import main
+from memalpha.record import folder as runs
 from memalpha.training import checkpoints as saving
 from memalpha.training.trainer import MemoryGRPOTrainer
 

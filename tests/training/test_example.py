@@ -6,9 +6,9 @@ import pytest
 
 from memalpha.cli import run
 from memalpha.errors import RunFolderError
+from memalpha.measure.curves import Variant, logged_panels
 from memalpha.memory.schema import MemorySchema
-from memalpha.report.curves import Variant, logged_panels
-from memalpha.runs import RunFolder
+from memalpha.record.folder import RunFolder
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import all_options, check_same
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
-from memalpha.runs import RunFolder
+from memalpha.record.folder import RunFolder
 from memalpha.training import config
 from memalpha.training.build import build_parts, load_policy
 from memalpha.training.config import MemoryGRPOConfig, RunOptions, parse_train_arguments

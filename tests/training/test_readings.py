@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from memalpha.cli import run
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
-from memalpha.evaluation.host import PolicyHost
 from memalpha.generation.hf import HFGenerator
+from memalpha.measure.host import PolicyHost
 from memalpha.models.policy import load_policy_model, unknown_bias
 from memalpha.models.reader import trained_reader
 from memalpha.protocols import ReadRequest

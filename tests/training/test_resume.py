@@ -23,7 +23,7 @@ from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
-from memalpha.runs import RunFolder
+from memalpha.record.folder import RunFolder
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling

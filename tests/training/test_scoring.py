@@ -15,9 +15,9 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError, Train
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
+from memalpha.record.rows import instance_result, rollout_to_json, summarise
 from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.results import instance_result, rollout_to_json, summarise
 from memalpha.training.scoring import (
     RolloutScorer,
     ask_after_chunks,

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.errors import InputError
-from memalpha.evaluation.options import parse_evaluate_options
-from memalpha.evaluation.run import evaluate
 from memalpha.files import file_sha256
+from memalpha.measure.options import parse_evaluate_options
+from memalpha.measure.run import evaluate
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record
 from memalpha.models.policy import own_reader

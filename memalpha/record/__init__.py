@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, one row an instance, statistics over rows."""

@@ -1,0 +1,194 @@
+"""One base, adapters on and off: each policy writes as it would alone, and the base reads as the
+bare base."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import PeftModel
+from stubs import loud_adapter
+
+from memalpha.errors import InputError
+from memalpha.generation import products
+from memalpha.generation.answering import sharing, within_tokens
+from memalpha.generation.hf import HFGenerator
+from memalpha.measure.host import PolicyHost
+from memalpha.models import fetch, load_policy_model
+from memalpha.text import chat_ids
+from memalpha.types import Prompt, Sampling
+
+CHATS = [
+    [
+        {"role": "system", "content": "read"},
+        {"role": "user", "content": f"apple boat candle door engine {end}"},
+    ]
+    for end in ("table", "violin", "window table boat")
+] + [[{"role": "user", "content": "yacht"}]]
+
+
+def prompts(tokenizer) -> list[Prompt]:
+    return [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in CHATS]
+
+
+def texts(generator, asked) -> list[str]:
+    return [completion.text for completion in generator.generate(asked, Sampling(6))]
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory) -> list[Path]:
+    """Two adapters of the nano policy that change what it says."""
+    return [loud_adapter(tmp_path_factory.mktemp("adapter"), seed) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def alone(adapters) -> dict[str, list[str]]:
+    """What the base and each adapter say, each loaded by itself."""
+    said = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "faster", lambda: False)
+        for folder in ("", *map(str, adapters)):
+            model, tokenizer = load_policy_model(fetch("nano"))
+            policy = PeftModel.from_pretrained(model, folder) if folder else model
+            said[folder] = texts(HFGenerator(policy, tokenizer), prompts(tokenizer))
+    assert len({tuple(words) for words in said.values()}) == 3  # else the tests could not fail
+    return said
+
+
+@pytest.mark.parametrize("library", ["PyTorch", "oneDNN"])
+@pytest.mark.parametrize("reader", [False, True])
+def test_policies_in_any_order_say_what_they_say_alone(
+    adapters, alone, library, reader, monkeypatch
+):
+    monkeypatch.setattr(products, "faster", lambda: library == "oneDNN")
+    monkeypatch.setattr(products, "LEAST", 1)
+    host = PolicyHost("nano")
+    first, second = map(str, adapters)
+    reads = second if reader else ""
+    generators = {folder: host.generator(folder) for folder in alone}
+    assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
+    for folder in ("", first, second, first, "", second, "", first, second, first):
+        host.drawn.clear()  # else only the first of each would be drawn
+        assert texts(generators[folder], prompts(host.tokenizer)) == alone[folder], folder
+        assert host.answer(CHATS, 6, reads) == alone[reads]
+    host.release()
+    assert not any("lora" in name for name, _ in host._policy.named_parameters())
+    assert texts(generators[""], prompts(host.tokenizer)) == alone[""]
+
+
+def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(
+    adapters, alone, monkeypatch
+):
+    host, drawn, generate = PolicyHost("nano"), [], HFGenerator.generate
+    monkeypatch.setattr(
+        HFGenerator,
+        "generate",
+        lambda self, asked, how: drawn.append(len(asked)) or generate(self, asked, how),
+    )
+    first, second = (host.generator(str(folder)) for folder in adapters)
+    asked, folder = prompts(host.tokenizer), str(adapters[0])
+    assert [c.text for c in first.generate(asked[1:3], Sampling(6))] == alone[folder][1:3]
+    assert host.saved == 0.0
+    each = next(iter(host.drawn.values()))[1]
+    assert [c.text for c in first.generate([*asked, asked[0]], Sampling(6))] == [
+        *alone[folder],
+        alone[folder][0],
+    ]
+    assert host.saved == pytest.approx(2 * each) and each > 0
+    assert (
+        texts(second, asked) == alone[str(adapters[1])]
+    )  # each adapter, length and sampled call for itself
+    assert [len(c.ids) for c in first.generate(asked, Sampling(3))] <= [3] * 4
+    first.generate(asked, Sampling(6, temperature=1.0, seed=1))
+    assert drawn == [2, 2, 4, 4, 4]
+
+
+def test_what_a_file_keeps_is_not_drawn_again(adapters, alone, monkeypatch, tmp_path):
+    file, folder = tmp_path / "completions.jsonl", str(adapters[0])
+    began, again = PolicyHost("nano"), PolicyHost("nano")
+    began.keep(file)
+    asked = prompts(began.tokenizer)
+    made = began.generator(folder).generate(asked, Sampling(6))
+    answers = began.answer(CHATS, 6, folder)
+    with file.open("a") as end:
+        end.write('{"key": "cut off')  # killed while it wrote
+    again.keep(file)
+    assert again.drawn == {
+        key: (done, pytest.approx(seconds, abs=1e-4))
+        for key, (done, seconds) in began.drawn.items()
+    }
+    monkeypatch.setattr(HFGenerator, "generate", None)
+    assert again.generator(folder).generate(asked, Sampling(6)) == made
+    assert again.answer(CHATS, 6, folder) == answers and again._policy is None
+    file.write_text("{}\n[]\n")
+    with pytest.raises(InputError, match="line 1 is damaged"):
+        again.keep(file)
+
+
+def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters, tmp_path):
+    with pytest.raises(InputError):
+        PolicyHost("nano").generator(str(tmp_path))
+    host = PolicyHost("nano")
+    shipped = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-warmup"
+    with pytest.raises(InputError, match="belongs to another base"):
+        host.generator(str(shipped))
+    host.generator(str(adapters[0]))
+    assert host._policy is None
+
+
+def test_neighbours_that_begin_alike_share_that_beginning():
+    rows = [(1, 2, 3, 4, 5, 9), (1, 2, 3, 4, 5, 8, 8), (1, 2, 3, 4, 7), (1, 6, 6, 6), (5, 5)]
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [
+        4,
+        4,
+        4,
+        0,
+        0,
+    ]
+    rows = [
+        (1, 2, 3, 4, 5, 6),
+        (1, 2, 7, 7, 7, 7),
+        (1, 2, 7, 7, 7, 8),
+        (1, 2, 8, 8, 8, 8),
+        (1, 2, 3, 9, 9, 9),
+    ]  # else: of all
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [
+        2,
+        5,
+        5,
+        2,
+        2,
+    ]
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows[:3]])] == [
+        0,
+        5,
+        5,
+    ]  # alone: with nobody
+    assert sharing([]) == []
+
+
+IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), max_size=8)
+
+
+@given(IDS)
+def test_what_is_shared_is_the_same_and_nothing_else_changes(rows):
+    found = sharing([Prompt((), row) for row in rows])
+    assert [prompt.ids for prompt in found] == rows
+    for i, prompt in enumerate(found):
+        with_it = [
+            other for j, other in enumerate(found) if j != i and other.shared == prompt.shared
+        ]
+        own = prompt.ids[: prompt.shared]
+        assert not prompt.shared or any(other.ids[: prompt.shared] == own for other in with_it)
+
+
+@given(IDS, st.integers(1, 30), st.integers(1, 4))
+def test_batches_are_the_prompts_in_order_within_the_tokens(rows, tokens, new):
+    batches = within_tokens([Prompt((), row) for row in rows], tokens, new)
+    assert [prompt.ids for batch in batches for prompt in batch] == rows
+    for batch, after in zip(batches, [*batches[1:], []], strict=False):
+        size = len(batch) * (max(len(prompt.ids) for prompt in batch) + new)
+        assert size <= tokens or len(batch) == 1
+        if after:  # the next one would not have fitted
+            grown = [*batch, after[0]]
+            assert len(grown) * (max(len(prompt.ids) for prompt in grown) + new) > tokens

@@ -1,0 +1,243 @@
+"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory
+that made them; the terminal."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from memalpha.agent.step import AgentStep
+from memalpha.measure import view
+from memalpha.measure.terminal import list_rollouts, show_rollout
+from memalpha.measure.view import (
+    SIGNS,
+    Tone,
+    calls,
+    duration,
+    known,
+    mean,
+    memory_after_steps,
+    number,
+    printable,
+)
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema
+from memalpha.record.folder import RunFolder
+from memalpha.record.rows import _change, _result
+from memalpha.types import Change, Chunk, Operation, OperationKind
+
+TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
+CALLS = st.tuples(
+    st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE]),
+    TEXTS,
+    st.integers(1, 6),
+)
+BEGUN = ("a", "b")  # what a rollout began with
+STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
+
+
+def test_a_refused_call_between_applied_ones_takes_no_change(agent: AgentStep) -> None:
+    schema, step = MemorySchema.load("facts"), agent
+    outcome = step.apply(Memory(schema), 0, Chunk("x"), "+ one\n+ one\n- 7\n+ two\n- 1\n= 2 three")
+    found = calls(
+        {
+            "results": [_result(r) for r in outcome.results],
+            "changes": [_change(c) for c in outcome.changes],
+        }
+    )
+    assert [(SIGNS[call.tone], call.head, call.content, call.was) for call in found] == [
+        ("+", "insert facts 1", "one", ""),
+        ("=", "insert facts 1", "one", ""),
+        ("x", found[2].head, "", ""),
+        ("+", "insert facts 2", "two", ""),
+        ("-", "delete facts 1", "", "one"),
+        ("~", "update facts 2", "three", "two"),
+    ]
+    assert found[1].note == "duplicate: 1 says so already"
+
+
+def test_unknown_numbers_are_dashes_and_never_zero() -> None:
+    assert [number(value) for value in (None, math.nan, "3", True)] == ["–"] * 4
+    assert [number(-0.0001, 3, signed=True), number(1234.56, 1), number(-0.25, 2, signed=True)] == [
+        "+0.000",
+        "1,234.6",
+        "-0.25",
+    ]
+    assert [mean([1, None, 3, math.nan]), mean([None]), known(2)] == [2.0, None, 2.0]
+    assert [duration(value) for value in (1.25, 119.96, 600, 7200, None)] == [
+        "1.2 s",
+        "120.0 s",
+        "10.0 min",
+        "2.0 h",
+        "– s",
+    ]
+
+
+def test_what_would_steer_a_terminal_is_escaped() -> None:
+    assert printable("é 世 👩\u200d💻 [b]") == "é 世 👩\u200d💻 [b]"
+    assert (
+        printable("a\nb\tc\x1b\x07\u202e\u200b\u2028\x9b")
+        == "a\\nb\\tc\\x1b\\x07\\u202e\\u200b\\u2028\\x9b"
+    )
+    assert (
+        view.printable_lines("a\x1b[2J\x9b\x7f\r\n\tb\u2066")
+        == "a\\x1b[2J\\x9b\\x7f\\r\n\tb\\u2066"
+    )
+
+
+def record(
+    steps: list[list[tuple[OperationKind, str, int]]],
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """A rollout's record made by the real memory, and the memory's texts by id after each step."""
+    memory = Memory(MemorySchema.load("facts"))
+    for text in BEGUN:
+        memory.apply(Operation(OperationKind.INSERT, "facts", text))
+    found, truth = [], []
+    for index, made in enumerate(steps):
+        changes = []
+        for kind, text, entry in made:
+            content = None if kind is OperationKind.DELETE else text
+            operation = Operation(
+                kind, "facts", content, None if kind is OperationKind.INSERT else str(entry)
+            )
+            before = {entry.id: entry for entry in memory}
+            result = memory.apply(operation, chunk=index)
+            after = {entry.id: entry for entry in memory}
+            if result.changed:
+                assert result.entry_id is not None
+                changes.append(
+                    _change(Change(before.get(result.entry_id), after.get(result.entry_id)))
+                )
+        found.append({"changes": changes})
+        truth.append({entry.id: view.entry_text(asdict(entry)) for entry in memory})
+    return {"steps": found, "memory": [asdict(entry) for entry in memory]}, truth
+
+
+@given(STEPS)
+def test_the_memory_after_each_step_is_the_memory_that_was(
+    steps: list[list[tuple[OperationKind, str, int]]],
+) -> None:
+    rollout, truth = record(steps)
+    before = dict(zip("12", BEGUN, strict=True))  # a memory that the rollout began with
+    for shown, after in zip(memory_after_steps(rollout), truth, strict=True):
+        assert {entry.id: entry.text for entry in shown if entry.tone is not Tone.DELETE} == after
+        gone = {entry.id for entry in shown if entry.tone is Tone.DELETE}
+        assert gone >= before.keys() - after.keys()
+        assert gone.isdisjoint(after)
+        for entry in shown:
+            if entry.tone is Tone.INSERT:
+                assert entry.id not in before
+            elif entry.tone is Tone.UPDATE:
+                assert entry.was == before[entry.id]
+            elif entry.tone is None:
+                assert before[entry.id] == after[entry.id]
+        before = after
+
+
+def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
+    return next(
+        row["rollout"]
+        for row in run.read_lines(f"held_out/{name}.jsonl")
+        if row["result"]["instance"] == instance
+    )
+
+
+def shown(item: Any, *, width: int = 100) -> str:
+    console = Console(width=width, soft_wrap=True, highlight=False, color_system=None)
+    with console.capture() as capture:
+        if isinstance(item, dict):
+            show_rollout(item, console)
+        else:
+            console.print(item)
+    return capture.get()
+
+
+def lines_of(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) -> None:
+    count = agent.encoder.count
+    first, last = (
+        "Ann lives in Rome <script>alert(1)</script>",
+        "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J",
+    )
+    chunks = (
+        "Ann: I live in Rome. <script>alert(1)</script>",
+        "Ann: I live in Oslo now. [bold red]x[/bold red] [/] \x1b[2J",
+    )
+    read = sum(map(count, chunks))
+    lines = lines_of(shown(rollout_of(finished_run, "after", "ann"), width=160))
+    for line in (
+        f"ann from hand, 2 chunks, {read} tokens read",
+        "│ Ann: I live in Rome. <script>alert(1)</script> │",
+        f"memory (1 entry, {count(first)} tokens afterwards)",
+        "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
+        f"reward accuracy 1.000 tool 1.000 compression {1 - count(last) / read:.3f} content – total 1.500",
+        "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
+        "x delete facts 9 unknown_id:",
+        "question 1 Where does Ann live? latest",
+        "gold Oslo",
+        "stale Rome",
+        "score 1.00",
+        "answer [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        "retrieved 1 [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        f"accuracy 1.000 mean reward 1.375 memory 1 entry, {count(last)} tokens",
+    ):
+        assert any(found.startswith(line) for found in lines), line
+
+
+def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFolder) -> None:
+    evil = rollout_of(finished_run, "after", "ann")
+    hostile = "[/red] [link=x]y[/link] \x1b]0;title\x07\u202e"
+    for step in evil["steps"]:
+        step.update(text=hostile, time=hostile, completion=hostile)
+        for result in step["results"]:
+            result["message"] = hostile
+            if result["operation"]:
+                result["operation"].update(section=hostile, content=hostile)
+        for change in step["changes"]:
+            change["after"].update(section=hostile, id=hostile, content=hostile, timestamp=hostile)
+    evil["questions"][0].update(
+        question=hostile,
+        kind=hostile,
+        answer=hostile,
+        answers=[hostile],
+        stale=[hostile],
+        error=hostile,
+    )
+    evil.update(instance=hostile, source=hostile)
+    text = shown(evil, width=400)
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    # the heading 2, each chunk's panel 2, three calls' section and text 6, one note 1, two changes
+    # 4 each, the question 6
+    assert (
+        text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07\\u202e")
+        == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
+    )
+
+
+def test_silence_and_advantages_are_said_and_long_lines_wrap(finished_run: RunFolder) -> None:
+    rollout = rollout_of(finished_run, "after", "train-3-0")
+    narrow = shown(rollout, width=40)
+    assert narrow.count("none: the policy kept silent") == 2 and narrow.count("  unchanged") == 3
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert [word for word in rollout["steps"][0]["text"].split() if word not in narrow] == []
+    worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
+    assert [
+        line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line
+    ] == ["-0.500", "-0.250"]
+    worst["questions"][0].update(score=None, answer=None, error="the reader is down")
+    assert "score – could not be scored: the reader is down" in lines_of(shown(worst))
+
+
+def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
+    lines = lines_of(shown(list_rollouts(finished_run), width=80))
+    # rewards: accuracy + tool / 2; before: ann (.5 + 0) / 2, bob 1.5, chat 0
+    assert f"--held-out before --rollout N 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333" in lines
+    assert "--step 1 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "--step 2 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "no rollouts yet" in shown(list_rollouts(bare_run))
