@@ -2,13 +2,10 @@
 turn in one run; never a test.
 
     rollout    lockstep rollouts against one after another and against plain generation
-    update     trained tokens a second against TRL's own trainer and against the machine's matrix
-    products overhead   the share of a training step that is no model forward or backward
-    overlap    a step with a reader as slow as its rollouts: overlapped against one after the other
+    update     trained tokens a second, against TRL's own trainer and the machine's matrix products
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
 
-One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1 mean that ours is
-better, but for overhead and overlap.
+One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1: ours is better.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-NAMES = ("rollout", "update", "overhead", "overlap", "retrieval")
+NAMES = ("rollout", "update", "retrieval")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,12 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--vllm",
         default="",
         help="rollout: URL (with /v1) of a vLLM server of the base model, named base",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=4,
-        help="overhead, overlap: steps, the first not counted (default 4)",
     )
     parser.add_argument(
         "--entries", type=int, nargs="+", help="retrieval: sizes (default 100 10000 1000000)"

@@ -36,29 +36,23 @@ def test_every_set_has_a_source_and_options_that_exist(name):
 def test_every_source_that_reads_files_is_among_the_published_and_every_compared_set_is_prepared():
     published = {row["source"] for row in FILES["published"]["sets"].values()}
     assert published == {name for name, source in SOURCES.items() if source.needs_input}
-    compared = yaml.safe_load((ROOT / "configs" / "evaluate" / "main.yaml").read_text())["sets"]
-    made = {f"runs/data/{name}" for name in FILES["comparison"]["sets"] if name.startswith("test-")}
+    compared = yaml.safe_load((ROOT / "configs" / "evaluate" / "archive.yaml").read_text())["sets"]
+    made = {f"runs/data/{name}" for name in FILES["recipe"]["sets"] if name.startswith("test-")}
     assert {row["data"] for row in compared} == made
 
 
 def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
-    for name in ("trec/train.txt", "trec/test.txt", "squad/dev_half_v2.json"):
-        (tmp_path / "deep" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "deep" / name).touch()
+    (tmp_path / "deep" / "squad").mkdir(parents=True)
+    (tmp_path / "deep" / "squad" / "dev_half_v2.json").touch()
     (tmp_path / "out" / "squad-train").mkdir(parents=True)
-    config = {**FILES["comparison"], "output": str(tmp_path / "out")}
-    names = ("test-trec_coarse", "test-squad", "test-dependent")
+    config = {**FILES["recipe"], "output": str(tmp_path / "out")}
+    names = ("test-squad", "test-dependent")
     made = {name: prepare.command(name, config["sets"][name], config, tmp_path) for name in names}
-    trec = made["test-trec_coarse"]
-    assert trec[:4] == [
-        "prepare",
-        "trec_coarse",
-        "--output",
-        str(tmp_path / "out" / "test-trec_coarse"),
-    ]
-    assert trec[trec.index("--input") + 1] == str(tmp_path / "deep/trec/test.txt")
-    assert f"examples={tmp_path / 'deep/trec/train.txt'}" in trec and "max_instances=64" in trec
     checked = made["test-squad"]
+    squad = str(tmp_path / "out" / "test-squad")
+    assert checked[:4] == ["prepare", "squad", "--output", squad]
+    original = tmp_path / "deep" / "squad" / "dev_half_v2.json"
+    assert checked[checked.index("--input") + 1] == str(original)
     assert (
         checked[checked.index("--check-against") + 1] == str(tmp_path / "out" / "squad-train")
         and "--drop-leaks" in checked
@@ -66,8 +60,8 @@ def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
     assert (
         made["test-dependent"][4:6] == ["--seed", "14"] and "--input" not in made["test-dependent"]
     )
-    with pytest.raises(prepare.InputError, match=r"locomo_first2\.json"):
-        prepare.command("test-locomo", config["sets"]["test-locomo"], config, tmp_path)
+    with pytest.raises(prepare.InputError, match=r"hotpotqa_train_100q\.json"):
+        prepare.command("test-hotpotqa", config["sets"]["test-hotpotqa"], config, tmp_path)
 
 
 def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_other(
@@ -110,9 +104,9 @@ def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_oth
 def test_nothing_to_prepare_or_no_tokenizer_is_an_error(tmp_path, capsys):
     assert prepare.main([PUBLISHED, str(tmp_path), "--output", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.startswith("error: no original file of any set")
-    comparison = str(ROOT / "configs" / "data" / "comparison.yaml")
+    recipe = str(ROOT / "configs" / "data" / "recipe.yaml")
     given = [
-        comparison,
+        recipe,
         str(tmp_path),
         "--output",
         str(tmp_path / "out"),
