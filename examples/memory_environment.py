@@ -17,9 +17,7 @@ from typing import Any
 import httpx2
 import verifiers.v1 as vf
 
-from memalpha.errors import ServiceError
-from memalpha.training.environment import MemoryEnvironment
-from memalpha.training.scoring import first_error
+from memalpha import MemoryEnvironment, ServiceError
 
 __all__ = ["MemoryEnv", "MemoryHarness", "MemoryTaskset"]
 
@@ -103,9 +101,8 @@ class MemoryEnv(vf.Env[MemoryEnvConfig]):
             )
         rewards = await asyncio.to_thread(environment.rewards)
         if any(math.isnan(step["total"]) for step in rewards):
-            raise ServiceError(
-                first_error([environment.rollout]) or "a part of the reward could not be scored"
-            )
+            failures = environment.rollout.failures or ["a part of the reward could not be scored"]
+            raise ServiceError(failures[0])
         for trace, step in zip(traces, rewards, strict=True):
             for name, (_, weight) in environment.scorer.reward_config.parts.items():
                 if weight:

@@ -2,7 +2,7 @@
 folder.
 """
 
-from memalpha.agent.rollout import Rollout
+from memalpha import Rollout
 
 LONGEST = 32
 

@@ -5,8 +5,7 @@ In the notation ``compact`` the call is a line ``link Ann | Bob``; in ``hermes``
 name, as of any tool.
 """
 
-from memalpha.memory.memory import Memory
-from memalpha.types import Operation, OperationKind
+from memalpha import Memory, Operation, OperationKind
 
 
 def link(memory: Memory, a: str, b: str) -> list[Operation]:

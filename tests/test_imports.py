@@ -4,13 +4,18 @@ the package imports lightly."""
 from __future__ import annotations
 
 import ast
+import json
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+import memalpha
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "memalpha"
@@ -159,3 +164,89 @@ def test_importing_the_package_is_quick_and_brings_nothing_heavy(module):
     ).stdout.split()
     assert said[1:] == []
     assert float(said[0]) < 1.0
+
+
+# ------------------------------------------------------------------------------------------------
+# names
+# Names of classes and types that still stand for two things. Take out what is renamed.
+LEFTOVERS = {
+    "Agent",
+    "AgentOptions",
+    "Answer",
+    "Group",
+    "Kind",
+    "Metric",
+    "Number",
+    "Operation",
+    "Outcome",
+    "PolicyOptions",
+    "Reader",
+    "Report",
+    "Request",
+    "Result",
+    "Reward",
+    "Row",
+    "Rows",
+    "Run",
+    "RunOptions",
+    "Scores",
+    "Source",
+    "SyntheticOptions",
+    "Teacher",
+}
+
+
+def defined(tree):
+    """Public names of classes and types that a module defines, not those that it imports."""
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        for name in [node.name] if isinstance(node, ast.ClassDef) else names:
+            if re.fullmatch("[A-Z][a-z]\\w*", name):
+                yield name
+
+
+def test_no_two_classes_or_types_have_one_name():
+    homes = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name in defined(ast.parse(path.read_text(encoding="utf-8"))):
+            homes[name].append(module_name(path, PACKAGE))
+    assert {
+        name: places for name, places in homes.items() if len(places) > 1 and name not in LEFTOVERS
+    } == {}
+
+
+def test_all_lists_the_public_names_and_each_is_documented():
+    assert memalpha.__all__ == sorted(set(memalpha.__all__))
+    assert dir(memalpha) >= memalpha.__all__
+    for name in memalpha.__all__:
+        assert getattr(memalpha, name).__doc__, name
+    with pytest.raises(AttributeError):
+        memalpha.no_such_name  # noqa: B018
+
+
+def code_of(path):
+    """The Python code of a page, an example or a notebook."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    if path.suffix == ".py":
+        return text
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+
+
+IMPORT = re.compile(r"^\s*(?:from|import) (memalpha[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
+
+
+def test_pages_examples_and_notebooks_use_public_names_alone():
+    """CONTRIBUTING's recipes change the package, and name its modules."""
+    pages = [ROOT / "README.md", PACKAGE / "use" / "card.md.jinja", *ROOT.glob("docs/*.md")]
+    public = {"memalpha": set(memalpha.__all__), "memalpha.cli": {"run"}}
+    wrong = []
+    for path in [*pages, *ROOT.glob("examples/*.py"), *ROOT.glob("notebooks/*.ipynb")]:
+        for module, names in IMPORT.findall(code_of(path)):
+            imported = set(re.findall(r"\w+", names))
+            if not imported <= public.get(module, set()):
+                wrong.append(f"{path.name}: {module} {names}")
+    assert wrong == []

@@ -65,6 +65,12 @@ class Rollout:
         """Tokens of these chunks."""
         return sum(self.memory.count_tokens(chunk.text) for chunk in self.chunks)
 
+    @property
+    def failures(self) -> list[str]:
+        """Messages of the readers and judges that failed."""
+        readers = [record.error for record in self.questions if record.error]
+        return [*readers, *self.errors.values()]
+
 
 StepCallback = Callable[
     [int, int], None

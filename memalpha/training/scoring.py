@@ -181,12 +181,8 @@ class RolloutScorer:
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
     """Return the first error message of a reader or judge, or None."""
-    errors = (
-        error
-        for r in rollouts
-        for error in (*(record.error for record in r.questions), *r.errors.values())
-    )
-    return next((error for error in errors if error), None)
+    failures = (failure for rollout in rollouts for failure in rollout.failures)
+    return next(failures, None)
 
 
 def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[str | None]) -> None:
