@@ -494,7 +494,7 @@ def test_shipped_agents_find_the_shipped_readers_beside_them_and_no_other(tmp_pa
     with pytest.raises(InputError, match="is not at 'smollm2-135m-reader'"):
         own_reader(copy)
     shutil.copytree(
-        ROOT / "data" / "adapters" / "smollm2-135m-hostile-warmup", tmp_path / "smollm2-135m-reader"
+        ROOT / "data" / "adapters" / "smollm2-135m-warmup", tmp_path / "smollm2-135m-reader"
     )
     with pytest.raises(
         InputError, match="is not of the reader 'smollm2-135m-reader' that memalpha ships"
