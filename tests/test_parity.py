@@ -14,7 +14,7 @@ from memalpha.agent.rollout import Rollout, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.measure.systems import searched
+from memalpha.measure.systems import SearchedMemory
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
@@ -213,9 +213,10 @@ def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
     evaluator = QAEvaluator(make_reader(RunOptions(), step, None, None), step.config.retrieve_k)
     ((record,),) = evaluator.evaluate_many([(memory, retriever, [question])])
     # evaluation: what an agent's finder gives to a reader of the same budget
-    (passages,) = searched(memory, retriever, step.config.retrieve_k)(
-        [question], step.config.reader_tokens
+    searched = SearchedMemory(
+        memory_tokens=memory.tokens, memory=memory, retriever=retriever, k=step.config.retrieve_k
     )
+    passages = searched.passages(question, step.config.reader_tokens)
     (evaluated,) = QAEvaluator(RecallReader(step.config.reader_tokens, step.encoder.count), 1).ask(
         [ReadRequest(question, passages)]
     )

@@ -56,6 +56,7 @@ class PolicyHost:
             0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
         )
         self._file: Path | None = None
+        self._checked = set[str]()
 
     @cached_property
     def config(self) -> Any:
@@ -64,7 +65,7 @@ class PolicyHost:
 
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
 
-    def keep(self, path: Path) -> None:
+    def open_cache(self, path: Path) -> None:
         """Read the greedy completions of a file, and append new ones to it; InputError if a line is
         damaged.
         """
@@ -108,10 +109,11 @@ class PolicyHost:
         """Return a generator of the base with an adapter (empty = none); InputError if it is
         missing or of another base.
         """
-        if adapter:
+        if adapter and adapter not in self._checked:
             check_adapter(
                 Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer
             )
+            self._checked.add(adapter)
         return _Hosted(self, adapter, reads=False)
 
     def answer(

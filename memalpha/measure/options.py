@@ -6,9 +6,8 @@ and servers use the option groups of training.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -16,51 +15,22 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, names, parse, read
-from memalpha.data.teacher import TeacherConfig
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.measure import systems
 from memalpha.measure.evaluation_folder import LISTS
-from memalpha.retrieval import RetrievalMode
+from memalpha.measure.systems import KINDS, System
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 Rows = Annotated[
     list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)
 ]
-KINDS: Mapping[str, tuple[Callable[..., systems.System], type[Options]]] = {
-    "agent": (systems.Agent, systems.AgentOptions),
-    "archive": (systems.Archive, systems.ArchiveOptions),
-    "constant_state": (
-        partial(systems.Rewriting, instructions=systems.CONSTANT_STATE, parse=systems.parse_state),
-        systems.RewritingOptions,
-    ),
-    "full_context": (systems.FullContext, systems.FullContextOptions),
-    "gold": (systems.Gold, systems.NoOptions),
-    "overwrite_summary": (
-        partial(systems.Rewriting, instructions=systems.OVERWRITE_SUMMARY),
-        systems.RewritingOptions,
-    ),
-    "rag_bm25": (partial(systems.Rag, mode=RetrievalMode.LEXICAL), systems.RagOptions),
-    "rag_dense": (partial(systems.Rag, mode=RetrievalMode.DENSE), systems.RagOptions),
-    "rag_two_layer": (partial(systems.Rag, mode=RetrievalMode.HYBRID), systems.RagOptions),
-    "teacher": (systems.Teacher, TeacherConfig),
-    "verbatim": (systems.Verbatim, systems.VerbatimOptions),
-}
-"""All kinds of systems: what makes one from a ``Setting`` and its options. Their modules list departures from the sources."""
 
 
-def system_options(kind: str, values: Mapping[str, Any]) -> Any:
-    """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
+def make_system(kind: str, values: Mapping[str, Any]) -> System:
+    """Return the system of a kind with these options; InputError if the kind or an option is unknown or invalid."""
     if kind not in KINDS:
         raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
-    return read(KINDS[kind][1], values, f"system {kind!r}")
-
-
-def draws(options: Options, temperature: float) -> bool:
-    """Whether what a system of these options keeps depends on the seed."""
-    if isinstance(options, TeacherConfig):  # no model writes
-        return options.coverage != 1 or options.p_correct < 1 or 0 < options.p_update < 1
-    return temperature > 0 and isinstance(options, systems.AgentOptions | systems.RewritingOptions)
+    return read(KINDS[kind], values, f"system {kind!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +242,7 @@ def read_system(row: Any) -> SystemSpec:
         else {}
     )
     spec = _spec(SystemSpec, given, "kind")
-    options = asdict(system_options(spec.kind, {**spec.options, **options}))
+    options = asdict(make_system(spec.kind, {**spec.options, **options}))
     return replace(spec, group=spec.group or spec.name, options=options)
 
 

@@ -32,14 +32,12 @@ from memalpha.measure.evaluation_folder import (
 )
 from memalpha.measure.host import PolicyHost
 from memalpha.measure.options import (
-    KINDS,
     Evaluation,
     ReaderSpec,
     SetSpec,
-    draws,
-    system_options,
+    make_system,
 )
-from memalpha.measure.systems import Kept, Setting, System
+from memalpha.measure.systems import IngestedMemory, Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
@@ -122,7 +120,7 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     folder = EvaluationFolder(
         options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite
     )
-    host.keep(folder.path / COMPLETIONS_FILE)
+    host.open_cache(folder.path / COMPLETIONS_FILE)
     results, failed = _run(jobs, options.batch_size, folder, judge, report)
     host.release()
     write_tables(folder.path)
@@ -192,19 +190,18 @@ def make_jobs(
             for spec in evaluation.readers
         }
     for spec in evaluation.systems:
-        options = system_options(spec.kind, spec.options)
+        system = make_system(spec.kind, spec.options)
         for loaded in (
             loaded for loaded in sets if loaded.spec.name in (spec.sets or (loaded.spec.name,))
         ):
-            system = KINDS[spec.kind][0](loaded.setting, options)
-            system.check(loaded.instances)
+            system.check_fits(loaded.setting, loaded.instances)
             readers = {
                 reader.name: make_reader(
                     reader,
                     evaluation,
                     loaded,
                     left[loaded.spec.name, reader.name],
-                    system.reads_window,
+                    system.budget == "window",
                 )
                 for reader in evaluation.readers
                 if reader.name in (spec.readers or (reader.name,))
@@ -219,7 +216,7 @@ def make_jobs(
                     system,
                     loaded,
                     readers,
-                    seeds if draws(options, temperature) else seeds[:1],
+                    seeds if system.draws(temperature) else seeds[:1],
                 )
             )
     return jobs
@@ -293,10 +290,10 @@ def _run(
         position |= {"last": start + len(batch), "instances": len(job.on.instances)}
         host, clock = job.on.setting.host, time.perf_counter()
         saved = host.saved
-        kept = job.system.write(batch, seed, _progress(position, report))
+        memories = job.system.ingest_all(job.on.setting, batch, seed, _progress(position, report))
         seconds = (time.perf_counter() - clock + host.saved - saved) / len(batch)
         for name in missing:
-            everything = ask(job, name, seed, batch, kept, seconds, judge)
+            everything = ask(job, name, seed, batch, memories, seconds, judge)
             results = [result for result in everything if result.key in missing[name]]
             scores = [result.accuracy for result in results if result.scored]
             mean = sum(scores) / len(scores) if scores else None
@@ -325,7 +322,7 @@ def ask(
     name: str,
     seed: int,
     batch: Sequence[Instance],
-    kept: Sequence[Kept],
+    memories: Sequence[IngestedMemory],
     seconds_write: float,
     judge: AnswerJudge | None,
 ) -> list[SystemResult]:
@@ -335,17 +332,15 @@ def ask(
     reader, count, host = job.readers[name], job.on.setting.count, job.on.setting.host
     clock, saved = time.perf_counter(), host.saved
     requests = [
-        ReadRequest(question, passages)
-        for instance, memory in zip(batch, kept, strict=True)
-        for question, passages in zip(
-            instance.questions, memory.find(instance.questions, reader.budget_tokens), strict=True
-        )
+        ReadRequest(question, memory.passages(question, reader.budget_tokens))
+        for instance, memory in zip(batch, memories, strict=True)
+        for question in instance.questions
     ]
     records = QAEvaluator(reader, 1, judge).ask(requests)
     seconds = (time.perf_counter() - clock + host.saved - saved) / max(1, len(requests))
     asked = iter(zip(requests, records, strict=True))
     results = []
-    for key, instance, memory in zip(job.keys(name, seed, batch), batch, kept, strict=True):
+    for key, instance, memory in zip(job.keys(name, seed, batch), batch, memories, strict=True):
         rows = [next(asked) for _ in instance.questions]
         read = [reader.passages(request) for request, _ in rows]
         seen = sum(count(passage) for passages in read for passage in passages)

@@ -26,7 +26,7 @@ from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.files import write_whole
 from memalpha.measure.evaluation_folder import SystemResult, read_config, read_results
-from memalpha.measure.options import draws, read_system, system_options
+from memalpha.measure.options import make_system, read_system
 from memalpha.measure.scorecard import Measure, scorecard
 from memalpha.record.folder import RunFolder
 from memalpha.record.statistics import (
@@ -177,7 +177,7 @@ def _groups(
         ):
             continue
         spec = read_system(row)
-        drawn = draws(system_options(spec.kind, spec.options), config.get("temperature", 0.0))
+        drawn = make_system(spec.kind, spec.options).draws(config.get("temperature", 0.0))
         members = groups.setdefault(row["group"], {})
         for seed in sorted({result.seed for result in own} | set(seeds if drawn else seeds[:1])):
             name = f"{place}/{seed}" if len(seeds) > 1 else str(place)

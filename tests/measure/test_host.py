@@ -106,13 +106,13 @@ def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(
 def test_what_a_file_keeps_is_not_drawn_again(adapters, alone, monkeypatch, tmp_path):
     file, folder = tmp_path / "completions.jsonl", str(adapters[0])
     began, again = PolicyHost("nano"), PolicyHost("nano")
-    began.keep(file)
+    began.open_cache(file)
     asked = prompts(began.tokenizer)
     made = began.generator(folder).generate(asked, Sampling(6))
     answers = began.answer(CHATS, 6, folder)
     with file.open("a") as end:
         end.write('{"key": "cut off')  # killed while it wrote
-    again.keep(file)
+    again.open_cache(file)
     assert again.drawn == {
         key: (done, pytest.approx(seconds, abs=1e-4))
         for key, (done, seconds) in began.drawn.items()
@@ -122,7 +122,7 @@ def test_what_a_file_keeps_is_not_drawn_again(adapters, alone, monkeypatch, tmp_
     assert again.answer(CHATS, 6, folder) == answers and again._policy is None
     file.write_text("{}\n[]\n")
     with pytest.raises(InputError, match="line 1 is damaged"):
-        again.keep(file)
+        again.open_cache(file)
 
 
 def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters, tmp_path):

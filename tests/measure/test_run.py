@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ from memalpha.generation import products
 from memalpha.measure.evaluation_folder import read_results
 from memalpha.measure.options import ReaderSpec, parse_evaluate_options
 from memalpha.measure.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
-from memalpha.measure.systems import Kept
+from memalpha.measure.systems import IngestedMemory
 from memalpha.memory.memory import count_words
 from memalpha.models import fetch
 from memalpha.models.policy import load_tokenizer
@@ -530,16 +530,24 @@ def asked(instances, kept, reader) -> list:
     return ask(job, "r", 0, instances, kept, 0.0, None)
 
 
-def keeping(*passages: tuple[str, ...]) -> Kept:
-    return Kept(
-        lambda questions, room: list(passages[: len(questions)]),
-        memory_tokens=0,
-        left_out=lambda budget: budget,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Remembering(IngestedMemory):
+    """Gives each question its passages, and says that as much as the budget was left out."""
+
+    memory_tokens: int = 0
+    by_question: dict[str, tuple[str, ...]]
+
+    def passages(self, question, budget):
+        return self.by_question[question.text]
+
+    def left_out(self, budget):
+        return budget
 
 
 def test_tokens_read_and_cut_are_means_over_the_questions():
-    kept = keeping(("Marta in Rome now", "one two", "x"), ("Hugo rests",))
+    kept = Remembering(
+        by_question={CITY.text: ("Marta in Rome now", "one two", "x"), JOB.text: ("Hugo rests",)}
+    )
     first, empty = asked([TWO, NONE], [kept, kept], RecallReader(5, count_words))
     assert [question.passages for question in first.questions] == [
         ("Marta in Rome now", "x"),
@@ -557,7 +565,11 @@ def test_tokens_read_and_cut_are_means_over_the_questions():
     assert first.questions[0].answer == "Marta in Rome now\nx"
     assert (empty.questions, empty.reader_tokens, empty.cut, empty.failed) == ((), 0, 5, None)
     bare = Instance("bare", "text", MARTA.chunks, (Question("A?", ("a",)), Question("B?", ("b",))))
-    (found,) = asked([bare], [keeping(("a",), ("a",))], RecallReader(5, count_words))
+    (found,) = asked(
+        [bare],
+        [Remembering(by_question={"A?": ("a",), "B?": ("a",)})],
+        RecallReader(5, count_words),
+    )
     assert [question.id for question in found.questions] == [
         "0",
         "1",
