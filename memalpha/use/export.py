@@ -24,8 +24,8 @@ from memalpha.models.policy import (
     ADAPTER_FILES,
     ADAPTER_RECORD,
     TOKENIZER_FILES,
+    adapter_keys,
     adapter_record,
-    adapter_shapes,
     agent_folder,
     base_name,
     base_of,
@@ -74,7 +74,7 @@ def export(
     whole = (source / "config.json").is_file()
     base = "" if whole else str(model or base_of(source)) if merge else base_name(source)
     if not whole:
-        adapter_shapes(source)
+        adapter_keys(source)
     elif not any(source.glob("*.safetensors")):
         raise InputError(
             f"{source} has no weights",
@@ -194,9 +194,7 @@ def hub_name(base: str) -> str | None:
     """Return the Hub name of a base, or None if it is not on the Hub."""
     spec = MODELS.get(base.partition("@")[0])
     if spec is not None:
-        return (
-            spec.hub.removesuffix("-GGUF") or None
-        )  # the repository of the weights that the GGUF file was made from
+        return spec.repository
     return (
         base
         if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists()

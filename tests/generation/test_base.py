@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from memalpha.errors import InputError
 from memalpha.generation.answering import answer_chats, frozen_base
 from memalpha.generation.hf import HFGenerator
-from memalpha.models import fetch, load_policy_model
+from memalpha.models import load_policy_model, resolve_model
 from memalpha.text import render_chat
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
@@ -19,7 +19,7 @@ CHATS = [
 
 
 def test_answers_are_the_bases_own_and_frozen_layers_stay_frozen():
-    base, tokenizer = load_policy_model(fetch("nano"))
+    base, tokenizer = load_policy_model(resolve_model("nano"))
     prompts = [
         Prompt(
             (), tuple(tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids)
@@ -49,7 +49,7 @@ class Echo:
     """Answers with the last message; keeps what it drew."""
 
     def __init__(self):
-        self.tokenizer, self.drawn = load_policy_model(fetch("nano"))[1], []
+        self.tokenizer, self.drawn = load_policy_model(resolve_model("nano"))[1], []
 
     def generate(self, prompts, sampling):
         self.drawn += prompts

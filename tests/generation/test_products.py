@@ -12,7 +12,7 @@ from memalpha.generation import products
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import merged_lora
 from memalpha.generation.products import Products, blocks, fast_linears, product, rounded, using
-from memalpha.models import fetch, load_policy_model
+from memalpha.models import load_policy_model, resolve_model
 from memalpha.training import fast_layers
 from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.packed import packed_logps
@@ -150,7 +150,7 @@ def drawn(model, tokenizer):
 
 @pytest.mark.parametrize("kind", ["adapter", "all weights"])
 def test_a_generator_draws_with_the_weights_that_an_optimizer_left(monkeypatch, kind):
-    model, tokenizer = load_policy_model(fetch("nano"))
+    model, tokenizer = load_policy_model(resolve_model("nano"))
     if kind == "adapter":
         model = get_peft_model(
             model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -175,7 +175,7 @@ def test_a_generator_draws_with_the_weights_that_an_optimizer_left(monkeypatch, 
 
 
 def test_a_generator_of_weights_that_never_change_lays_them_out_once(laid_out):
-    model, tokenizer = load_policy_model(fetch("nano"))
+    model, tokenizer = load_policy_model(resolve_model("nano"))
     prompts = [
         Prompt((), tuple(tokenizer(text).input_ids)) for text in ("apple", "boat", "candle", "door")
     ]

@@ -12,7 +12,7 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.measure.systems import Setting
-from memalpha.models import fetch, load_policy_model
+from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Prompt
 
@@ -65,7 +65,7 @@ def setting(
 
 def loud_adapter(folder: Path, seed: int) -> Path:
     """Save an adapter of the nano policy with weights that change what it says."""
-    base, _ = load_policy_model(fetch("nano"))
+    base, _ = load_policy_model(resolve_model("nano"))
     torch.manual_seed(seed)
     policy = get_peft_model(
         base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")

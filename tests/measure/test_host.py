@@ -14,7 +14,7 @@ from memalpha.generation import products
 from memalpha.generation.answering import sharing, within_tokens
 from memalpha.generation.hf import HFGenerator
 from memalpha.measure.host import PolicyHost
-from memalpha.models import fetch, load_policy_model
+from memalpha.models import load_policy_model, resolve_model
 from memalpha.text import chat_ids
 from memalpha.types import Prompt, Sampling
 
@@ -48,7 +48,7 @@ def alone(adapters) -> dict[str, list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "faster", lambda: False)
         for folder in ("", *map(str, adapters)):
-            model, tokenizer = load_policy_model(fetch("nano"))
+            model, tokenizer = load_policy_model(resolve_model("nano"))
             policy = PeftModel.from_pretrained(model, folder) if folder else model
             said[folder] = texts(HFGenerator(policy, tokenizer), prompts(tokenizer))
     assert len({tuple(words) for words in said.values()}) == 3  # else the tests could not fail

@@ -31,7 +31,7 @@ from memalpha.measure.options import ReaderSpec, parse_evaluate_options
 from memalpha.measure.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
 from memalpha.measure.systems import IngestedMemory
 from memalpha.memory.memory import count_words
-from memalpha.models import fetch
+from memalpha.models import resolve_model
 from memalpha.models.policy import load_tokenizer
 from memalpha.qa.readers import RecallReader
 from memalpha.types import Instance, Question
@@ -282,7 +282,7 @@ def test_other_weights_or_settings_in_the_same_place_are_refused(
     what, said, adapter, options, tmp_path
 ):
     model, own, folder = (tmp_path / name for name in ("model", "adapter", "run"))
-    shutil.copytree(fetch("nano"), model)
+    shutil.copytree(resolve_model("nano"), model)
     shutil.copytree(adapter, own)
     more = ("--model", str(model), "--readers", "recall", "--temperature", "0.0")
     systems = ("--systems", json.dumps([{"kind": "agent", "adapter": str(own), "settings": "own"}]))

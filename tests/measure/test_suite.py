@@ -23,7 +23,7 @@ from memalpha.measure.attacks import (
     run_trials,
     summarise_trials,
 )
-from memalpha.models import fetch, write_adapter_record
+from memalpha.models import resolve_model, write_adapter_record
 from memalpha.types import Entry
 
 
@@ -154,7 +154,7 @@ def nano_agent(tmp_path_factory):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = tmp_path_factory.mktemp("nano") / "adapter"
-    base = fetch("nano")
+    base = resolve_model("nano")
     model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, task_type="CAUSAL_LM")
     )
