@@ -9,20 +9,15 @@ results are refused.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from memalpha.errors import InputError, RunFolderError
-from memalpha.files import append_lines, drop_cut_line, finite, read_object, write_yaml
+from memalpha.files import append_lines, drop_cut_line, read_object, write_yaml
 from memalpha.record.folder import RunFolder, environment, holds_something, masked
-from memalpha.record.statistics import Number
+from memalpha.record.rows import RESULTS_FILE, InstanceRow, RowKey, read_rows
 
-RESULTS_FILE = "results.jsonl"
 COMPLETIONS_FILE = (
     "completions.jsonl"  # greedy completions and answers; without it they are made again
 )
@@ -50,106 +45,6 @@ MODEL_FILES = (  # what a base model's results depend on
     "tokenizer_config.json",
     "chat_template.jinja",
 )
-
-
-ResultKey = tuple[
-    str, str, str, int, str
-]  # set, system, reader, seed and instance; identifies a line
-
-
-@dataclass(frozen=True, slots=True)
-class OperationCounts:
-    """Operations on a memory; ``update`` includes blocks, ``failed`` unparsed text; ``duplicate``:
-    inserts of existing entries.
-    """
-
-    insert: int = 0
-    update: int = 0
-    delete: int = 0
-    failed: int = 0
-    duplicate: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionResult:
-    """One scored question."""
-
-    id: str  # the question's, or its index
-    kind: str
-    text: str
-    score: Number  # in [0, 1], NaN if the reader or judge failed
-    answer: str | None  # None if the reader failed
-    passages: tuple[str, ...]  # what the reader got, best first
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SystemResult:
-    """One system on one instance with one reader."""
-
-    set: str
-    system: str
-    reader: str
-    seed: int  # the first of the configuration if the system does not sample
-    instance: str
-    chunks: int
-    input_tokens: int
-    memory_tokens: int = 0  # kept between input and questions
-    reader_tokens: Number = math.nan  # mean over questions of what the reader saw
-    write_calls: int = 0
-    cut_off: int = 0  # write calls that ended at their length limit
-    cut: int = 0  # tokens left out by a budget
-    seconds_write: float = 0.0  # wall time, a batch's split evenly
-    seconds_read: float = 0.0
-    operations: OperationCounts = field(default_factory=OperationCounts)
-    entries: tuple[str, ...] = ()  # none if the input is kept unchanged
-    questions: tuple[QuestionResult, ...] = ()
-    failed: str | None = None  # why there is no result
-
-    @property
-    def key(self) -> ResultKey:
-        """Set, system, reader, seed and instance."""
-        return self.set, self.system, self.reader, self.seed, self.instance
-
-    @property
-    def accuracy(self) -> float:
-        """Mean score of the questions; NaN if a score is missing or there are no questions."""
-        return (
-            sum(question.score for question in self.questions) / len(self.questions)
-            if self.questions
-            else math.nan
-        )
-
-    @property
-    def scored(self) -> bool:
-        """Whether the instance has a score."""
-        return self.failed is None and not math.isnan(self.accuracy)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the line as JSON-ready data; NaN is null."""
-        return dict(finite(asdict(self)))
-
-
-_LINE = TypeAdapter(SystemResult)
-
-
-def read_results(folder: str | Path) -> list[SystemResult]:
-    """Return the last line of each key, in file order; an unfinished last line is ignored;
-    InputError if missing or damaged.
-    """
-    path = Path(folder) / RESULTS_FILE
-    if not path.is_file():
-        raise InputError(f"no {path}", expected="the folder of an evaluation")
-    last: dict[ResultKey, SystemResult] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
-        try:
-            result = _LINE.validate_python(json.loads(line.decode("utf-8")))
-        except ValueError as error:
-            fix = "take the line out; the same memalpha evaluate command makes it again"
-            raise InputError(f"{path}, line {number} is damaged: {error}", fix=fix) from error
-        last.pop(result.key, None)
-        last[result.key] = result
-    return list(last.values())
 
 
 class EvaluationFolder:
@@ -180,13 +75,13 @@ class EvaluationFolder:
         self.run.write_json("inputs.json", inputs)
         drop_cut_line(self.path / RESULTS_FILE)
 
-    def keys(self) -> tuple[set[ResultKey], set[ResultKey]]:
+    def keys(self) -> tuple[set[RowKey], set[RowKey]]:
         """Return the keys of finished lines, and of failed lines that wait for a retry."""
-        results = read_results(self.path) if (self.path / RESULTS_FILE).exists() else []
+        results = read_rows(self.path)
         failed = {result.key for result in results if result.failed is not None}
         return {result.key for result in results} - failed, failed
 
-    def append(self, results: Sequence[SystemResult]) -> None:
+    def append(self, results: Sequence[InstanceRow]) -> None:
         """Append lines; they are on disk when this returns."""
         append_lines(self.path / RESULTS_FILE, [result.to_json() for result in results])
 

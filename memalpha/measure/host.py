@@ -100,6 +100,10 @@ class PolicyHost:
                 ),
             )
 
+    def clock(self) -> float:
+        """Seconds, as if nothing had been drawn before."""
+        return time.perf_counter() + self.saved
+
     @property
     def positions(self) -> int:
         """Context length of the model in tokens; 0 if unknown."""

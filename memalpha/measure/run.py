@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +25,6 @@ from memalpha.measure.evaluation_folder import (
     COMPLETIONS_FILE,
     MODEL_FILES,
     EvaluationFolder,
-    QuestionResult,
-    ResultKey,
-    SystemResult,
     check_place,
     digest,
 )
@@ -37,15 +35,17 @@ from memalpha.measure.options import (
     SetSpec,
     make_system,
 )
-from memalpha.measure.systems import IngestedMemory, Setting, System
+from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
-from memalpha.protocols import AnswerJudge, ReadRequest
+from memalpha.protocols import AnswerJudge, ReadRequest, TokenCounter
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
 from memalpha.record.folder import check_apart
+from memalpha.record.measure import Examination, IngestedMemory, measure
+from memalpha.record.rows import InstanceRow, QuestionRow, RowKey
 from memalpha.text import chat_ids
 from memalpha.types import Instance, Sampling
 
@@ -75,6 +75,40 @@ class LoadedSet(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Asks:
+    """An examiner: a reader under its budget, and the judge of questions of metric ``judge``."""
+
+    reader: BudgetedReader
+    count: TokenCounter
+    judge: AnswerJudge | None = None
+
+    def __call__(
+        self, instances: Sequence[Instance], memories: Sequence[IngestedMemory]
+    ) -> list[Examination]:
+        """Ask all questions of a batch at once."""
+        budget = self.reader.budget_tokens
+        requests: list[ReadRequest] = []
+        for instance, memory in zip(instances, memories, strict=True):
+            for question in instance.questions:
+                requests.append(ReadRequest(question, memory.passages(question, budget)))
+        records = QAEvaluator(self.reader, 1, self.judge).ask(requests)
+        asked = zip(requests, records, strict=True)
+        examinations = []
+        for instance, memory in zip(instances, memories, strict=True):
+            questions = []
+            seen = offered = 0
+            for index, (request, record) in enumerate(islice(asked, len(instance.questions))):
+                read = self.reader.passages(request)
+                seen += sum(map(self.count, read))
+                offered += sum(map(self.count, request.passages))
+                questions.append(QuestionRow.of(index, record, read))
+            n = max(1, len(questions))
+            cut = memory.left_out(budget) + round((offered - seen) / n)
+            examinations.append(Examination(tuple(questions), seen / n, cut))
+        return examinations
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One system on one set; ``readers`` by name, ``seeds`` has one seed if the system does not
     sample.
@@ -83,10 +117,10 @@ class Job:
     name: str
     system: System
     on: LoadedSet
-    readers: Mapping[str, BudgetedReader]
+    readers: Mapping[str, Asks]
     seeds: tuple[int, ...]
 
-    def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[ResultKey]:
+    def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[RowKey]:
         """Keys of the results on some instances."""
         return [(self.on.spec.name, self.name, reader, seed, instance.id) for instance in instances]
 
@@ -121,7 +155,7 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
         options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite
     )
     host.open_cache(folder.path / COMPLETIONS_FILE)
-    results, failed = _run(jobs, options.batch_size, folder, judge, report)
+    results, failed = _run(jobs, options.batch_size, folder, report)
     host.release()
     write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
@@ -196,12 +230,16 @@ def make_jobs(
         ):
             system.check_fits(loaded.setting, loaded.instances)
             readers = {
-                reader.name: make_reader(
-                    reader,
-                    evaluation,
-                    loaded,
-                    left[loaded.spec.name, reader.name],
-                    system.budget == "window",
+                reader.name: Asks(
+                    make_reader(
+                        reader,
+                        evaluation,
+                        loaded,
+                        left[loaded.spec.name, reader.name],
+                        system.budget == "window",
+                    ),
+                    loaded.setting.count,
+                    judge,
                 )
                 for reader in evaluation.readers
                 if reader.name in (spec.readers or (reader.name,))
@@ -265,13 +303,10 @@ def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance
 
 
 def _run(
-    jobs: Sequence[Job],
-    size: int,
-    folder: EvaluationFolder,
-    judge: AnswerJudge | None,
-    report: Report,
+    jobs: Sequence[Job], size: int, folder: EvaluationFolder, report: Report
 ) -> tuple[int, int]:
-    (done, waiting), failed = folder.keys(), 0
+    done, waiting = folder.keys()
+    failed = 0
     silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
     batches = (
         (job, seed, start)
@@ -282,105 +317,49 @@ def _run(
     for job, seed, start in batches:  # they depend on the configuration only
         batch = job.on.instances[start : start + size]
         missing = {
-            name: keys for name in job.readers if (keys := set(job.keys(name, seed, batch)) - done)
+            name: examiner
+            for name, examiner in job.readers.items()
+            if not done.issuperset(job.keys(name, seed, batch))
         }
-        if not missing:
-            continue
         position = {"system": job.name, "set": job.on.spec.name, "seed": seed, "first": start + 1}
         position |= {"last": start + len(batch), "instances": len(job.on.instances)}
-        host, clock = job.on.setting.host, time.perf_counter()
-        saved = host.saved
-        memories = job.system.ingest_all(job.on.setting, batch, seed, _progress(position, report))
-        seconds = (time.perf_counter() - clock + host.saved - saved) / len(batch)
-        for name in missing:
-            everything = ask(job, name, seed, batch, memories, seconds, judge)
-            results = [result for result in everything if result.key in missing[name]]
-            scores = [result.accuracy for result in results if result.scored]
+        if not missing:
+            continue
+        measured = measure(
+            partial(
+                job.system.ingest_all,
+                job.on.setting,
+                seed=seed,
+                on_step=_progress(position, report),
+            ),
+            batch,
+            missing,
+            names=(job.on.spec.name, job.name),
+            seed=seed,
+            count=job.on.setting.count,
+            clock=job.on.setting.host.clock,
+        )
+        for name, rows in measured:
+            new = [row for row in rows if row.key not in done]
+            scores = [row.accuracy for row in new if row.scored]
             mean = sum(scores) / len(scores) if scores else None
             report("read", {**position, "reader": name, "accuracy": mean, "scored": len(scores)})
-            folder.append(results)
-            done |= missing[name]
-            failed += sum(result.failed is not None for result in results)
-            answered = any(
-                not r.questions or any(question.error is None for question in r.questions)
-                for r in everything
-            )
-            silent[name] = (
-                0
-                if answered
-                else silent[name] + sum(result.key not in waiting for result in results)
-            )
-            if silent[name] >= _SEVERAL:
+            folder.append(new)
+            done.update(row.key for row in new)
+            failed += sum(row.failed is not None for row in new)
+            silent[name] += sum(row.key not in waiting for row in new)
+            if any(map(_answered, rows)):
+                silent[name] = 0
+            elif silent[name] >= _SEVERAL:
                 what = f"reader {name!r}, or its judge, failed for all {silent[name]} instances that were asked last"
                 again = "to go on: the same command again, once the service is back"
-                raise ServiceError(f"{what}, of {results[0].set!r}: {results[0].failed}\n  {again}")
+                raise ServiceError(f"{what}, of {new[0].set!r}: {new[0].failed}\n  {again}")
     return len(done), failed
 
 
-def ask(
-    job: Job,
-    name: str,
-    seed: int,
-    batch: Sequence[Instance],
-    memories: Sequence[IngestedMemory],
-    seconds_write: float,
-    judge: AnswerJudge | None,
-) -> list[SystemResult]:
-    """Return one result for each instance, in order; all questions go to the reader ``name`` as one
-    batch.
-    """
-    reader, count, host = job.readers[name], job.on.setting.count, job.on.setting.host
-    clock, saved = time.perf_counter(), host.saved
-    requests = [
-        ReadRequest(question, memory.passages(question, reader.budget_tokens))
-        for instance, memory in zip(batch, memories, strict=True)
-        for question in instance.questions
-    ]
-    records = QAEvaluator(reader, 1, judge).ask(requests)
-    seconds = (time.perf_counter() - clock + host.saved - saved) / max(1, len(requests))
-    asked = iter(zip(requests, records, strict=True))
-    results = []
-    for key, instance, memory in zip(job.keys(name, seed, batch), batch, memories, strict=True):
-        rows = [next(asked) for _ in instance.questions]
-        read = [reader.passages(request) for request, _ in rows]
-        seen = sum(count(passage) for passages in read for passage in passages)
-        offered = sum(count(passage) for request, _ in rows for passage in request.passages)
-        questions = tuple(
-            QuestionResult(
-                q.id or str(i),
-                q.kind,
-                q.text,
-                row.score,
-                row.answer.text if row.answer else None,
-                read[i],
-                row.error,
-            )
-            for i, (q, row) in enumerate((record.question, record) for _, record in rows)
-        )
-        n = max(1, len(rows))
-        results.append(
-            SystemResult(
-                *key,
-                chunks=len(instance.chunks),
-                input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
-                memory_tokens=memory.memory_tokens,
-                reader_tokens=seen / n,
-                write_calls=memory.write_calls,
-                cut_off=memory.cut_off,
-                cut=memory.cut
-                + memory.left_out(reader.budget_tokens)
-                + round((offered - seen) / n),
-                seconds_write=round(seconds_write, 3),
-                seconds_read=round(seconds * len(rows), 3),
-                operations=memory.operations,
-                entries=memory.entries,
-                questions=questions,
-                failed=next(
-                    (question.error for question in questions if question.error is not None), None
-                ),
-            )
-        )
-    return results
+def _answered(row: InstanceRow) -> bool:
+    """Whether the reader answered anything, or was asked nothing."""
+    return not row.questions or any(question.error is None for question in row.questions)
 
 
 def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:

@@ -17,8 +17,9 @@ from statistics import stdev
 from typing import Any, NamedTuple
 
 from memalpha.measure.curves import interval, series
-from memalpha.measure.view import UNKNOWN, counted, known, mean, number, recorded, with_error
+from memalpha.measure.view import UNKNOWN, counted, known, mean, number, with_error
 from memalpha.record.folder import RunFolder
+from memalpha.record.rows import read_rows
 
 Row = tuple[str, tuple[str, ...]]  # one row of a table: a measure and its cells
 
@@ -157,17 +158,13 @@ class Group(NamedTuple):
 
 def read_run(folder: RunFolder) -> Run:
     """Read the data of one run; InputError if a file is damaged."""
-
-    def instance(_: int, row: Mapping[str, Any]) -> tuple[str, float | None]:
-        rollout = row["rollout"]
-        texts = [step["text"] for step in rollout["steps"]] + [
-            question["question"] for question in rollout["questions"]
-        ]
+    accuracies = {}
+    for row in read_rows(folder.path / "held_out" / "after.jsonl"):
+        steps = (row.rollout or {}).get("steps", [])
+        texts = [step["text"] for step in steps] + [question.text for question in row.questions]
         digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
-        return f"{row['result']['instance']} {digest}", known(row["result"]["accuracy"])
-
-    found = recorded(folder, "held_out/after.jsonl", instance)
-    accuracies = {name: accuracy for name, accuracy in found if accuracy is not None}
+        if row.scored:
+            accuracies[f"{row.instance} {digest}"] = row.accuracy
     return Run(
         folder.path.resolve().name,
         folder.config,

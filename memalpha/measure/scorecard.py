@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from memalpha.data.synthetic import ABSENCE, CASCADE
 from memalpha.errors import InputError
-from memalpha.measure.evaluation_folder import QuestionResult, SystemResult
 from memalpha.qa.metrics import contains, gives_stale, words
+from memalpha.record.rows import InstanceRow, QuestionRow
 from memalpha.record.statistics import Estimate, Seed, estimate
 from memalpha.types import Answer, Fact, FactAction, Instance, Question
 
@@ -41,7 +41,7 @@ class Measure(StrEnum):
         return self in (Measure.CURRENT, Measure.CASCADE, Measure.ABSENCE)
 
 
-def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
+def measured(instance: Instance, result: InstanceRow) -> dict[Measure, list[float]]:
     """Return 1 or 0 (or a score) for each observation on one instance; InputError if the result is
     of another instance.
     """
@@ -80,7 +80,7 @@ def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[flo
 
 
 def scorecard(
-    results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance]
+    results: Mapping[Seed, Sequence[InstanceRow]], instances: Mapping[str, Instance]
 ) -> dict[Measure, Estimate | None]:
     """Return every measure of one system on one set with one reader (None = not measured);
     InputError if a result failed.
@@ -108,7 +108,7 @@ def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
     return estimate(scores, weights={name: sum(of) / len(of) for name, of in sizes.items()})
 
 
-def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question, QuestionResult]]:
+def _pairs(instance: Instance, result: InstanceRow) -> Iterator[tuple[Question, QuestionRow]]:
     left = iter(enumerate(instance.questions))
     for said in result.questions:
         question = next(
@@ -120,12 +120,12 @@ def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question,
         yield question, said
 
 
-def _answer(said: QuestionResult) -> Answer:
+def _answer(said: QuestionRow) -> Answer:
     recalled = said.answer == "\n".join(said.passages)
     return Answer(said.answer or "", said.passages if recalled else None)
 
 
-def _memory_measures(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
+def _memory_measures(instance: Instance, result: InstanceRow) -> dict[Measure, list[float]]:
     keeps_input = not result.entries and result.memory_tokens > 0
     texts = [chunk.text for chunk in instance.chunks] if keeps_input else result.entries
     holds = _Sentences(texts).hold

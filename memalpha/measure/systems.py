@@ -17,11 +17,11 @@ import random
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt
 from typing_extensions import override
@@ -33,13 +33,19 @@ from memalpha.agent.step import AgentStep, check_context
 from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
-from memalpha.measure.evaluation_folder import OperationCounts
 from memalpha.measure.host import PolicyHost
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.protocols import Retriever, TokenCounter
+from memalpha.protocols import TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains, label
+from memalpha.record.measure import (
+    IngestedMemory,
+    SearchedMemory,
+    rollout_memory,
+    written_memory,
+)
+from memalpha.record.rows import OperationCounts
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import THINK, PromptEncoder, content_of, one_line, opens_thinking, quote, slot
@@ -82,62 +88,6 @@ class Setting:
         name = f"{seed}/" + "/".join(instance.id for instance in instances)
         drawn = zlib.crc32(name.encode()) if self.temperature else None
         return Sampling(max_new_tokens, self.temperature, seed=drawn)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestedMemory:
-    """What a system holds of one instance, and its cost. Without more, a reader gets all entries."""
-
-    memory_tokens: int
-    entries: tuple[str, ...] = ()  # none if the input is kept unchanged
-    write_calls: int = 0
-    cut_off: int = 0  # write calls that ended at the length limit
-    cut: int = 0  # tokens not stored because of a limit
-    operations: OperationCounts = field(default_factory=OperationCounts)
-
-    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
-        """Return the passages of a question, best first; may be more than ``budget`` tokens."""
-        return self.entries
-
-    def left_out(self, budget: int) -> int:
-        """Number of input tokens that ``passages`` leaves out for a budget."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedMemory(IngestedMemory):
-    """A memory of which a reader gets the blocks, then the ``k`` entries found, as in training."""
-
-    memory: Memory
-    retriever: Retriever
-    k: int
-
-    @override
-    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
-        return find_passages(self.memory, self.retriever, question.text, self.k).passages
-
-
-def written_memory(
-    memory: Memory, retriever: Retriever, k: int, results: Sequence[OperationResult], **costs: Any
-) -> SearchedMemory:
-    """Return a memory that was written by operations; ``costs`` are fields of the result."""
-    applied = [result.operation.kind for result in results if result.changed and result.operation]
-    counts = OperationCounts(
-        insert=applied.count(OperationKind.INSERT),
-        update=applied.count(OperationKind.UPDATE) + applied.count(OperationKind.REPLACE),
-        delete=applied.count(OperationKind.DELETE),
-        failed=[result.ok for result in results].count(False),
-        duplicate=sum(result.repeated for result in results),
-    )
-    return SearchedMemory(
-        memory_tokens=memory.tokens,
-        entries=tuple(map(render_entry, memory)),
-        operations=counts,
-        memory=memory,
-        retriever=retriever,
-        k=k,
-        **costs,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,15 +482,7 @@ class Agent(System):
         sampling = setting.sampling(step.config.max_completion_length, seed, instances)
         memories: list[IngestedMemory] = []
         for rollout in run_rollouts(instances, step, generator, sampling, on_step=on_step):
-            memory = written_memory(
-                rollout.memory,
-                rollout.retriever,
-                setting.retrieve_k,
-                [result for each in rollout.steps for result in each.outcome.results],
-                write_calls=len(rollout.steps),
-                cut_off=[each.completion.cut_off for each in rollout.steps].count(True),
-            )
-            memories.append(memory)
+            memories.append(rollout_memory(rollout, setting.retrieve_k))
         return memories
 
 
@@ -625,12 +567,13 @@ class OverwriteSummary(System):
                 on_step(t + 1, total)
         memories: list[IngestedMemory] = []
         for versions, n in zip(texts, cut_off, strict=True):
+            rewritten = sum(a != b for a, b in pairwise(versions))
             memory = IngestedMemory(
                 memory_tokens=setting.count(versions[-1]),
                 entries=tuple(units(versions[-1], limit, setting.count)),
                 write_calls=len(versions) - 1,
                 cut_off=n,
-                operations=OperationCounts(update=sum(a != b for a, b in pairwise(versions))),
+                operations=OperationCounts(applied={f"text/{OperationKind.REPLACE}": rewritten}),
             )
             memories.append(memory)
         return memories

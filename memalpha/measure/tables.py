@@ -25,10 +25,11 @@ from pydantic import TypeAdapter
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.files import write_whole
-from memalpha.measure.evaluation_folder import SystemResult, read_config, read_results
+from memalpha.measure.evaluation_folder import read_config
 from memalpha.measure.options import make_system, read_system
 from memalpha.measure.scorecard import Measure, scorecard
 from memalpha.record.folder import RunFolder
+from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import (
     LEVEL,
     RESAMPLES,
@@ -43,11 +44,11 @@ from memalpha.record.statistics import (
 from memalpha.types import Instance
 
 Scored = dict[
-    Seed, dict[str, SystemResult]
+    Seed, dict[str, InstanceRow]
 ]  # results of one group on one set with one reader, by member and instance
 Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
-# Fields of ``SystemResult`` and ``OperationCounts`` shown as means over instances.
+# Fields of ``InstanceRow`` and ``OperationCounts`` shown as means over instances.
 COSTS = (
     "memory_tokens",
     "input_tokens",
@@ -131,8 +132,8 @@ class Summary:
 def summarise_evaluation(folder: str | Path) -> Summary:
     """Summarise a folder; InputError if files are missing, damaged or inconsistent."""
     config = read_config(folder)
-    found: dict[tuple[str, str], list[SystemResult]] = {}
-    for result in read_results(folder):
+    found: dict[tuple[str, str], list[InstanceRow]] = {}
+    for result in read_rows(folder):
         found.setdefault((result.set, result.reader), []).append(result)
     noted = RunFolder(folder).read_optional("inputs.json").get("sets", {})
     summaries = []
@@ -162,7 +163,7 @@ def _instances(row: Mapping[str, Any]) -> tuple[dict[str, Instance], str]:
 
 
 def _groups(
-    config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]
+    config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[InstanceRow]
 ) -> dict[str, Scored]:
     seeds = config.get("seeds") or [0]
     groups: dict[str, Scored] = {}

@@ -1,185 +1,266 @@
-"""Results of held-out instances, and rollouts as JSON for run folders, reports and ``memalpha
-inspect``.
+"""One row for each instance that a system was measured on, and rollouts as JSON.
+
+Held-out evaluation in training, ``rollout``, ``evaluate`` and ``poison`` write the same lines:
+``InstanceRow``, one for each (set, system, reader, seed, instance). A score that could not be
+computed is NaN in Python and null in a file, never 0.
 """
 
+import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import stdev
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from memalpha.agent.rollout import Rollout, StepRecord
-from memalpha.record.folder import RunFolder
+from memalpha.errors import InputError
+from memalpha.files import finite
+from memalpha.record.statistics import Number, estimate
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
 
+RowKey = tuple[str, str, str, int, str]  # set, system, reader, seed and instance
+RESULTS_FILE = "results.jsonl"  # of a folder
+TOTAL = "total"  # in ``InstanceRow.rewards``, the weighted sum of the parts
+
 
 @dataclass(frozen=True, slots=True)
-class InstanceResult:
-    """Result of a rollout on a held-out instance: means over chunks; ``accuracy`` is NaN if a
-    reader or judge failed.
-    """
+class OperationCounts:
+    """Calls on a memory and what they did; ``duplicate``: inserts of what was there already."""
 
+    calls: int = 0
+    failed: int = 0  # unreadable text included
+    duplicate: int = 0
+    applied: Mapping[str, int] = field(default_factory=dict)  # by section and kind: facts/insert
+
+    @classmethod
+    def of(cls, results: Sequence[OperationResult]) -> "OperationCounts":
+        """Count the results of calls."""
+        failed = sum(not result.ok for result in results)
+        duplicate = sum(result.repeated for result in results)
+        return cls(len(results), failed, duplicate, dict(operation_mix(results)))
+
+    def applied_as(self, *kinds: OperationKind) -> int:
+        """Return how many calls of these kinds changed the memory."""
+        return sum(n for name, n in self.applied.items() if name.rpartition("/")[2] in kinds)
+
+    @property
+    def insert(self) -> int:
+        """Entries written."""
+        return self.applied_as(OperationKind.INSERT)
+
+    @property
+    def update(self) -> int:
+        """Entries and blocks rewritten."""
+        return self.applied_as(OperationKind.UPDATE, OperationKind.REPLACE)
+
+    @property
+    def delete(self) -> int:
+        """Entries deleted."""
+        return self.applied_as(OperationKind.DELETE)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRow:
+    """One scored question."""
+
+    id: str  # the question's, or its index
+    kind: str
+    text: str
+    score: Number  # in [0, 1], NaN if the reader or judge failed
+    answer: str | None  # None if the reader failed
+    passages: tuple[str, ...] = ()  # what the reader got, best first
+    error: str | None = None
+
+    @classmethod
+    def of(cls, index: int, record: QuestionRecord, passages: Sequence[str] = ()) -> "QuestionRow":
+        """Return the row of a question that was asked."""
+        question = record.question
+        name = question.id or str(index)
+        answer = record.answer.text if record.answer else None
+        return cls(
+            name, question.kind, question.text, record.score, answer, tuple(passages), record.error
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRow:
+    """One system on one instance with one reader."""
+
+    set: str
+    system: str
+    reader: str
+    seed: int  # the first of the configuration if the system does not sample
     instance: str
-    accuracy: float
-    reward: float
-    tool_success: float
-    compression: float
-    content: float
-    memory_tokens: int
+    chunks: int
     input_tokens: int
-    entries: int
-    calls: int
-    updates: int
-    deletes: int
-    cut_off: float
-    kinds: dict[str, float]
-    kind_counts: dict[str, int]
-    operations: dict[str, int] = field(
-        default_factory=dict
-    )  # those applied, by section and kind: ``semantic/insert``
-    own: dict[str, float | None] = field(
-        default_factory=dict
-    )  # parts of the option ``rewards``; None: not scored
+    memory_tokens: int = 0  # kept between input and questions
+    reader_tokens: Number = math.nan  # mean over questions of what the reader saw
+    write_calls: int = 0
+    cut_off: int = 0  # write calls that ended at their length limit
+    cut: int = 0  # tokens left out by a budget
+    seconds_write: float = 0.0  # wall time, a batch's split evenly
+    seconds_read: float = 0.0
+    operations: OperationCounts = field(default_factory=OperationCounts)
+    entries: tuple[str, ...] = ()  # none if the input is kept unchanged
+    questions: tuple[QuestionRow, ...] = ()
+    rewards: Mapping[str, Number] = field(default_factory=dict)  # means over chunks, and TOTAL
+    rollout: dict[str, Any] | None = None  # everything that happened, where that is recorded
+    failed: str | None = None  # why there is no result
+
+    @property
+    def key(self) -> RowKey:
+        """Set, system, reader, seed and instance."""
+        return self.set, self.system, self.reader, self.seed, self.instance
+
+    @property
+    def accuracy(self) -> float:
+        """Mean score of the questions; NaN if a score is missing or there are no questions."""
+        return _mean([question.score for question in self.questions])
+
+    @property
+    def scored(self) -> bool:
+        """Whether the instance has a score."""
+        return self.failed is None and not math.isnan(self.accuracy)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line as JSON-ready data; NaN is null."""
+        return dict(finite(asdict(self)))
 
 
-def instance_result(
-    rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig
-) -> InstanceResult:
-    """Summarise one finished, scored rollout."""
-    results = [result for step in rollout.steps for result in step.outcome.results]
-    kinds: dict[str, list[float]] = defaultdict(list)
-    for record in rollout.questions:
-        kinds[record.question.kind].append(record.score)
-    done = operation_mix(results)
-    parts = {name: _mean([reward[name] for reward in rewards]) for name in config.parts}
-    return InstanceResult(
-        instance=rollout.instance.id,
-        accuracy=rewards[0]["accuracy"],
-        reward=_mean([reward.total(config) for reward in rewards]),
-        tool_success=parts["tool"],
-        compression=rewards[0]["compression"],
-        content=parts["content"],
-        own={
-            name: None if math.isnan(value) else value
-            for name, value in parts.items()
-            if name not in PARTS
-        },
-        memory_tokens=rollout.memory.tokens,
-        input_tokens=rollout.tokens_read,
-        entries=len(rollout.memory),
-        calls=len(results),
-        updates=sum(n for name, n in done.items() if name.endswith(OperationKind.UPDATE)),
-        deletes=sum(n for name, n in done.items() if name.endswith(OperationKind.DELETE)),
-        cut_off=_mean([float(step.completion.cut_off) for step in rollout.steps]),
-        kinds={kind: _mean(scores) for kind, scores in sorted(kinds.items())},
-        kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())},
-        operations=dict(done),
-    )
+_LINE = TypeAdapter(InstanceRow)
 
 
-def operation_mix(results: Iterable[OperationResult]) -> Counter[str]:
-    """Return the number of applied operations by section and kind, such as ``semantic/insert``."""
-    done = (result.operation for result in results if result.changed and result.operation)
-    return Counter(f"{operation.section}/{operation.kind}" for operation in done)
+def read_rows(path: str | Path) -> list[InstanceRow]:
+    """Return the last row of each key of a file (of a folder: its results); none if it is missing.
 
-
-def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
-    """Return means over instances and the accuracy's standard error; ``operations`` are shares of
-    calls.
+    A last line that its writer did not finish is ignored; InputError for any other damage.
     """
-    scored = [result for result in results if not math.isnan(result.accuracy)]
-    fields = (
-        "accuracy",
-        "reward",
-        "tool_success",
-        "compression",
-        "content",
-        "memory_tokens",
-        "input_tokens",
-        "entries",
-    )
-    columns = {name: [float(getattr(result, name)) for result in scored] for name in fields}
-    for name in dict.fromkeys(name for result in scored for name in result.own):
-        columns[f"reward_{name}"] = [
-            value for result in scored if (value := result.own.get(name)) is not None
-        ]
-    means = {
-        name: _mean([value for value in values if not math.isnan(value)])
-        for name, values in columns.items()
+    path = Path(path)
+    path = path / RESULTS_FILE if path.is_dir() else path
+    rows: dict[RowKey, InstanceRow] = {}
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = _LINE.validate_python(json.loads(line.decode("utf-8")))
+        except ValueError as error:
+            fix = "take the line out; the same command makes it again"
+            raise InputError(f"{path}, line {number} is damaged: {error}", fix=fix) from error
+        rows.pop(row.key, None)
+        rows[row.key] = row
+    return list(rows.values())
+
+
+# ------------------------------------------------------------------------------------------------
+# means over rows
+def summarise(rows: Sequence[InstanceRow]) -> dict[str, Any]:
+    """Return means over scored instances, the accuracy's with its interval and standard error.
+
+    ``operations`` are shares of calls, ``kinds`` means over questions, ``masked`` the unscored.
+    """
+    scored = [row for row in rows if row.scored]
+    parts = {name: [row.rewards.get(name, math.nan) for row in scored] for name in (TOTAL, *PARTS)}
+    columns: dict[str, Sequence[float]] = {
+        "reward": parts[TOTAL],
+        "tool_success": parts["tool"],
+        "compression": parts["compression"],
+        "content": parts["content"],
+        "memory_tokens": [row.memory_tokens for row in scored],
+        "input_tokens": [row.input_tokens for row in scored],
+        "entries": [len(row.entries) for row in scored],
+        "calls_per_instance": [row.operations.calls for row in scored],
+        "cut_off": [row.cut_off / row.write_calls if row.write_calls else 0.0 for row in scored],
     }
-    calls = sum(result.calls for result in scored)
-    done = sum((Counter(result.operations) for result in scored), Counter[str]())
+    for name in dict.fromkeys(name for row in scored for name in row.rewards):
+        if name not in parts:
+            columns[f"reward_{name}"] = [row.rewards.get(name, math.nan) for row in scored]
+    means = {name: _known_mean(values) for name, values in columns.items()}
+    calls = sum(row.operations.calls for row in scored)
+    applied = Counter[str]()
+    for row in scored:
+        applied.update(row.operations.applied)
+    shares = {name: applied[name] / calls for name in sorted(applied)}
     return {
+        **_accuracy({row.instance: row.accuracy for row in scored}),
         **means,
-        "calls_per_instance": _mean([float(result.calls) for result in scored]),
-        "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
-        "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
-        "cut_off": _mean([result.cut_off for result in scored]),
-        "n": len(scored),
-        "masked": len(results) - len(scored),
-        "stderr": standard_error([result.accuracy for result in scored]),
+        "update_share": _share_of(shares, OperationKind.UPDATE, calls),
+        "delete_share": _share_of(shares, OperationKind.DELETE, calls),
+        "masked": len(rows) - len(scored),
         "kinds": _by_kind(scored),
-        "operations": {name: done[name] / calls for name in sorted(done)},
+        "operations": shares,
     }
 
 
 def paired_difference(
-    before: Sequence[InstanceResult], after: Sequence[InstanceResult]
+    before: Sequence[InstanceRow], after: Sequence[InstanceRow]
 ) -> dict[str, Any]:
-    """Return the mean paired difference in accuracy over instances scored in both, and its standard
-    error.
-    """
-    first = {result.instance: result.accuracy for result in before}
-    pairs = [
-        (first[result.instance], result.accuracy) for result in after if result.instance in first
-    ]
-    differences = [b - a for a, b in pairs if not math.isnan(b - a)]
+    """Return the mean of after - before over the instances that both have a score for."""
+    first = {row.instance: row.accuracy for row in before if row.scored}
+    changes = {
+        row.instance: row.accuracy - first[row.instance]
+        for row in after
+        if row.scored and row.instance in first
+    }
+    return _accuracy(changes)
+
+
+def _accuracy(values: Mapping[str, float]) -> dict[str, Any]:
+    if not values:
+        return {**dict.fromkeys(("accuracy", "low", "high", "stderr"), math.nan), "n": 0}
+    mean = estimate({0: values})
     return {
-        "accuracy": _mean(differences),
-        "stderr": standard_error(differences),
-        "n": len(differences),
+        "accuracy": mean.mean,
+        "low": mean.low,
+        "high": mean.high,
+        "stderr": mean.stderr,
+        "n": mean.n,
     }
 
 
-def standard_error(values: Sequence[float]) -> float:
-    """Standard error of a mean: unbiased standard deviation over the root of n; NaN for fewer than
-    two values.
-    """
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+def _share_of(shares: Mapping[str, float], kind: OperationKind, calls: int) -> float:
+    return (
+        sum(share for name, share in shares.items() if name.endswith(kind)) if calls else math.nan
+    )
 
 
-def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
-    """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes
-    NaN.
-    """
-    rows: list[dict[str, Any]] = [
-        row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")
-    ]
-    nan: Any = math.nan
-    return [
-        InstanceResult(**{key: nan if value is None else value for key, value in row.items()})
-        for row in rows
-    ]
-
-
-def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
-    scores, counts = defaultdict[str, float](float), defaultdict[str, int](int)
-    for result in results:
-        for kind, score in result.kinds.items():
-            scores[kind] += score * result.kind_counts[kind]
-            counts[kind] += result.kind_counts[kind]
+def _by_kind(rows: Sequence[InstanceRow]) -> dict[str, Any]:
+    scores: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        for question in row.questions:
+            scores[question.kind].append(question.score)
     return {
-        kind: {"accuracy": scores[kind] / counts[kind], "questions": counts[kind]}
-        for kind in sorted(counts)
+        kind: {"accuracy": _mean(scores[kind]), "questions": len(scores[kind])}
+        for kind in sorted(scores)
     }
+
+
+def _known_mean(values: Sequence[float]) -> float:
+    return _mean([value for value in values if not math.isnan(value)])
 
 
 def _mean(values: Sequence[float]) -> float:
+    if len(set(values)) == 1:  # a part of the whole rollout; no rounding
+        return float(values[0])
     return sum(values) / len(values) if values else math.nan
 
 
+def operation_mix(results: Iterable[OperationResult]) -> Counter[str]:
+    """Return the number of applied operations by section and kind, such as ``semantic/insert``."""
+    applied = (result.operation for result in results if result.changed and result.operation)
+    return Counter(f"{operation.section}/{operation.kind}" for operation in applied)
+
+
+def mean_rewards(rewards: Sequence[StepReward], config: RewardConfig) -> dict[str, float]:
+    """Return the means over a rollout's steps of each part and of the weighted sum, ``TOTAL``."""
+    means = {name: _mean([reward[name] for reward in rewards]) for name in config.parts}
+    return {**means, TOTAL: _mean([reward.total(config) for reward in rewards])}
+
+
+# ------------------------------------------------------------------------------------------------
+# rollouts
 def rollout_to_json(
     rollout: Rollout,
     rewards: Sequence[StepReward],
@@ -209,22 +290,18 @@ def rollout_to_json(
 def _step(
     rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None
 ) -> dict[str, Any]:
-    chunk, written, outcome = (
-        rollout.instance.chunks[step.chunk_index],
-        step.completion,
-        step.outcome,
-    )
+    chunk = rollout.instance.chunks[step.chunk_index]
     return {
         "chunk": step.chunk_index,
         "text": chunk.text,
         "time": chunk.time,
         "prompt": step.prompt.messages[-1]["content"],
         "prompt_tokens": len(step.prompt.ids),
-        "completion": written.transcript,
-        "completion_tokens": written.sampled,
-        "stop": written.stop.value,
-        "results": [_result(result) for result in outcome.results],
-        "changes": [_change(change) for change in outcome.changes],
+        "completion": step.completion.transcript,
+        "completion_tokens": step.completion.sampled,
+        "stop": step.completion.stop.value,
+        "results": [_result(result) for result in step.outcome.results],
+        "changes": [_change(change) for change in step.outcome.changes],
         "memory_tokens": step.memory_tokens,
         "entries": step.entries,
         "reward": dict(reward),

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,19 @@ from memalpha.record.folder import (
     masked,
     trajectory_name,
 )
+from memalpha.record.measure import (
+    Examination,
+    SearchedMemory,
+    measure,
+    rollout_memory,
+)
 from memalpha.record.rows import (
-    InstanceResult,
-    instance_result,
+    TOTAL,
+    InstanceRow,
+    QuestionRow,
+    mean_rewards,
     paired_difference,
-    read_results,
+    read_rows,
     rollout_to_json,
     summarise,
 )
@@ -57,7 +66,7 @@ from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
 from memalpha.training.dtype import Report, settled
 from memalpha.training.rows import TrainingRow
-from memalpha.training.scoring import check_masked_share
+from memalpha.training.scoring import RolloutScorer, check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import (
@@ -102,7 +111,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     trainer.validate = validate
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(callback)
-    before = read_results(folder, "before") if arguments.run.resume else []
+    before = read_rows(folder.path / "held_out" / "before.jsonl") if arguments.run.resume else []
     if parts.held_out and not before:
         before = evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
     with callback.listening():
@@ -132,7 +141,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         )
     state.wait_for_everyone()
     known = f"step-{kept:06d}"  # the same weights on the same instances
-    after = [] if parts.validation else read_results(folder, known)
+    after = [] if parts.validation else read_rows(folder.path / "held_out" / f"{known}.jsonl")
     if after and state.is_main_process:
         folder.write_lines("held_out/after.jsonl", folder.read_lines(f"held_out/{known}.jsonl"))
     if parts.held_out and not after:
@@ -242,9 +251,33 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     return trainer
 
 
+def untimed() -> float:
+    """Return 0: a resumed run writes the same rows."""
+    return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringExaminer:
+    """Asks and scores as in training: all parts of the reward."""
+
+    scorer: RolloutScorer
+
+    def __call__(self, instances: Sequence[Instance], memories: Sequence[Any]) -> list[Examination]:
+        """Score the rollouts that wrote the memories."""
+        config = self.scorer.reward_config
+        rollouts = [memory.rollout for memory in memories]
+        examinations = []
+        for rollout, rewards in zip(rollouts, self.scorer.score(rollouts), strict=True):
+            questions = tuple(starmap(QuestionRow.of, enumerate(rollout.questions)))
+            recorded = rollout_to_json(rollout, rewards, config)
+            parts = mean_rewards(rewards, config)
+            examinations.append(Examination(questions, rewards=parts, rollout=recorded))
+        return examinations
+
+
 def evaluate_held_out(
     parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int
-) -> list[InstanceResult]:
+) -> list[InstanceRow]:
     """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted
     if too few are scored.
     """
@@ -260,34 +293,42 @@ def evaluate_held_out(
             "evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}
         )
 
-    rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
-    config = parts.scorer.reward_config
-    scored = zip(rollouts, parts.scorer.score(rollouts), strict=True)
-    found = [(instance_result(*pair, config), rollout_to_json(*pair, config)) for pair in scored]
+    def ingest(chosen: Sequence[Instance]) -> list[SearchedMemory]:
+        rollouts = run(chosen, sampling, tell)
+        return [rollout_memory(rollout, parts.agent.config.retrieve_k) for rollout in rollouts]
+
+    scorer = ScoringExaminer(parts.scorer)
+    mine = instances[state.process_index :: state.num_processes]
+    ((_, rows),) = measure(
+        ingest,
+        mine,
+        {"scorer": scorer},
+        names=("held out", "policy"),
+        seed=seed,
+        count=parts.agent.encoder.count,
+        clock=untimed,
+    )
     if state.num_processes > 1:
         order = {instance.id: index for index, instance in enumerate(instances)}
-        found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
-    results = [result for result, _ in found]
+        rows = sorted(gather_object(rows), key=lambda row: order[row.instance])
     if state.is_main_process:
-        folder.write_lines(
-            f"held_out/{name}.jsonl",
-            [{"result": asdict(result), "rollout": rollout} for result, rollout in found],
-        )
+        folder.write_lines(f"held_out/{name}.jsonl", [row.to_json() for row in rows])
+    rollouts = [row.rollout or {} for row in rows]
     errors = [
-        part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])
+        part["error"] for rollout in rollouts for part in (*rollout["questions"], *rollout["steps"])
     ]
     check_masked_share(
-        sum(math.isnan(r.reward) for r in results),
-        len(results),
+        sum(math.isnan(row.rewards[TOTAL]) for row in rows),
+        len(rows),
         parts.scorer.max_masked_share,
         errors,
     )
     if state.is_main_process:
         report(
             "evaluated",
-            {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)},
+            {"name": name, "seconds": round(time.time() - clock, 1), **summarise(rows)},
         )
-    return results
+    return rows
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
@@ -333,7 +374,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
                     }
                 )
 
-    def on_validated(self, results: Sequence[InstanceResult]) -> dict[str, float]:
+    def on_validated(self, results: Sequence[InstanceRow]) -> dict[str, float]:
         """Record an evaluation while training; return its means, also by kind of question, without
         their errors.
         """
@@ -341,7 +382,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         means = {
             name: value
             for name, value in found.items()
-            if name not in ("kinds", "operations", "stderr", "n", "masked")
+            if name not in ("kinds", "operations", "low", "high", "stderr", "n", "masked")
         }
         means |= {f"accuracy_{kind}": data["accuracy"] for kind, data in found["kinds"].items()}
         now = self.trainer.state

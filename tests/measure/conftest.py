@@ -2,7 +2,6 @@
 reader and rewards."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,10 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.record.folder import RunFolder, environment, trajectory_name
-from memalpha.record.rows import (
-    InstanceResult,
-    instance_result,
-    paired_difference,
-    rollout_to_json,
-    summarise,
-)
+from memalpha.record.measure import measure, rollout_memory
+from memalpha.record.rows import InstanceRow, paired_difference, rollout_to_json, summarise
 from memalpha.rewards.total import RewardConfig
+from memalpha.training.run import ScoringExaminer
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
 
@@ -80,17 +75,22 @@ def agent() -> AgentStep:
     )
 
 
-def evaluate(
-    agent: AgentStep, script: Sequence[str]
-) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    rollouts = run_rollouts(
-        [ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), Sampling(90)
+def evaluate(agent: AgentStep, script: Sequence[str]) -> list[InstanceRow]:
+    generator = ScriptedGenerator(script, agent.encoder.tokenizer)
+
+    def draw(instances):
+        rollouts = run_rollouts(instances, agent, generator, Sampling(90))
+        return [rollout_memory(rollout, 3) for rollout in rollouts]
+
+    ((_, rows),) = measure(
+        draw,
+        [ANN, BOB, CHAT],
+        {"scorer": ScoringExaminer(SCORER)},
+        names=("held out", "policy"),
+        seed=0,
+        count=count_words,
     )
-    found = []
-    for rollout, rewards in zip(rollouts, SCORER.score(rollouts), strict=True):
-        recorded = rollout_to_json(rollout, rewards, REWARD)
-        found.append((instance_result(rollout, rewards, REWARD), recorded))
-    return found
+    return rows
 
 
 def write_training_step(run: RunFolder, agent: AgentStep, step: int) -> None:
@@ -140,9 +140,9 @@ def make_run(path: Path, config: dict[str, Any], agent: AgentStep) -> RunFolder:
     for name, rows in found.items():
         run.write_lines(
             f"held_out/{name}.jsonl",
-            [{"result": asdict(result), "rollout": rollout} for result, rollout in rows],
+            [row.to_json() for row in rows],
         )
-    first, second = ([result for result, _ in rows] for rows in found.values())
+    first, second = found.values()
     summary = {
         "model": "nano",
         "seed": 1,

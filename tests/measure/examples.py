@@ -4,12 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from memalpha.measure.evaluation_folder import (
-    RESULTS_FILE,
-    OperationCounts,
-    QuestionResult,
-    SystemResult,
-)
+from memalpha.record.rows import RESULTS_FILE, InstanceRow, OperationCounts, QuestionRow
 from memalpha.types import Answer, Chunk, Fact, FactAction, Instance, Question
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
@@ -50,12 +45,26 @@ MARTA = Instance(  # three sessions: Marta moves, Hugo loses his job and a pet
 
 def said(
     question: Question, answer: str | None, passages: Sequence[str] = (), score: float = 0.0
-) -> QuestionResult:
-    return QuestionResult(question.id, question.kind, question.text, score, answer, tuple(passages))
+) -> QuestionRow:
+    return QuestionRow(question.id, question.kind, question.text, score, answer, tuple(passages))
 
 
-def recalled(question: Question, *passages: str, score: float = 0.0) -> QuestionResult:
+def recalled(question: Question, *passages: str, score: float = 0.0) -> QuestionRow:
     return said(question, Answer("\n".join(passages), passages).text, passages, score)
+
+
+def counts(failed: int = 0, duplicate: int = 0, **applied: int) -> OperationCounts:
+    """Applied operations by kind, in one section."""
+    named = {f"facts/{kind}": number for kind, number in applied.items() if number}
+    calls = failed + duplicate + sum(applied.values())
+    return OperationCounts(calls, failed, duplicate, named)
+
+
+def told(operations: OperationCounts) -> tuple[int, ...]:
+    """Inserts, updates, deletes, failures and duplicates."""
+    return tuple(
+        getattr(operations, kind) for kind in ("insert", "update", "delete", "failed", "duplicate")
+    )
 
 
 def result(
@@ -65,11 +74,11 @@ def result(
     *,
     system: str = "agent",
     **values: object,
-) -> SystemResult:
+) -> InstanceRow:
     """A result with made-up questions of the given scores and kinds."""
     kinds = kinds or ["single"] * len(scores)
     questions = tuple(
-        QuestionResult(str(i), kind, f"question {i}?", score, "text", ("text",))
+        QuestionRow(str(i), kind, f"question {i}?", score, "text", ("text",))
         for i, (score, kind) in enumerate(zip(scores, kinds, strict=True))
     )
     filled = {
@@ -86,14 +95,14 @@ def result(
         "cut": 0,
         "seconds_write": 2.0,
         "seconds_read": 1.0,
-        "operations": OperationCounts(insert=2),
+        "operations": counts(insert=2),
         "entries": ("text",),
         "questions": questions,
     }
-    return SystemResult(**{**filled, **values})
+    return InstanceRow(**{**filled, **values})
 
 
-def write_results(folder: Path, rows: Iterable[SystemResult]) -> Path:
+def write_results(folder: Path, rows: Iterable[InstanceRow]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / RESULTS_FILE).open("w", encoding="utf-8") as file:
         for row in rows:

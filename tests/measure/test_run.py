@@ -26,14 +26,14 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError, RunFolderError, ServiceError
 from memalpha.generation import products
-from memalpha.measure.evaluation_folder import read_results
 from memalpha.measure.options import ReaderSpec, parse_evaluate_options
-from memalpha.measure.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
-from memalpha.measure.systems import IngestedMemory
+from memalpha.measure.run import Asks, LoadedSet, evaluate, make_reader, window_left
 from memalpha.memory.memory import count_words
 from memalpha.models import resolve_model
 from memalpha.models.policy import load_tokenizer
 from memalpha.qa.readers import RecallReader
+from memalpha.record.measure import IngestedMemory, measure
+from memalpha.record.rows import read_rows
 from memalpha.types import Instance, Question
 
 HERE = Path(__file__).parent
@@ -152,7 +152,7 @@ def test_each_system_reader_seed_and_instance_has_one_line(whole):
     assert per_system == {
         name: 3 * (2 if name in drawn else 1) * (1 if name == "warm" else 2) for name in SYSTEMS
     }
-    results = read_results(whole)
+    results = read_rows(whole)
     assert {result.failed for result in results} == {None}
     assert {
         r.accuracy
@@ -348,7 +348,7 @@ def test_what_a_server_failed_to_answer_is_asked_again(options, tmp_path, chat_s
     chat_server.reply = lambda body: "Rome"
     found = outcome(options, folder, *server_options(chat_server), "--batch_size", "5")
     assert (found.results, found.failed) == (3, 1)
-    (bad,) = [result for result in read_results(folder) if result.failed]
+    (bad,) = [result for result in read_rows(folder) if result.failed]
     assert bad.instance == "marta" and "500" in bad.failed
     assert [question.score != question.score for question in bad.questions] == [
         True,
@@ -364,7 +364,7 @@ def test_what_a_server_failed_to_answer_is_asked_again(options, tmp_path, chat_s
     assert len(chat_server.bodies) > asked
     lines = untimed(folder)
     assert len(lines) == 4 and [line["instance"] for line in lines if line["failed"]] == ["marta"]
-    latest = [(result.instance, result.failed) for result in read_results(folder)]
+    latest = [(result.instance, result.failed) for result in read_rows(folder)]
     assert sorted(latest) == sorted(
         (instance, None) for instance in {line["instance"] for line in lines}
     )
@@ -376,7 +376,7 @@ def test_a_server_that_is_down_stops_the_evaluation(options, tmp_path, chat_serv
         ServiceError, match="reader 'endpoint', or its judge, failed for all 2 instances"
     ):
         outcome(options, tmp_path / "run", *server_options(chat_server))
-    assert [result.failed is None for result in read_results(tmp_path / "run")] == [False, False]
+    assert [result.failed is None for result in read_rows(tmp_path / "run")] == [False, False]
 
 
 @pytest.mark.parametrize("size", ["1", "5"])
@@ -394,8 +394,8 @@ def test_an_instance_that_always_fails_is_passed_over_every_time(
     two = "[{kind: full_context, budget: reader}, verbatim]"
     for systems, results in (("[{kind: full_context, budget: reader}]", 3), *((two, 6),) * 2):
         assert run(command(options, folder, *more, "--systems", systems)) == 1
-        assert len(read_results(folder)) == results
-        assert {result.instance for result in read_results(folder) if result.failed} == {
+        assert len(read_rows(folder)) == results
+        assert {result.instance for result in read_rows(folder) if result.failed} == {
             "a",
             "one",
             "marta",
@@ -450,7 +450,7 @@ def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
     assert run(one) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert printed == json.loads((folder / "summary.json").read_text())
-    assert {(result.system, result.write_calls) for result in read_results(folder)} == {
+    assert {(result.system, result.write_calls) for result in read_rows(folder)} == {
         (adapter.name, 3)
     }
 
@@ -504,14 +504,14 @@ def test_a_result_reads_back_as_itself_and_a_damaged_one_is_located(whole, tmp_p
     folder.mkdir()
     lines = (whole / "results.jsonl").read_text(encoding="utf-8").splitlines()
     assert [
-        json.dumps(result.to_json(), ensure_ascii=False) for result in read_results(whole)
+        json.dumps(result.to_json(), ensure_ascii=False) for result in read_rows(whole)
     ] == lines
     for damaged in (f"{lines[0]}\n{lines[0][:50]}\n", f"{lines[0]}\n{json.dumps({'set': 'x'})}\n"):
         (folder / "results.jsonl").write_text(damaged)
         with pytest.raises(InputError, match=r"results\.jsonl, line 2 is damaged"):
-            read_results(folder)
+            read_rows(folder)
     (folder / "results.jsonl").write_text(f"{lines[0]}\n{lines[0][:50]}")  # its writer was killed
-    assert len(read_results(folder)) == 1
+    assert len(read_rows(folder)) == 1
 
 
 CITY, JOB = MARTA.questions[:2]
@@ -521,13 +521,15 @@ NONE = Instance("none", "text", MARTA.chunks, ())
 
 def asked(instances, kept, reader) -> list:
     """The results of a reader with a budget of 5 words on what a system kept."""
-    where = LoadedSet(
-        SimpleNamespace(name="set"),
-        tuple(instances),
-        SimpleNamespace(count=count_words, host=SimpleNamespace(saved=0.0)),
+    ((_, rows),) = measure(
+        lambda instances: kept,
+        instances,
+        {"r": Asks(reader, count_words)},
+        names=("set", "system"),
+        seed=0,
+        count=count_words,
     )
-    job = Job("system", None, where, {"r": reader}, (0,))
-    return ask(job, "r", 0, instances, kept, 0.0, None)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The numbers of one run before and after, and of several side by side; and the commands that show
 them."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import unquote
 import pytest
 from rich.console import Console
 
+from examples import result
 from memalpha.cli import run as memalpha
 from memalpha.measure.runs import (
     comparison,
@@ -109,10 +111,9 @@ def make(path: Path, config: dict[str, Any], accuracies: dict[str, float | None]
             "metrics.jsonl", {"step": step, "max_steps": 10, "reward": step / 10 + config["seed"]}
         )
     rows = [
-        {
-            "result": {"instance": name, "accuracy": value},
-            "rollout": {"steps": [{"text": name}], "questions": []},
-        }
+        result(
+            name, (math.nan if value is None else value,), rollout={"steps": [{"text": name}]}
+        ).to_json()
         for name, value in accuracies.items()
     ]
     run.write_lines("held_out/after.jsonl", rows)

@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.measure.runs import read_run
 from memalpha.measure.site import facts_of_run, failures, kept_steps, troubles, write_site
 from memalpha.measure.terminal import list_rollouts
 from memalpha.measure.view import sources_of
@@ -132,7 +131,7 @@ def test_text_of_data_and_options_is_text_and_nothing_is_fetched(
 ) -> None:
     rows = list(finished_run.read_lines("held_out/after.jsonl"))
     hostile = "</script><script>alert(2)</script>"
-    rows[0]["rollout"]["instance"] = rows[0]["result"]["instance"] = hostile
+    rows[0]["rollout"]["instance"] = rows[0]["instance"] = hostile
     finished_run.write_lines("held_out/after.jsonl", rows)
     root = write_site(finished_run).parent
     for path in [*root.rglob("*.html"), *root.rglob("*.css"), *root.rglob("*.js")]:
@@ -173,7 +172,7 @@ def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page
             step["reward"]["accuracy"] = step["total"] = None
         for question in row["rollout"]["questions"]:
             question.update(score=None, answer=None, error="the reader is down")
-        return {"result": {**row["result"], "accuracy": None}, "rollout": row["rollout"]}
+        return {**row, "questions": [{**row["questions"][0], "score": None}]}
 
     rows = list(finished_run.read_lines("held_out/after.jsonl"))
     finished_run.write_lines("held_out/after.jsonl", [mask(rows[0]), *rows[1:]])
@@ -213,7 +212,7 @@ def test_a_line_that_is_no_record_is_named_before_anything_is_written(
     del rows[1][missing]
     finished_run.write_lines(name, rows)
     readers: list[Callable[[RunFolder], Any]] = [write_site, list_rollouts]
-    for read in readers + ([read_run] if name.startswith("held_out") else []):
+    for read in readers:
         with pytest.raises(InputError, match=rf"{name}, line 2 .*'{missing}'"):
             read(finished_run)
     (finished_run.path / name).write_text('{"result": 1\n', encoding="utf-8")

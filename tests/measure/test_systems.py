@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 from stubs import setting
 
-from examples import MARTA
+from examples import MARTA, told
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
-from memalpha.measure.evaluation_folder import OperationCounts
 from memalpha.measure.options import make_system
 from memalpha.measure.systems import KINDS, ConstantState, Piece, pieces
 from memalpha.memory.memory import count_words
@@ -141,14 +140,14 @@ def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     where = setting([MARTA])
     free = kept("verbatim", protocol=where)
     assert free.entries == tuple(LINES) and free.cut == 0
-    assert free.operations == OperationCounts(insert=8)
+    assert told(free.operations) == (8, 0, 0, 0, 0)
     schema = tmp_path / "small.yaml"
     schema.write_text(
         "name: s\nsections: [{name: facts, kind: list, max_entries: 3, max_entry_tokens: 30, timestamps: true}]\n"
     )
     full = kept("verbatim", protocol=setting([MARTA], schema=str(schema)))
     assert full.entries == tuple(LINES[5:])
-    assert full.operations == OperationCounts(insert=8, delete=5)
+    assert told(full.operations) == (8, 0, 5, 0, 0)
     dropped = sum(where.count(line.partition("] ")[2]) for line in LINES[:5])
     assert full.cut == dropped and full.memory_tokens == free.memory_tokens - dropped
 
@@ -182,7 +181,7 @@ def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
     assert before == ["empty", "empty", "Oslo", "Oslo\nTiber"]
     assert progress == [(1, 3), (2, 3), (3, 3)]
     assert short.entries == ("Ada has Tom",) and short.write_calls == 1 and short.cut_off == 0
-    assert (long.write_calls, long.cut_off, long.operations) == (3, 1, OperationCounts(update=3))
+    assert (long.write_calls, long.cut_off, long.operations.update) == (3, 1, 3)
     assert long.entries[0] == "Rome" and long.memory_tokens <= 8
     assert found_by(long, PROSE.questions) == [long.entries] * 2
 
@@ -241,7 +240,7 @@ def test_an_agent_keeps_what_its_rollout_keeps_and_finds_what_its_retriever_find
         == rollout.memory.tokens
         == where.count("Marta city Rome") + where.count("Hugo pet goat")
     )
-    assert mine.operations == OperationCounts(insert=4, update=1, delete=2, failed=1, duplicate=1)
+    assert told(mine.operations) == (4, 1, 2, 1, 1)
     assert (mine.write_calls, mine.cut_off, mine.cut) == (3, 0, 0)
     assert found_by(mine, MARTA.questions[:1])[0][0] == "[2024-02-01] Marta city Rome"
     assert answers(found_by(mine, MARTA.questions), MARTA, where) == [1, 1, 1, 0, 0, 1]

@@ -11,7 +11,7 @@ import yaml
 from data_samples import write_instances
 
 from examples import MARTA, recalled, result, write_results
-from memalpha.measure.evaluation_folder import OperationCounts
+from examples import counts as counts_of
 from memalpha.measure.tables import (
     UNKNOWN,
     Summary,
@@ -121,7 +121,7 @@ def test_accuracy_kinds_and_differences(tmp_path):
 
 
 def test_costs_are_means_over_instances_and_members(tmp_path):
-    counts = OperationCounts(insert=4, update=2, delete=1, failed=0, duplicate=1)
+    counts = counts_of(insert=4, update=2, delete=1, duplicate=1)
     rows = [
         result(
             "a",

@@ -141,7 +141,7 @@ def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
     return next(
         row["rollout"]
         for row in run.read_lines(f"held_out/{name}.jsonl")
-        if row["result"]["instance"] == instance
+        if row["instance"] == instance
     )
 
 

@@ -4,6 +4,7 @@ that stop the run."""
 import asyncio
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -15,9 +16,11 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError, Train
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
-from memalpha.record.rows import instance_result, rollout_to_json, summarise
+from memalpha.record.measure import measure, rollout_memory
+from memalpha.record.rows import rollout_to_json, summarise
 from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
+from memalpha.training.run import ScoringExaminer
 from memalpha.training.scoring import (
     RolloutScorer,
     ask_after_chunks,
@@ -57,6 +60,20 @@ class Recall:
                 [down if bad else said for bad, said in zip(failed, outcomes, strict=True)]
             )
         return outcomes
+
+
+def rows_of(rollouts, rewards, config=None):
+    """The rows of scored rollouts."""
+    scorer = SimpleNamespace(reward_config=config or RewardConfig(), score=lambda _: rewards)
+    ((_, rows),) = measure(
+        lambda _: [rollout_memory(rollout, 3) for rollout in rollouts],
+        [rollout.instance for rollout in rollouts],
+        {"scorer": ScoringExaminer(scorer)},
+        names=("held out", "policy"),
+        seed=0,
+        count=rollouts[0].memory.count_tokens,
+    )
+    return rows
 
 
 class Judge:
@@ -196,9 +213,7 @@ def test_too_many_masked_rollouts_stop_the_run():
 
 def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
     rewards = scorer_of(judge=Judge("a1")).score(rollouts)
-    summary = summarise(
-        [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
-    )
+    summary = summarise(rows_of(rollouts, rewards))
     assert (summary["n"], summary["masked"], summary["accuracy"]) == (2, 0, 0.75)
     assert (summary["content"], summary["reward"]) == (
         1.0,
@@ -255,9 +270,7 @@ def test_operations_are_counted_by_section():
     assert found == {
         f"ops/{name}": (count, 8) for name, count in counts.items()
     }  # the last call repeats an entry
-    summary = summarise(
-        [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
-    )
+    summary = summarise(rows_of(rollouts, rewards))
     assert summary["operations"] == {name: count / 8 for name, count in counts.items() if count}
     assert (summary["update_share"], summary["delete_share"]) == (0.0, 1 / 8)
 
@@ -289,7 +302,7 @@ def own(rollouts, function, weight=0.5):
         for steps in rewards
         for step in steps
     ]
-    mean = summarise([instance_result(*pair, config) for pair in pairs])[f"reward_{name}"]
+    mean = summarise(rows_of(rollouts, rewards, config))[f"reward_{name}"]
     recorded = [
         step["reward"][name] for pair in pairs for step in rollout_to_json(*pair, config)["steps"]
     ]

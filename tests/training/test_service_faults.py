@@ -236,7 +236,7 @@ def test_a_reader_that_is_down_ends_the_run_with_one_message_that_names_it(
         json.loads(line)
         for line in (tmp_path / "run" / "held_out" / "before.jsonl").read_text().splitlines()
     ]
-    assert [row["result"]["accuracy"] for row in rows] == [None, None]
+    assert [row["questions"][0]["score"] for row in rows] == [None, None]
 
 
 FAULTS = {

@@ -13,6 +13,7 @@ from runs_of_nano import OPTIONS, assert_same_end, launch, train, two, untimed_m
 
 from memalpha.cli import run
 from memalpha.generation import products
+from memalpha.record.rows import read_rows
 from memalpha.training import checkpoints
 from memalpha.training.build import split_held_out
 from memalpha.training.config import RunOptions
@@ -32,11 +33,11 @@ APART += ["--logging_steps", "2"]
 
 
 def held_out(folder, name):
-    return [json.loads(line)["result"] for line in (folder / "held_out" / f"{name}.jsonl").open()]
+    return read_rows(folder / "held_out" / f"{name}.jsonl")
 
 
 def names(folder, name):
-    return [result["instance"] for result in held_out(folder, name)]
+    return [row.instance for row in held_out(folder, name)]
 
 
 def weights(folder):
@@ -53,11 +54,14 @@ def assert_best_is_kept(folder, steps):
     rows = [row for row in untimed_metrics(folder) if "eval_reward" in row]
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
     for row in rows:
-        results = held_out(folder, f"step-{row['step']:06d}")
-        for key in ("reward", "accuracy", "entries"):
-            assert row[f"eval_{key}"] == pytest.approx(
-                sum(result[key] for result in results) / 4, abs=1e-12
-            )
+        rows_of = held_out(folder, f"step-{row['step']:06d}")
+        values = {
+            "reward": [each.rewards["total"] for each in rows_of],
+            "accuracy": [each.accuracy for each in rows_of],
+            "entries": [len(each.rollout["memory"]) for each in rows_of],
+        }
+        for key, column in values.items():
+            assert row[f"eval_{key}"] == pytest.approx(sum(column) / 4, abs=1e-12)
     curve = [row["eval_reward"] for row in rows]
     best = 1 + curve.index(max(curve))
     chosen = {
@@ -82,7 +86,7 @@ def written(path):
     """What was written for each held-out instance, chunk by chunk."""
     lines = [json.loads(line) for line in path.open()]
     return {
-        line["result"]["instance"]: [step["completion"] for step in line["rollout"]["steps"]]
+        line["instance"]: [step["completion"] for step in line["rollout"]["steps"]]
         for line in lines
     }
 

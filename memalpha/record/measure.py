@@ -1,0 +1,145 @@
+"""One measurement: a system ingests instances, examiners ask what it kept, a row each is the result.
+
+Held-out evaluation in training, ``rollout``, ``evaluate`` and ``poison`` all go through
+``measure``; they differ in the system (what reads the chunks) and in the examiner (who asks and
+scores: a reader under a budget, the rewards of training, the effects of an attack).
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+
+from memalpha.agent.rollout import Rollout
+from memalpha.memory.memory import Memory, render_entry
+from memalpha.protocols import Retriever, TokenCounter
+from memalpha.qa.evaluator import find_passages
+from memalpha.record.rows import InstanceRow, OperationCounts, QuestionRow
+from memalpha.types import Instance, OperationResult, Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestedMemory:
+    """What a system holds of one instance, and its cost. Without more, a reader gets all entries."""
+
+    memory_tokens: int
+    entries: tuple[str, ...] = ()  # none if the input is kept unchanged
+    write_calls: int = 0
+    cut_off: int = 0  # write calls that ended at the length limit
+    cut: int = 0  # tokens not stored because of a limit
+    operations: OperationCounts = field(default_factory=OperationCounts)
+
+    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
+        """Return the passages of a question, best first; may be more than ``budget`` tokens."""
+        return self.entries
+
+    def left_out(self, budget: int) -> int:
+        """Number of input tokens that ``passages`` leaves out for a budget."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedMemory(IngestedMemory):
+    """A memory of which a reader gets the blocks, then the ``k`` entries found, as in training."""
+
+    memory: Memory
+    retriever: Retriever
+    k: int
+    rollout: Rollout | None = None  # that wrote it
+
+    @override
+    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
+        return find_passages(self.memory, self.retriever, question.text, self.k).passages
+
+
+def written_memory(
+    memory: Memory, retriever: Retriever, k: int, results: Sequence[OperationResult], **costs: Any
+) -> SearchedMemory:
+    """Return a memory that was written by operations; ``costs`` are fields of the result."""
+    return SearchedMemory(
+        memory_tokens=memory.tokens,
+        entries=tuple(map(render_entry, memory)),
+        operations=OperationCounts.of(results),
+        memory=memory,
+        retriever=retriever,
+        k=k,
+        **costs,
+    )
+
+
+def rollout_memory(rollout: Rollout, k: int) -> SearchedMemory:
+    """Return the memory that a rollout wrote."""
+    return written_memory(
+        rollout.memory,
+        rollout.retriever,
+        k,
+        [result for step in rollout.steps for result in step.outcome.results],
+        write_calls=len(rollout.steps),
+        cut_off=[step.completion.cut_off for step in rollout.steps].count(True),
+        rollout=rollout,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What an examiner found out about one memory."""
+
+    questions: tuple[QuestionRow, ...]
+    reader_tokens: float = math.nan  # mean over the questions of what was read
+    cut: int = 0  # tokens that were offered and not read
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    rollout: dict[str, Any] | None = None
+
+
+Ingest = Callable[[Sequence[Instance]], Sequence[IngestedMemory]]
+Examiner = Callable[[Sequence[Instance], Sequence[Any]], list[Examination]]
+
+
+def measure(
+    ingest: Ingest,
+    instances: Sequence[Instance],
+    examiners: Mapping[str, Examiner],
+    *,
+    names: tuple[str, str],
+    seed: int,
+    count: TokenCounter,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[tuple[str, list[InstanceRow]]]:
+    """Yield, for each examiner by name, a row of each instance, in order; ``names``: set, system."""
+    start = clock()
+    memories = ingest(instances)
+    seconds_write = (clock() - start) / max(1, len(instances))
+    for name, examiner in examiners.items():
+        start = clock()
+        examinations = examiner(instances, memories)
+        asked = sum(len(examination.questions) for examination in examinations)
+        seconds = (clock() - start) / max(1, asked)
+        rows = []
+        for instance, memory, found in zip(instances, memories, examinations, strict=True):
+            errors = [question.error for question in found.questions if question.error is not None]
+            row = InstanceRow(
+                *names,
+                name,
+                seed,
+                instance.id,
+                chunks=len(instance.chunks),
+                input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
+                memory_tokens=memory.memory_tokens,
+                reader_tokens=found.reader_tokens,
+                write_calls=memory.write_calls,
+                cut_off=memory.cut_off,
+                cut=memory.cut + found.cut,
+                seconds_write=round(seconds_write, 3),
+                seconds_read=round(seconds * len(found.questions), 3),
+                operations=memory.operations,
+                entries=memory.entries,
+                questions=found.questions,
+                rewards=found.rewards,
+                rollout=found.rollout,
+                failed=errors[0] if errors else None,
+            )
+            rows.append(row)
+        yield name, rows
