@@ -1,10 +1,9 @@
-"""One model for many threads: a thread of its own runs it, for all that wait with calls of one kind
-in one batch.
+"""One model for many threads: a thread of its own runs it for all that wait.
 
-The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own results
-or its own error: if a joint call fails, each caller's items are tried alone. One thread at a time,
-since the C library keeps what each has freed (of 16, gigabytes); it is given back when nothing
-waits.
+Calls of one kind are joined in one batch, those that wait longest first. A caller gets its own
+results or its own error: if a joint call fails, each caller's items are tried alone. One thread at
+a time, since the C library keeps what each has freed (of 16, gigabytes); it is given back when
+nothing waits.
 """
 
 import ctypes
@@ -15,45 +14,36 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple
 
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import ServiceError
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Prompt, Sampling
 
-_trim = (
-    getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-)  # of glibc
+_LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class _Job(NamedTuple):
     kind: Hashable
-    owner: Hashable
     items: tuple[Any, ...]
     run: Run
     future: Future[list[Any]]
 
 
 class Turns:
-    """Runs the calls of many threads in one; joins up to ``max_batch`` items of one kind (a larger
-    call stays whole).
-    """
+    """Runs the calls of many threads in one; a batch has ``max_batch`` items, or is one call."""
 
     def __init__(self, max_batch: int = 32) -> None:
-        if max_batch < 1:
-            raise InputError(f"max_batch {max_batch}", expected="at least 1")
         self.max_batch = max_batch
         self._lock = threading.Lock()
         self._waiting: list[_Job] = []
         self._busy = False
-        self._last: Hashable = None
 
-    def call(
-        self, kind: Hashable, items: Sequence[Any], run: Run, owner: Hashable = None
-    ) -> list[Any]:
-        """Return the result of each item, in order, of ``run``, which may get more items of this
-        kind; raises what it raises.
+    def call(self, kind: Hashable, items: Sequence[Any], run: Run) -> list[Any]:
+        """Return the result of each item, in order, of ``run``, which may get more of this kind.
+
+        Raises what ``run`` raises for these items.
         """
-        job = _Job(kind, owner, tuple(items), run, Future())
+        job = _Job(kind, tuple(items), run, Future())
         with self._lock:
             self._waiting.append(job)
             if not self._busy:
@@ -63,48 +53,40 @@ class Turns:
 
     def _work(self, batch: list[_Job]) -> None:
         while batch:
-            self._run(batch)
+            _run(batch)
             with self._lock:
                 batch = self._take()
                 self._busy = bool(batch)
-        if _trim is not None:
-            _trim(0)
+        if hasattr(_LIBC, "malloc_trim"):  # glibc has it
+            _LIBC.malloc_trim(0)
 
     def _take(self) -> list[_Job]:
-        """Take the next batch: of the kind that waits longest and had not the last turn, the first
-        job of each owner first.
-        """
-        kinds = [job.kind for job in self._waiting]
-        others = [kind for kind in kinds if kind != self._last]
-        self._last = next(iter(others or kinds), None)
-        jobs = [job for job in self._waiting if job.kind == self._last]
-        owners = [job.owner for job in jobs]
-        batch, size = list[_Job](), 0
-        for i in sorted(range(len(jobs)), key=lambda i: owners[:i].count(owners[i])):
-            if not batch or size + len(jobs[i].items) <= self.max_batch:
-                batch.append(jobs[i])
-                size += len(jobs[i].items)
-        self._waiting = [job for job in self._waiting if job not in batch]
+        batch: list[_Job] = []
+        rest: list[_Job] = []
+        for job in self._waiting:
+            size = len(job.items) + sum(len(each.items) for each in batch)
+            joins = not batch or (job.kind == batch[0].kind and size <= self.max_batch)
+            (batch if joins else rest).append(job)
+        self._waiting = rest
         return batch
 
-    def _run(self, batch: Sequence[_Job]) -> None:
-        items = [item for job in batch for item in job.items]
-        try:
-            results = batch[0].run(items)
-            if len(results) != len(items):
-                raise ServiceError(
-                    f"the model gave {len(results)} results for {len(items)} prompts"
-                )
-        except BaseException as error:  # noqa: BLE001
-            if len(batch) == 1:
-                batch[0].future.set_exception(error)
-                return
-            for job in batch:
-                self._run([job])
+
+def _run(batch: Sequence[_Job]) -> None:
+    items = [item for job in batch for item in job.items]
+    try:
+        results = batch[0].run(items)
+        if len(results) != len(items):
+            raise ServiceError(f"the model gave {len(results)} results for {len(items)} prompts")
+    except BaseException as error:  # noqa: BLE001
+        if len(batch) == 1:
+            batch[0].future.set_exception(error)
             return
-        rest = iter(results)
         for job in batch:
-            job.future.set_result(list(islice(rest, len(job.items))))
+            _run([job])
+        return
+    rest = iter(results)
+    for job in batch:
+        job.future.set_result(list(islice(rest, len(job.items))))
 
 
 class BatchingGenerator(Turns):

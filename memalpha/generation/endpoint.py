@@ -26,15 +26,16 @@ class EndpointGenerator:
         """Return one completion per prompt; ServiceError if one failed, is empty or was cut off
         before it made a call.
         """
-        made = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
-        for completion in made:
-            said = self.codec.parse(completion.text, completion.cut_off)
+        completions = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
+        for completion in completions:
+            parsed = self.codec.parse(completion.text, completion.cut_off)
             ServiceError.raise_if(
-                completion.cut_off and not (said.calls or said.errors),
+                completion.cut_off and not (parsed.calls or parsed.errors),
                 f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
-                fix="switch its thinking off (extra fields of the request), or raise max_completion_length",
+                fix="switch its thinking off (extra fields of the request), or raise "
+                "max_completion_length",
             )
-        return made
+        return completions
 
 
 class ByteTokenizer:

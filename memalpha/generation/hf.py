@@ -26,22 +26,20 @@ from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 _MANY = 4  # rows from which laying out the weights anew pays
-
+# Ended rows leave the batch every so many tokens: elsewhere looking for them waits for the device.
+_CHECK_EVERY = {"cpu": 1, "else": 16}
 
 _Prefilled = tuple[BufferCache, Tensor, Tensor, Tensor]
-"""A cache, and for each row the logits after its prompt, the prompt's length and the mask of the slots."""
+"""A cache; and of each row the logits after its prompt, its length, and the slots it attends to."""
 
 
 class HFGenerator:
-    """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once; InputError
-    if it does not fit.
+    """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once.
 
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32);
     ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's
-    prefixes and the weights' products, only for weights that never change. Rows that ended leave
-    the batch every ``check_every`` tokens;
-    None: after each on a CPU, after 16 on an accelerator. ``first_bias`` is added to the logits of
-        a completion's first token, by id.
+    prefixes and the weights' products, only for weights that never change. ``first_bias`` is added
+    to the logits of a completion's first token, by id. InputError for other attention than full.
     """
 
     def __init__(
@@ -53,16 +51,16 @@ class HFGenerator:
         merge_adapters: bool | None = None,
         logprobs: bool = False,
         keep_prefix: bool = False,
-        check_every: int | None = None,
         first_bias: Mapping[int, float] | None = None,
     ) -> None:
-        InputError.raise_if(max_batch < 1, f"max_batch {max_batch}", expected="at least 1")
         self.model: Any = model
-        self.tokenizer, self.max_batch = tokenizer, max_batch
+        self.tokenizer = tokenizer
+        self.max_batch = max_batch
         self.merge_adapters = exact(model) if merge_adapters is None else merge_adapters
-        self.logprobs, self.keep_prefix, self.check_every = logprobs, keep_prefix, check_every
+        self.logprobs = logprobs
+        self.keep_prefix = keep_prefix
         self.first_bias = first_bias or {}
-        self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
+        self._last_prefixes: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         self._products = Products()
         _check_attention(self.model.config)
 
@@ -84,106 +82,88 @@ class HFGenerator:
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
+        lay_out = self.merge_adapters and len(prompts) >= _MANY
         completions: dict[int, Completion] = {}
         with (
             torch.no_grad(),
             restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
             merged_lora(self.model) if self.merge_adapters else nullcontext(),
-            fast_linears(self.model)
-            if self.merge_adapters and len(prompts) >= _MANY
-            else nullcontext(),
+            fast_linears(self.model) if lay_out else nullcontext(),
         ):
             self.model.eval()
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
-                completions.update(
-                    zip(
-                        rows,
-                        self._batch([prompts[i] for i in rows], sampling, uniforms[rows]),
-                        strict=True,
-                    )
-                )
+                batch = self._batch([prompts[i] for i in rows], sampling, uniforms[rows])
+                completions.update(zip(rows, batch, strict=True))
         return [completions[i] for i in range(len(prompts))]
 
     def _batch(
         self, prompts: Sequence[Prompt], sampling: Sampling, uniforms: Tensor
     ) -> list[Completion]:
         try:
-            tokens, logprobs, lengths = self._decode(
-                self._prefill(prompts, sampling.max_new_tokens), sampling, uniforms
-            )
+            prefilled = self._prefill(prompts, sampling.max_new_tokens)
+            drawn = self._decode(prefilled, sampling, uniforms)
         except torch.OutOfMemoryError as error:
             raise MemAlphaError(
-                f"out of memory with {len(prompts)} completions at once\n"
-                f"  to fix: lower max_batch (in a configuration: generation_rows), now {self.max_batch}"
+                f"out of memory with {len(prompts)} completions at once",
+                fix=f"lower max_batch (in a configuration: generation_rows), now {self.max_batch}",
             ) from error
-        return [
-            self._completion(ids[:length], values[:length] if self.logprobs else None)
-            for ids, values, length in zip(
-                tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True
-            )
-        ]
+        completions = []
+        for tokens, values, length in zip(*(part.tolist() for part in drawn), strict=True):
+            ids = tuple(tokens[:length])
+            text = decoded(self.tokenizer, ids)
+            stop = StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH
+            logprobs = tuple(values[:length]) if self.logprobs else None
+            completions.append(Completion(ids, text, stop, logprobs))
+        return completions
 
     def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
         device = self.model.device
         prompts = list({row.ids: row for row in rows}.values())
-        shared = [
-            min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts
-        ]  # at least one own token per row
-        prefixes = {prompt.ids[:n]: None for prompt, n in zip(prompts, shared, strict=True)}
-        number = {prefix: i for i, prefix in enumerate(prefixes)}
-        own, own_lengths = _pad(
-            [prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)], device
-        )
+        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
+        pairs = list(zip(prompts, shared, strict=True))
+        prefixes = list(dict.fromkeys(prompt.ids[:n] for prompt, n in pairs))
+        own, own_lengths = _pad([prompt.ids[n:] for prompt, n in pairs], device)
         starts = torch.tensor(shared, device=device)
         width = max(shared)
-        capacity = width + own.shape[1] + new_tokens
-        _check_length(
-            self.model.config, max(len(prompt.ids) for prompt in prompts) + new_tokens, capacity
-        )
-        layers = self.model.config.get_text_config().num_hidden_layers
-        cache = BufferCache(layers, capacity)
+        written = width + own.shape[1]
+        capacity = written + new_tokens
+        longest = max(len(prompt.ids) for prompt in prompts)
+        _check_length(self.model.config, longest + new_tokens, capacity)
+        cache = BufferCache(self.model.config.get_text_config().num_hidden_layers, capacity)
         if width:
-            index = torch.tensor(
-                [number[p.ids[:n]] for p, n in zip(prompts, shared, strict=True)], device=device
-            )
-            cache = BufferCache(layers, capacity, self._prefix_cache(list(prefixes), device), index)
+            number = {prefix: i for i, prefix in enumerate(prefixes)}
+            index = torch.tensor([number[prompt.ids[:n]] for prompt, n in pairs], device=device)
+            cache.start_from(self._prefix_cache(prefixes, device), index)
         mask = torch.ones(len(prompts), capacity, dtype=torch.long, device=device)
         mask[:, :width] = torch.arange(width, device=device) < starts[:, None]
-        mask[:, width : width + own.shape[1]] = (
-            torch.arange(own.shape[1], device=device) < own_lengths[:, None]
-        )
+        steps = torch.arange(own.shape[1], device=device)
+        mask[:, width:written] = steps < own_lengths[:, None]
         last = own_lengths[:, None] - 1
-        steps = torch.minimum(torch.arange(own.shape[1], device=device), last)
-        logits, lengths = (
-            self._forward(own, cache, mask, starts[:, None] + steps, last),
-            starts + own_lengths,
-        )
+        positions = starts[:, None] + torch.minimum(steps, last)
+        logits = self._forward(own, cache, mask, positions, last)
+        lengths = starts + own_lengths
         if len(prompts) < len(rows):
             place = {prompt.ids: i for i, prompt in enumerate(prompts)}
             source = torch.tensor([place[row.ids] for row in rows], device=device)
             cache.batch_select_indices(source)
-            logits, lengths, mask = logits[source], lengths[source], mask[source]
+            return cache, logits[source], lengths[source], mask[source]
         return cache, logits, lengths, mask
 
     def _prefix_cache(
         self, prefixes: Sequence[tuple[int, ...]], device: torch.device
     ) -> DynamicCache:
-        if self._kept is not None and prefixes == self._kept[0]:
-            return self._kept[1]
+        if self._last_prefixes is not None and prefixes == self._last_prefixes[0]:
+            return self._last_prefixes[1]
         cache = DynamicCache()
         # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
         # slower.
         one = torch.zeros(1, dtype=torch.long, device=device)
-        self.model(
-            input_ids=_pad(prefixes, device)[0],
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=one,
-        )
+        ids, _ = _pad(prefixes, device)
+        self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
         if self.keep_prefix:
-            self._kept = (prefixes, cache)
+            self._last_prefixes = (prefixes, cache)
         return cache
 
     def _forward(
@@ -201,10 +181,12 @@ class HFGenerator:
         return logits
 
     def _decode(
-        self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor
+        self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        cache, logits, positions, mask = rows
-        device, logits = logits.device, logits.float()
+        """Return tokens, their log-probabilities, and the length of each completion."""
+        cache, logits, positions, mask = prefilled
+        device = logits.device
+        logits = logits.float()
         for token, bias in self.first_bias.items():
             logits[:, token] += bias
         ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
@@ -213,7 +195,7 @@ class HFGenerator:
         logprobs = torch.zeros_like(uniforms)
         slots = torch.arange(len(positions), device=device)  # batch row of each remaining row
         alive = torch.ones_like(slots, dtype=torch.bool)
-        every = self.check_every or (1 if device.type == "cpu" else 16)
+        every = _CHECK_EVERY.get(device.type, _CHECK_EVERY["else"])
         if every > 1 and self.model.config._attn_implementation == "sdpa":
             mask = mask[:, None, None].bool()  # transformers reads a mask of two axes at each token
         for step in range(sampling.max_new_tokens):
@@ -230,29 +212,20 @@ class HFGenerator:
                     break
                 if len(source) < len(slots):
                     cache.select(source)
-                    slots, mask, positions, alive, last = (
-                        x[source] for x in (slots, mask, positions, alive, last)
-                    )
+                    remaining = [x[source] for x in (slots, mask, positions, alive, last)]
+                    slots, mask, positions, alive, last = remaining
             logits = self._forward(last[:, None], cache, mask, positions[:, None], 1)
             positions = positions + 1
         ended = torch.isin(tokens, ends)
-        return (
-            tokens,
-            logprobs,
-            torch.where(ended.any(1), ended.int().argmax(1) + 1, sampling.max_new_tokens),
-        )
-
-    def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
-        text = decoded(self.tokenizer, ids)
-        stop = StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH
-        return Completion(tuple(ids), text, stop, None if logprobs is None else tuple(logprobs))
+        first = ended.int().argmax(1) + 1
+        return tokens, logprobs, torch.where(ended.any(1), first, sampling.max_new_tokens)
 
     @property
     def end_ids(self) -> frozenset[int]:
         """Every id that ends a completion."""
         ends = getattr(self.model.generation_config, "eos_token_id", None)
-        ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-        return frozenset(i for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
+        ids = ends if isinstance(ends, list) else [ends]
+        return frozenset({*ids, self.tokenizer.eos_token_id} - {None})
 
 
 def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
@@ -264,44 +237,35 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     rows = [torch.tensor(ids, dtype=torch.long) for ids in sequences]
-    return pad_sequence(rows, batch_first=True).to(device), torch.tensor(
-        [len(ids) for ids in sequences], device=device
-    )
+    lengths = torch.tensor([len(ids) for ids in sequences], device=device)
+    return pad_sequence(rows, batch_first=True).to(device), lengths
 
 
 def _check_attention(config: Any) -> None:
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    others = sorted(kinds - {"full_attention", "sliding_attention"})
+    kernel = config._attn_implementation
     InputError.raise_if(
-        any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")),
-        f"attention {config._attn_implementation!r}",
-        expected="attn_implementation 'sdpa' or 'eager'",
-    )
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {
-        "full_attention",
-        "sliding_attention",
-    }
-    InputError.raise_if(
-        kinds,
-        f"a model with {', '.join(sorted(kinds))} layers",
-        expected="full or sliding-window attention",
+        others or any(name in kernel for name in ("flash", "flex", "paged")),
+        f"attention {kernel!r} with {', '.join(others) or 'ordinary'} layers",
+        expected="attn_implementation 'sdpa' or 'eager'; full or sliding-window attention",
     )
 
 
 def _check_length(config: Any, tokens: int, capacity: int) -> None:
-    """Raise InputError if the longest row has more tokens than the model takes, or the cache more
-    slots than its window.
+    """Raise InputError if a row has more tokens than the model takes, or the cache more slots than
+    its window.
     """
-    text, positions = config.get_text_config(), positions_of(config)
-    kinds, window = getattr(text, "layer_types", None), getattr(text, "sliding_window", None)
-    slides = window and (kinds is None or "sliding_attention" in kinds)
-    for count, limit, named in (
-        (capacity, slides and window, "with a sliding window of"),
-        (tokens, positions, "made for"),
-    ):
-        InputError.raise_if(
-            limit and count > limit,
-            f"prompt and completion of up to {count} tokens in a model {named} {limit}",
-            fix="lower the token budgets of the prompt or max_new_tokens",
-        )
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
+    window = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+    positions = positions_of(config)
+    InputError.raise_if(
+        (window and capacity > window) or (positions and tokens > positions),
+        f"prompt and completion of up to {tokens} tokens in a model made for {positions} "
+        f"(sliding window of {window}: {capacity} slots)",
+        fix="lower the token budgets of the prompt or max_new_tokens",
+    )
 
 
 def draw(
@@ -326,12 +290,11 @@ def draw(
 
 
 def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
-    kept = None
+    likeliest = None
     if sampling.top_k > 0 or sampling.top_p < 1:
         size = logits.shape[-1]
-        logits, kept = logits.topk(
-            min(sampling.top_k, size) if sampling.top_k > 0 else size, dim=-1
-        )
+        count = min(sampling.top_k, size) if sampling.top_k > 0 else size
+        logits, likeliest = logits.topk(count, dim=-1)
     weights = logits.softmax(-1)
     if sampling.top_p < 1:
         dropped = weights.cumsum(-1) - weights >= sampling.top_p  # likelier tokens have enough mass
@@ -342,4 +305,4 @@ def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
     # Strictly below the total: a token of weight zero is never drawn.
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     choice = torch.searchsorted(cumulative, target[:, None], right=True)
-    return (choice if kept is None else kept.gather(-1, choice)).squeeze(-1)
+    return (choice if likeliest is None else likeliest.gather(-1, choice)).squeeze(-1)

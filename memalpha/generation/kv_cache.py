@@ -56,17 +56,14 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` per layer; ``prefix``: cache of the distinct prefixes; ``index``
-    (rows,): prefix of each row.
-    """
+    """One :class:`BufferLayer` per layer."""
 
-    def __init__(
-        self, layers: int, capacity: int, prefix: Cache | None = None, index: Tensor | None = None
-    ) -> None:
+    def __init__(self, layers: int, capacity: int) -> None:
         super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
-        for layer, common in zip(
-            self.layers, prefix.layers if prefix is not None else (), strict=False
-        ):
+
+    def start_from(self, prefixes: Cache, index: Tensor) -> None:
+        """Write the cached prefix of each row first; ``index`` (rows,) says which it is."""
+        for layer, common in zip(self.layers, prefixes.layers, strict=True):
             layer.update(common.keys[index], common.values[index])
 
     def select(self, source: Tensor) -> None:

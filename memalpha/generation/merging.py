@@ -1,4 +1,4 @@
-"""Merge LoRA adapters into the base weights during a block, and restore the weights exactly.
+"""Add LoRA adapters to the base weights during a block, and restore the weights exactly.
 
 PEFT's own merge and unmerge leave rounding errors. Here the original tensors are kept and put back,
 also if the block raises. The cost is a second copy of the adapted weights.
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from memalpha.errors import MemAlphaError
 from memalpha.generation.products import Products, using
 
 
@@ -23,76 +24,42 @@ def exact(model: nn.Module) -> bool:
 
 @contextmanager
 def merged_lora(model: nn.Module) -> Iterator[None]:
-    """Merge active LoRA adapters inside the block, except into quantised layers; do not train or
-    save the model there.
+    """Merge active plain LoRA adapters inside the block; do not train or save the model there.
 
-    What is made of the merged weights (``products``) lasts as long as they do.
+    PEFT computes the others (DoRA, biases, quantised or 16-bit layers) as outside. What is made of
+    the merged weights (``products``) lasts as long as they do. MemAlphaError if an adapter has
+    values that are not finite.
     """
-    layers = _mergeable(model)
-    weights = [
-        weight for layer in layers for weight in layer.get_base_layer().parameters(recurse=False)
-    ]
-    with restored(weights, "data"), using(Products()) if layers else nullcontext():
-        try:
-            for layer in layers:
-                _merge(layer)
-            yield
-        finally:
-            for layer in layers:
-                layer.merged_adapters.clear()
+    adapters: dict[Any, list[str]] = {each: _plain_adapters(each) for each in model.modules()}
+    layers = [layer for layer, names in adapters.items() if names]
+    weights = [layer.get_base_layer().weight for layer in layers]
+    with (
+        restored(weights, "data"),
+        restored(layers, "merged_adapters"),
+        using(Products()) if layers else nullcontext(),
+    ):
+        for layer, weight in zip(layers, weights, strict=True):
+            layer.merged_adapters = adapters[layer]
+            for name in adapters[layer]:
+                a, b = layer.lora_A[name].weight.data, layer.lora_B[name].weight.data
+                MemAlphaError.raise_if(
+                    not (a.isfinite().all() and b.isfinite().all()),
+                    f"the adapter {name!r} has weights that are not finite",
+                )
+                weight.data = torch.addmm(weight.data, b, a, alpha=layer.scaling[name])
+        yield
 
 
-def _merge(layer: Any) -> None:
-    base, names = (
-        layer.get_base_layer(),
-        [name for name in layer.active_adapters if name in layer.lora_A],
-    )
-    if not all(_is_plain(layer, name) for name in names):
-        layer.merge(safe_merge=True)
-        return
-    for name in names:
-        a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
-        base.weight.data = torch.addmm(base.weight.data, b.data, a.data, alpha=layer.scaling[name])
-        layer.merged_adapters.append(name)
-
-
-def _is_plain(layer: Any, name: str) -> bool:
+def _plain_adapters(layer: Any) -> list[str]:
+    """Names of a layer's active adapters; none if it is not float32 and an ordinary LoRA layer."""
     from peft.tuners.lora.layer import Linear
 
-    if (
-        not isinstance(layer, Linear)
-        or layer.fan_in_fan_out
-        or name in layer.lora_variant
-        or layer.lora_bias[name]
-    ):
-        return False
-    factors = layer.lora_A[name].weight, layer.lora_B[name].weight
-    return (
-        type(layer.get_base_layer()) is nn.Linear
-        and all(
-            weight.dtype is torch.float32 for weight in (layer.get_base_layer().weight, *factors)
-        )
-        and all(bool(weight.isfinite().all()) for weight in factors)
-    )
-
-
-def _mergeable(model: nn.Module) -> list[Any]:
-    from peft.tuners.lora import LoraLayer
-
-    layers: list[Any] = [
-        module
-        for module in model.modules()
-        if isinstance(module, LoraLayer) and hasattr(module, "merge")
-    ]
-    return [
-        layer
-        for layer in layers
-        if not (layer.merged or layer.disable_adapters)
-        and all(
-            parameter.is_floating_point()
-            for parameter in layer.get_base_layer().parameters(recurse=False)
-        )
-    ]
+    if not isinstance(layer, Linear) or layer.merged or layer.disable_adapters:
+        return []
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    ordinary = type(layer.get_base_layer()) is nn.Linear and not layer.fan_in_fan_out
+    special = any(name in layer.lora_variant or layer.lora_bias[name] for name in names)
+    return names if ordinary and not special and exact(layer) else []
 
 
 @contextmanager

@@ -7,7 +7,7 @@ optimizer and ``.data`` leave its version, and a new one may get its address. So
 owner: ``Products``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache, partial
@@ -17,22 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LEAST = 2**16
-"""Elements of a weight that is worth laying out."""
+LEAST = 2**16  # elements of a weight that is worth laying out
 _CPUS = Path("/proc/cpuinfo")
 
 
 @cache
 def faster() -> bool:
-    """Whether oneDNN is used: a processor with AVX-512 of another maker than Intel, and a PyTorch
-    that has its operations.
-    """
+    """Whether oneDNN is used: a processor with AVX-512 of another maker than Intel."""
     other = _CPUS.is_file() and "GenuineIntel" not in _CPUS.read_text(encoding="utf-8")
-    return (
-        other
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
+    avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return other and avx512 and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def float32_products() -> str:
@@ -54,8 +48,8 @@ def fits(weight: Tensor) -> bool:
     return cpu and weight.numel() >= LEAST and plain(weight) and faster()
 
 
-class Products(dict[Tensor, dict[Any, Any]]):
-    """What was made of each weight (other layouts, blocks, rounded copies), by the weight itself.
+class Products(dict[tuple[Tensor, Hashable], Any]):
+    """What was made of weights (other layouts, blocks, rounded copies), by weight and what it is.
 
     It is right while the weights stand still. So it belongs to whoever may change them, who lets go
     of it, or clears it, before that.
@@ -67,9 +61,7 @@ _IN_USE: ContextVar[Products | None] = ContextVar("products", default=None)
 
 @contextmanager
 def using(products: Products) -> Iterator[None]:
-    """Keep in ``products`` what is made of weights inside the block, in this thread; the innermost
-    block counts.
-    """
+    """Keep in ``products`` what this thread makes of weights in the block; the innermost counts."""
     token = _IN_USE.set(products)
     try:
         yield
@@ -87,37 +79,41 @@ def product(
     """
     if _IN_USE.get() is None or not fits(weight):
         return nn.functional.linear(x, weight.t() if transposed else weight, bias)
-    laid_out = _made(weight, transposed, partial(_lay_out, weight, transposed))
-    return torch.ops.mkldnn._linear_pointwise(x, laid_out, bias, "none", [], "")  # type: ignore[no-any-return]
+    layout: Tensor = _once(weight, transposed, partial(_lay_out, weight, transposed))
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, layout, bias, "none", [], "")
+    return y
 
 
 def blocks(weight: Tensor, rows: int) -> Sequence[Tensor]:
     """Split a weight into blocks of rows; inside ``using`` always the same tensors, so that each is
     laid out once.
     """
-    return _made(weight, ("blocks", rows), partial(torch.split, weight.detach(), rows))  # type: ignore[no-any-return]
+    parts: Sequence[Tensor] = _once(
+        weight, ("blocks", rows), partial(torch.split, weight.detach(), rows)
+    )
+    return parts
 
 
 def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
     """Return a frozen weight in another type, without a gradient; inside ``using`` rounded once."""
     if weight.dtype is kind:
         return weight
-    return _made(weight, kind, partial(weight.detach().to, kind))  # type: ignore[no-any-return]
+    copy: Tensor = _once(weight, kind, partial(weight.detach().to, kind))
+    return copy
 
 
-def _made(weight: Tensor, key: Any, make: Callable[[], Any]) -> Any:
+def _once(weight: Tensor, what: Hashable, make: Callable[[], Any]) -> Any:
     products = _IN_USE.get()
     if products is None:
         return make()
-    of_weight = products.setdefault(weight, {})
-    if key not in of_weight:
-        of_weight[key] = make()
-    return of_weight[key]
+    if (weight, what) not in products:
+        products[weight, what] = make()
+    return products[weight, what]
 
 
-def _lay_out(weight: Tensor, transposed: bool) -> Tensor:
-    plain = weight.detach()
-    return torch.ops.mkldnn._reorder_linear_weight(plain.t().contiguous() if transposed else plain)  # type: ignore[no-any-return]
+def _lay_out(weight: Tensor, transposed: bool) -> Any:
+    source = weight.detach().t().contiguous() if transposed else weight.detach()
+    return torch.ops.mkldnn._reorder_linear_weight(source)
 
 
 @contextmanager

@@ -366,7 +366,7 @@ class MemoryAgent:
         read = partial(answer, self.reader)
         if isinstance(self.reader, ModelReader):
             model = self._reading if self.reader.own_model else self.generator
-            said = model.call(self.reader, [request], read, whose)[0]
+            said = model.call(self.reader, [request], read)[0]
         else:
             said = read([request])[0]
         if isinstance(said, ServiceError):
