@@ -1,8 +1,8 @@
 """Options: YAML files, command lines and keyword arguments become checked dataclasses.
 
-The options of a command are dataclasses ("groups") in one flat namespace: ``--config FILE.yaml``,
-overridden by ``--name value``. Our own derive from ``Options``, which checks each value against its
-annotation; those of libraries check themselves.
+A group of options derives from ``Options``: its annotations say what fits, its docstring what each
+option means. The groups of a command share one flat namespace: ``--config FILE.yaml``, overridden
+by ``--name value``. A value is checked once, where its group is made.
 """
 
 import inspect
@@ -10,23 +10,15 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, make_dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from heapq import nlargest
 from importlib import import_module
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from memalpha.errors import InputError
 from memalpha.files import load_yaml
@@ -46,16 +38,24 @@ Range = Annotated[
 
 
 class Options:
-    """Base of our own groups of options: a dataclass that raises InputError for values that do not
-    fit their annotations.
+    """Base of groups of options: a dataclass that raises InputError for values that do not fit its
+    annotations.
     """
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
         """Check and convert every field, then call ``check``."""
-        for name in names(type(self)):
-            object.__setattr__(self, name, fit(type(self), name, getattr(self, name)))
+        group: Any = type(self)
+        given = {name: getattr(self, name) for name in names(group)}
+        try:
+            checked = _adapter(group).validate_python(given)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            name = str(wrong["loc"][0])
+            raise InputError(f"{name} is {given[name]!r}", expected=wrong["msg"]) from error
+        for name, value in vars(checked).items():
+            object.__setattr__(self, name, value)
         self.check()
 
     def check(self) -> None:
@@ -68,77 +68,49 @@ def names(group: type) -> list[str]:
 
 
 @cache
-def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
-    found: dict[str, tuple[Any, TypeAdapter[Any] | None]] = {}
-    for name, hint in get_type_hints(group, include_extras=True).items():
-        try:
-            found[name] = hint, TypeAdapter(hint, config=_CHECKS)
-        except PydanticUserError:
-            found[name] = hint, None
-    return found
+def _adapter(group: Any) -> TypeAdapter[Any]:
+    """What checks all values of a group at once."""
+    hints = get_type_hints(group, include_extras=True)
+    fitting = [(name, hints[name]) for name in names(group)]
+    namespace = {"__pydantic_config__": _CHECKS}
+    return TypeAdapter(make_dataclass(group.__name__, fitting, namespace=namespace))
 
 
-def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
-    """Return a value as the type of an option; a text may be read as YAML. InputError if it does
-    not fit.
+@cache
+def _lists(group: Any) -> list[str]:
+    """The options of a group that are lists of any length."""
+    hints = get_type_hints(group)
+    kinds = {name: (get_origin(hint), get_args(hint)) for name, hint in hints.items()}
+    return [
+        name for name, (kind, of) in kinds.items() if kind is list or (kind is tuple and ... in of)
+    ]
+
+
+def read(group: type[_T], values: object, what: str, listed: str = "") -> _T:
+    """Make a group from options by name, where None is the default; InputError, which names
+    ``what``, if one is unknown, missing or does not fit.
     """
-    hint, adapter = _adapters(group)[name]
-    if isinstance(hint, type) and issubclass(hint, Options) and not isinstance(value, hint):
-        return read(hint, _yaml(value) if isinstance(value, str) else value, name)
-    if adapter is None:
-        return value
-    kinds = {hint, *get_args(hint)}
-    candidates = [value]
-    if isinstance(value, str):
-        candidates = (
-            [_yaml(value), value]
-            if value.lstrip()[:1] in ("{", "[")
-            else [value, _yaml(value), [value]]
-        )
-    problem = "another type"
-    for candidate in candidates:
-        if isinstance(candidate, bool) and bool not in kinds and Any not in kinds:
-            continue  # pydantic takes true for 1
-        try:
-            return adapter.validate_python(candidate)
-        except ValidationError as error:
-            problem = (
-                problem
-                if candidate is not value
-                else "; ".join(item["msg"] for item in error.errors()[:2])
-            )
-    raise InputError(f"{name} is {value!r}{where}", expected=problem)
-
-
-def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
-    """Make a group from options by name; InputError if one is unknown, missing or unfit; None is
-    the default unless accepted.
-    """
-    if not isinstance(values if values is not None else {}, Mapping):
+    if not isinstance(values, Mapping | None):
         raise InputError(f"{what} is {values!r}", expected="a mapping of options")
-    given = {}
-    for name, value in (values or {}).items():
-        check_name(str(name), [group], what, listed)
-        if value is not None or NoneType in get_args(_adapters(group)[name][0]):  # type: ignore[arg-type]
-            given[name] = fit(group, name, value, f" of {what}")
-    for field in fields(group):  # type: ignore[arg-type]
-        if (
-            field.init
-            and field.name not in given
-            and field.default is MISSING
-            and field.default_factory is MISSING
-        ):
-            raise InputError(
-                f"{what} has no {field.name}",
-                expected=_described(group).get(field.name, "a value"),
-                fix=f"--{field.name} VALUE; {listed}" if listed else "",
-            )
+    given = {str(name): value for name, value in (values or {}).items() if value is not None}
+    for name, value in given.items():
+        check_name(name, [group], what)
+        if isinstance(value, str) and name in _lists(group):  # type: ignore[arg-type]
+            given[name] = [value]
+    try:
+        inspect.signature(group).bind(**given)
+    except TypeError as error:
+        missing = str(error).rpartition(" ")[2].strip("'")
+        raise InputError(
+            f"{what} has no {missing}",
+            expected=descriptions(group).get(missing, "a value"),
+            fix=f"--{missing} VALUE; {listed}" if listed else "",
+        ) from error
     try:
         return group(**given)
-    except InputError:
-        raise
-    except (ValueError, TypeError) as error:  # what a library's own group finds
-        raise InputError(f"the options of {what} do not fit: {error}") from error
+    except InputError as error:
+        where = f"{error.what} ({what})"
+        raise type(error)(where, expected=error.expected, fix=error.fix) from error
 
 
 def parse(
@@ -147,43 +119,61 @@ def parse(
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several
     groups goes to each.
 
-    Several words make a list, no word means true. A repeated flag overrides, or extends a list.
-    ``base: FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one
-    of ``presets``. InputError if an option does not fit.
+    Several words make a list, no word means true; a list or mapping may be given as YAML. ``base:
+    FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one of
+    ``presets``. InputError if an option does not fit.
     """
-    flags = _flags(
-        arguments,
-        program,
-        {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])},
-    )
-    values: dict[str, Any] = {}
-    if (path := flags.pop("config", None)) is not None:
-        values = _with_base(Path(str(path)))
-    values |= flags
-    if presets and (preset := values.pop("preset", None)) is not None:
-        known = sorted(path.stem for path in presets.glob("*.yaml"))
-        if preset not in known:
-            raise InputError(f"preset is {preset!r}", expected=f"one of {', '.join(known)}")
-        values = read_yaml(presets / f"{preset}.yaml") | values
+    flags = _flags(arguments, program)
+    path = flags.pop("config", None)
+    values = {**(_with_base(Path(str(path))) if path is not None else {}), **flags}
+    preset = values.pop("preset", None)
+    if presets and preset is not None:
+        values = {**read_yaml(presets / f"{preset}.yaml"), **values}
     listed = f"{program} --options lists them all"
-    for name in values:
+    for name, value in values.items():
         check_name(str(name), groups, program, listed)
-        if _masked(str(name), values[name]):
+        if _masked(str(name), value):
             raise InputError(
                 f"{name} holds a mask: the record of a run has no secrets",
                 fix=f"give --{name} again",
             )
-    given = (
-        {name: value for name, value in values.items() if name in names(group)} for group in groups
-    )
     return tuple(
-        read(group, options, program, listed) for group, options in zip(groups, given, strict=True)
+        read(group, {name: values.get(name) for name in names(group)}, program, listed)
+        for group in groups
     )
 
 
-def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _flags(arguments: Sequence[str], program: str) -> dict[str, object]:
+    flags: dict[str, list[str]] = {}
+    name = ""
+    for word in arguments:
+        if re.match(r"--[A-Za-z]", word):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            flags[name] = [value] if equals else []
+        elif name:
+            flags[name].append(word)
+        else:
+            raise InputError(
+                f"unrecognized argument {word!r}",
+                expected=f"--name value, as {program} --options lists them",
+            )
+    return {name: _value(words) for name, words in flags.items()}
+
+
+def _value(words: list[str]) -> object:
+    if len(words) != 1:
+        return words or "true"
+    if words[0][:1] in ("{", "[") or words[0] == "null":
+        with suppress(ValueError):
+            return load_yaml(words[0])
+    return words[0]
+
+
+def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
     values = read_yaml(path)
-    if (base := values.pop("base", None)) is None:
+    base = values.pop("base", None)
+    if base is None:
         return values
     if path.resolve() in above:
         raise InputError(
@@ -237,22 +227,21 @@ def listing(groups: Sequence[type]) -> str:
     """Return every option of the groups with its default and its description."""
     lines = []
     for group in groups:
-        texts = _described(group)
+        meanings = descriptions(group)
         for field in fields(group):
             if field.init:
-                default = field.default if field.default is not MISSING else field.default_factory
-                shown = default() if callable(default) else default
-                said = texts.get(field.name, " ".join(str(field.metadata.get("help", "")).split()))
-                lines.append(
-                    f"  --{field.name} {'(required)' if shown is MISSING else repr(shown)}\n      {said}"
-                )
+                factory = field.default_factory
+                default = field.default if factory is MISSING else factory()
+                shown = "(required)" if default is MISSING else repr(default)
+                lines.append(f"  --{field.name} {shown}\n      {meanings.get(field.name, '')}")
     return "\n".join(lines)
 
 
-def _described(group: type) -> dict[str, str]:
+def descriptions(group: type) -> dict[str, str]:
+    """What each option of a group means, from its docstring and those of its bases."""
     texts: dict[str, str] = {}
     for kind in reversed(group.__mro__):
-        texts |= dict(ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
+        texts |= ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or ""))
     return {name: " ".join(text.split()) for name, text in texts.items()}
 
 
@@ -272,49 +261,10 @@ def load_function(place: str, what: str) -> Any:
         ) from error
 
 
-def _is_list(hint: Any) -> bool:
-    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return get_origin(hint) is list or (get_origin(hint) is tuple and ... in get_args(hint))
-
-
-def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> dict[str, Any]:
-    flags: dict[str, Any] = {}
-    name = ""
-    for word in arguments:
-        if re.match(r"--[A-Za-z]", word):
-            name, equals, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            flags[name] = [
-                *(flags.get(name, []) if name in lists else []),
-                *([value] if equals else []),
-            ]
-        elif not name:
-            raise InputError(
-                f"unrecognized argument {word!r}",
-                expected=f"--name value, as {program} --options lists them",
-            )
-        else:
-            flags[name].append(word)
-    flags = {
-        name: words[-1:] if words and words[-1].startswith("[") else words
-        for name, words in flags.items()
-    }  # a whole list
-    return {
-        name: True if not words else words[0] if len(words) == 1 else words
-        for name, words in flags.items()
-    }
-
-
-def _masked(name: str, value: Any) -> bool:
+def _masked(name: str, value: object) -> bool:
     """Whether ``runs.masked`` put a mask in the place of a value, or of a part of it."""
     if isinstance(value, Mapping):
         return any(_masked(str(key), inner) for key, inner in value.items())
     if isinstance(value, list):
         return any(_masked(name, inner) for inner in value)
     return isinstance(value, str) and (value == f"<{name.upper()}>" or "***" in value)
-
-
-def _yaml(text: str) -> Any:
-    with suppress(ValueError):
-        return load_yaml(text)
-    return text

@@ -199,7 +199,7 @@ def checks(
         f"largest square of an update of {tokens} tokens: {seen.square}",
     )
     try:
-        parse_train_arguments([*words, "--bf16", "false", "--fp16", "true"])
+        parse_train_arguments([*words, "--bf16", "false", "--trl", "{fp16: true}"])
         found["B4"] = False, "fp16 is accepted"
     except InputError as error:
         found["B4"] = True, f"refused: {str(error).splitlines()[0]}"

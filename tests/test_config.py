@@ -1,12 +1,12 @@
 """Options: YAML and command line reach every group, and what does not fit is one message that names
 it."""
 
-from dataclasses import dataclass, fields, replace
+import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from pydantic import PositiveInt
-from trl import GRPOConfig
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.config import Options, Range, listing, parse, read
@@ -15,7 +15,7 @@ from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder, masked
 from memalpha.retrieval import RetrievalMode
-from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, parse_train_arguments
+from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 from memalpha.training.run import all_options
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.use.access import Callers
@@ -83,8 +83,8 @@ def test_a_base_that_is_no_file_or_leads_back_is_refused(tmp_path, text):
         (["--rate", "1e-4"], {"rate": 1e-4}),
         (["--more", "{a: 1}"], {"more": {"a": 1}}),
         (["--rows", "a", "b"], {"rows": ("a", "b")}),
-        (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("a", "b"), "size": 4}),
-        (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}),
+        (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("b",), "size": 4}),
+        (["--rows", "[b, c]"], {"rows": ("b", "c")}),
         (["--on"], {"on": True}),
         (["--on", "false"], {"on": False}),
     ],
@@ -110,9 +110,7 @@ def test_what_does_not_fit_is_named(arguments, named):
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["- a\n- b\n", "a: [1", "", "size: {a: 1}", "size: true", "name: [a]", "siz: 1"]
-)
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1", "", "size: {a: 1}", "name: [a]", "siz: 1"])
 def test_a_file_that_does_not_fit_is_refused(tmp_path, text):
     with pytest.raises(InputError):
         parse(write(tmp_path, text), [Group], "it")
@@ -186,8 +184,9 @@ def test_a_value_of_the_command_line_that_grows_is_refused_with_a_short_message(
 # ------------------------------------------------------------------------------------------------
 # training
 def test_the_file_sets_options_of_every_group(tmp_path):
-    text = "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\nuse_cpu: true\nmax_completion_length: 12\n"
-    run, agent, reward, grpo = parse_train_arguments(
+    text = "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\n"
+    text += "use_cpu: true\nmax_completion_length: 12\n"
+    run, agent, reward, grpo, _ = parse_train_arguments(
         [*write(tmp_path, text), "--max_steps", "4", "--codec", "compact", *CPU]
     )
     assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == (
@@ -203,73 +202,16 @@ def test_the_file_sets_options_of_every_group(tmp_path):
 
 
 MORE = {
-    "validation": [
-        "--eval_strategy",
-        "steps",
-        "--eval_steps",
-        "5",
-        "--save_steps",
-        "5",
-        "--load_best_model_at_end",
-        "true",
-    ],
-    "accumulation": [
-        "--gradient_accumulation_steps",
-        "2",
-        "--steps_per_generation",
-        "2",
-        "--num_iterations",
-        "2",
-    ],
-    "schedule": [
-        "--lr_scheduler_type",
-        "cosine_with_min_lr",
-        "--lr_scheduler_kwargs",
-        "{min_lr_rate: 0.1}",
-    ],
-    "sharding": [
-        "--fsdp",
-        "full_shard",
-        "--fsdp_config",
-        "{transformer_layer_cls_to_wrap: [X], xla: false}",
-    ],
-    "server": [
-        "--full_finetuning",
-        "--use_vllm",
-        "--vllm_mode",
-        "server",
-        "--beta",
-        "0.1",
-        "--optim",
-        "adamw_torch",
-    ],
-    "memory": [
-        "--gradient_checkpointing",
-        "--gradient_checkpointing_kwargs",
-        "{use_reentrant: false}",
-        "--scale_rewards",
-        "none",
-    ],
-    "cispo": [
-        "--loss_type",
-        "cispo",
-        "--epsilon_high",
-        "5",
-        "--max_steps",
-        "-1",
-        "--num_train_epochs",
-        "2.5",
-    ],
-    "values": [
-        "--endpoint_extra",
-        "{top_k: 5, echo: true}",
-        "--rewards",
-        "{builtins:len: 0.3}",
-        "--lora_targets",
-        "q_proj",
-    ],
-    "command": ["--resume", "--overwrite"],
-    "preset": ["--preset", "published"],
+    "validation": "--eval_strategy steps --eval_steps 5 --save_steps 5 --load_best_model_at_end",
+    "mini-batches": "--per_device_train_batch_size 32 --steps_per_generation 2 --num_iterations 2",
+    "schedule": "--lr_scheduler_type cosine --trl '{lr_scheduler_kwargs: {num_cycles: 2}}'",
+    "sharding": "--trl '{fsdp: full_shard, fsdp_config: {transformer_layer_cls_to_wrap: [X]}}'",
+    "server": "--full_finetuning --use_vllm --beta 0.1 --trl '{optim: adamw_torch}'",
+    "memory": "--gradient_checkpointing --scale_rewards none",
+    "cispo": "--loss_type cispo --epsilon_high 5 --max_steps -1 --num_train_epochs 2.5",
+    "values": "--endpoint_extra '{top_k: 5}' --rewards '{builtins:len: 0.3}' --lora_targets q_proj",
+    "command": "--resume --overwrite",
+    "preset": "--preset published",
 }
 NAMES = [path.stem for path in sorted((ROOT / "configs" / "train").glob("*.yaml"))]
 NAMES = [
@@ -280,7 +222,7 @@ NAMES = [
 @pytest.mark.parametrize("name", [*NAMES, *MORE])
 def test_the_record_of_a_run_is_a_configuration_of_the_same_run(tmp_path, name):
     shipped = ["--config", str(ROOT / "configs" / "train" / f"{name}.yaml")]
-    given = parse_train_arguments([*MORE.get(name, shipped), *CPU])
+    given = parse_train_arguments([*(shlex.split(MORE[name]) if name in MORE else shipped), *CPU])
     recorded = RunFolder.create(tmp_path / "run", all_options(given))
     again = parse_train_arguments(["--config", str(recorded.path / "config.yaml")])
     assert masked(all_options(again)) == recorded.config
@@ -292,7 +234,7 @@ def test_the_record_of_a_run_is_a_configuration_of_the_same_run(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("hub_token", "S3CRET"),
+        ("trl", "{hub_token: S3CRET}"),
         ("endpoint_extra", "{api_key: S3CRET, top_k: 5}"),
         ("endpoint_extra", "{stop: [S3CRET]}"),
         ("model", "http://ann:S3CRET@host/m"),
@@ -309,28 +251,39 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
     assert masked(all_options(parse_train_arguments([*given, f"--{name}", value]))) == folder.config
 
 
-def test_every_option_of_trl_is_there():
-    assert {field.name for field in fields(GRPOConfig)} == {
-        field.name for field in fields(MemoryGRPOConfig)
-    }
-    command = [
-        "--epsilon_high",
-        "0.28",
-        "--importance_sampling_level",
-        "sequence",
-        "--warmup_steps",
-        "3",
-        "--weight_decay",
-        "0.5",
-    ]
-    grpo = parse_train_arguments([*CPU, *command, "--lr_scheduler_kwargs", "{num_cycles: 2}"]).grpo
-    assert (
-        grpo.epsilon_high,
-        grpo.importance_sampling_level,
-        grpo.warmup_steps,
-        grpo.weight_decay,
-    ) == (0.28, "sequence", 3, 0.5)
-    assert grpo.lr_scheduler_kwargs == {"num_cycles": 2}
+def test_any_other_option_of_trl_goes_through_a_mapping_but_what_would_break_a_run():
+    trl = "{weight_decay: 0.5, lr_scheduler_kwargs: {num_cycles: 2}, push_to_hub: false}"
+    grpo = parse_train_arguments([*CPU, "--epsilon_high", "0.28", "--trl", trl]).grpo
+    assert (grpo.epsilon_high, grpo.weight_decay, grpo.lr_scheduler_kwargs) == (
+        0.28,
+        0.5,
+        {"num_cycles": 2},
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("{weight_decai: 0.5}", "weight_decay"),
+        ("{fp16: true}", "expected: bf16"),
+        ("{trust_remote_code: true}", "is never run"),
+        ("{learning_rate: 1}", "the option of this name"),
+        ("{min_p: 0.1}", "without use_vllm"),
+        ("{vllm_mode: colocate}", "beside the training"),
+        ("{save_strategy: 1}", "the option of this name"),
+        ("{optim: nothing}", "nothing is not a valid"),
+    ],
+)
+def test_what_the_mapping_may_not_hold_is_named(value, named):
+    with pytest.raises(InputError, match=named):
+        parse_train_arguments([*CPU, "--trl", value])
+
+
+def test_the_draws_of_a_group_must_differ_on_a_server_too():
+    server = [*CPU, "--full_finetuning", "--use_vllm"]
+    assert parse_train_arguments([*server, "--trl", "{min_p: 0.1}"]).grpo.vllm_mode == "server"
+    with pytest.raises(InputError, match="generation_kwargs is"):
+        parse_train_arguments([*server, "--trl", "{generation_kwargs: {n: 2}}"])
 
 
 @pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])
@@ -345,14 +298,13 @@ def test_every_option_of_trl_is_there():
         ("seed", "4294967296"),
         ("eval_strategy", "epoch"),
         ("per_device_train_batch_size", "0"),
+        ("num_train_epochs", "0"),
         ("lora_alpha", "0"),
     ],
 )
 def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, name, value):
     with pytest.raises(InputError, match=name):
         verb([*CPU, f"--{name}", value])
-    with pytest.raises(InputError, match="num_train_epochs"):
-        verb([*CPU, "--max_steps", "-1", "--num_train_epochs", "0"])
 
 
 # ------------------------------------------------------------------------------------------------

@@ -175,8 +175,8 @@ class VLLMServers:
                 if self._held(client):
                     raise InputError(
                         f"{client.base_url} does not take the adapter {folder}: {error}",
-                        expected="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-lora-rank of at least lora_r and "
-                        "every rank of lora_rank_pattern, and the trainer's file system",
+                        expected="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-lora-rank of at least "
+                        "lora_r, and the trainer's file system",
                     ) from error
             time.sleep(1)
         raise ServiceError(

@@ -200,7 +200,6 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
             target_modules=options.lora_targets,
             task_type="CAUSAL_LM",
             lora_dropout=options.lora_dropout,
-            rank_pattern=options.lora_rank_pattern,
         )
         model = get_peft_model(model, lora, revision=more.get("revision"))
     use_fast_layers(model)  # before the first update, too: the first rollouts are drawn by them
@@ -208,30 +207,21 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
 
 
 def check_layers(model: Any, options: PolicyOptions) -> None:
-    """Raise InputError for a name of lora_targets or lora_rank_pattern that fits no layer: PEFT
-    would leave it out in silence.
+    """Raise InputError for a name of lora_targets that fits no layer: PEFT would leave it out in
+    silence.
     """
     head = model.get_output_embeddings()
-    names = [
+    layers = [
         f".{name}"
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear) and module is not head
     ]
-    targets = [] if options.lora_targets == "all-linear" else options.lora_targets
-    adapted = [
-        name
-        for name in names
-        if not targets or name.endswith(tuple(f".{target}" for target in targets))
-    ]
-    for option, ends, among in (
-        ("lora_targets", targets, names),
-        ("lora_rank_pattern", options.lora_rank_pattern, adapted),
-    ):
-        if wrong := [end for end in ends if not any(name.endswith(f".{end}") for name in among)]:
-            raise InputError(
-                f"{option} names {wrong[0]!r}, which fits no adapted layer below the head",
-                expected=f"the end of a name such as {among[0][1:]}",
-            )
+    for target in () if options.lora_targets == "all-linear" else options.lora_targets:
+        InputError.raise_if(
+            not any(layer.endswith(f".{target}") for layer in layers),
+            f"lora_targets names {target!r}, which fits no layer below the head",
+            expected=f"the end of a name such as {layers[0][1:]}",
+        )
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:

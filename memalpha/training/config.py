@@ -1,143 +1,35 @@
-"""Options of a training run: ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's
-``GRPOConfig``, in one flat namespace.
+"""Options of a training run: of the model, the data, the agent, the reward and the trainer.
+
+They share one flat namespace. The trainer is TRL's; its options that act here are listed in
+``TrainerOptions`` and ``GRPOOptions``, and any other goes to it through ``trl: {name: value}``.
 """
 
-import logging
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, Share, names, parse
+from memalpha.config import Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import Reward, RewardConfig
-from memalpha.training.rows import Grouping, Scale
+from memalpha.training.rows import Grouping
 
-logger = logging.getLogger(__name__)
-
-SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
-
-Allowed = Mapping[
-    str, tuple[Callable[[Any], bool], str]
-]  # for an option, which values fit, and what is expected
-
-TRAINER: Allowed = {
-    "max_steps": (
-        lambda v: v >= 1 or v == -1,
-        "at least 1 step, or -1 for as many as num_train_epochs says",
-    ),
-    "learning_rate": (lambda v: 0 < v < math.inf, "a number above 0, such as 1e-4"),
-    "per_device_train_batch_size": (lambda v: v >= 1, "at least 1"),
-    "seed": (lambda v: 0 <= v < 2**32, "from 0 to 2**32 - 1"),
-}
-"""Options that transformers misreads or checks only after loading."""
-
-
-def _fixed(reasons: Mapping[str, str]) -> Allowed:
-    """Options that must keep GRPOConfig's default: ``{reason: names}``."""
-    of = {
-        name: (getattr(GRPOConfig, name, None), why)
-        for why, names in reasons.items()
-        for name in names.split()
-    }
-    return {
-        name: ((lambda was: lambda v: v == was or not (v or was))(d), f"{d!r}: {why}")
-        for name, (d, why) in of.items()
-    }
-
-
-VALIDATED = ("accuracy", "reward", "tool_success", "compression", "content")
-GRPO: Allowed = {
-    "loss_type": (
-        lambda v: v in SUPPORTED_LOSSES,
-        f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows",
-    ),
-    "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
-    "temperature": (
-        lambda v: 0 < v < math.inf,
-        "a number above 0: the rollouts of a group must differ",
-    ),
-    "fp16": (
-        lambda v: not v,
-        "false: the loss is not scaled as float16 needs; use bf16 or float32",
-    ),
-    "num_iterations": (lambda v: v >= 1, "at least 1"),
-    "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
-    "gradient_accumulation_steps": (lambda v: v >= 1, "at least 1"),
-    "eval_strategy": (lambda v: v in ("no", False, "steps"), "'no', or 'steps' with eval_steps"),
-    "eval_on_start": (lambda v: not v, "false: held-out data are read before training anyway"),
-    "save_strategy": (
-        lambda v: v != "best",
-        "'steps' (save_total_limit keeps the best one besides): --resume needs the newest",
-    ),
-    "metric_for_best_model": (
-        lambda v: str(v).removeprefix("eval_") in VALIDATED,
-        f"one of {', '.join(VALIDATED)}",
-    ),
-    "generation_kwargs": (
-        lambda v: not {"seed", "n"} & (v or {}).keys(),
-        "neither seed nor n: the draws of a group must differ",
-    ),
-    "pad_to_multiple_of": (
-        lambda v: v in ("auto", None),
-        "auto: padding is cut before each forward",
-    ),
-    **_fixed(
-        {
-            "the reward is one sum; set weights by name, such as accuracy_weight: 1.0": "reward_weights multi_objective_aggregation",
-            "it would be computed over rows_per_forward rows": "top_entropy_quantile entropy_coef use_adaptive_entropy "
-            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
-            "every trajectory is in the run folder": "log_multimodal log_unique_prompts log_completions_hub_repo",
-            "held-out data are read by memalpha": "per_device_eval_batch_size prediction_loss_only "
-            "eval_do_concat_batches eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics do_eval "
-            "do_predict bf16_full_eval fp16_full_eval label_names num_generations_eval",
-            "memalpha writes the prompts and draws the completions": "chat_template_kwargs cache_implementation use_transformers_paged "
-            "use_transformers_continuous_batching transformers_continuous_batching_config max_tool_calling_iterations",
-            "it is an option of the vLLM server's command": "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization "
-            "vllm_max_model_length vllm_tensor_parallel_size",
-            "its loss_type is refused": "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
-            "vespo_lambda_neg",
-            "the loss of GRPO does not read it": "label_smoothing_factor average_tokens_across_devices",
-            "its noise depends on the length of a row, and rows are packed": "neftune_noise_alpha",
-            "checkpoints do not hold a moving reference": "sync_ref_model ref_model_mixup_alpha ref_model_sync_steps",
-            "seed alone orders the data": "data_seed train_sampling_strategy length_column_name",
-            "num_tokens counts them": "include_num_input_tokens_seen",
-            "steps_per_generation sets it": "generation_batch_size",
-            "it would remove instance": "remove_unused_columns",
-            "lower rows_per_forward": "auto_find_batch_size",
-            "not tried with packed rows": "torch_compile torch_compile_backend torch_compile_mode use_liger_kernel liger_kernel_config "
-            "parallelism_config",
-            "code of a model's repository is never run": "trust_remote_code",
-            "SIGTERM saves already": "enable_jit_checkpoint",
-            "resume: true goes on from the last complete checkpoint": "resume_from_checkpoint",
-        }
-    ),
-}
-WITHOUT_VLLM: Allowed = _fixed(
-    {
-        "without use_vllm": "min_p repetition_penalty generation_kwargs vllm_mode vllm_structured_outputs_regex vllm_server_base_url "
-        "vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port",
-    }
-)
-WITH_VLLM: Allowed = {
-    "vllm_mode": (lambda v: v == "server", "'server': vLLM runs beside the training, not inside it")
-}
-CISPO: Allowed = {
-    "epsilon_high": (
-        lambda v: v is not None and v >= 1,
-        "such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more",
-    ),
-    **_fixed({"cispo clips at epsilon_high alone": "epsilon delta"}),
-}
-
+Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
+"""Those that are checked against a loss over unpadded rows."""
 NOT_INIT = {
     "dtype",
     "torch_dtype",
@@ -147,7 +39,37 @@ NOT_INIT = {
     "trust_remote_code",
     "device_map",
 }
+REFUSED: Mapping[str, str] = {
+    "auto_find_batch_size": "lower rows_per_forward",
+    "data_seed": "seed alone, which orders the data",
+    "entropy_coef": "no entropy term: it would be computed over rows_per_forward rows",
+    "eval_on_start": "held-out data are read before training anyway",
+    "fp16": "bf16: the loss is not scaled as float16 needs",
+    "generation_batch_size": "steps_per_generation",
+    "gradient_accumulation_steps": "a larger per_device_train_batch_size",
+    "max_completion_length": "the option of the agent",
+    "model_init_kwargs": "the option of the model",
+    "neftune_noise_alpha": "no noise: it depends on the length of a row, and rows are packed",
+    "remove_unused_columns": "no column to go: rows are instances",
+    "resume_from_checkpoint": "resume: true",
+    "reward_weights": "weights by name, such as accuracy_weight: 1.0",
+    "sync_ref_model": "a fixed reference: checkpoints hold no moving one",
+    "top_entropy_quantile": "no such choice: it would be made among rows_per_forward rows",
+    "torch_compile": "rows as they are packed, which was not tried compiled",
+    "train_sampling_strategy": "seed alone, which orders the data",
+    "trust_remote_code": "no code of a model's repository, which is never run",
+    "use_adaptive_entropy": "no entropy term: it would be computed over rows_per_forward rows",
+    "vllm_mode": "server alone: vLLM runs beside the training",
+    "use_liger_kernel": "the loss over packed rows",
+}
+"""Options of the trainer that would break what holds here, and what to use."""
+VLLM_ONLY = {"min_p", "repetition_penalty", "generation_kwargs"}
+
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
+Words = Annotated[
+    list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+"""Texts, or one."""
 
 
 @dataclass(frozen=True)
@@ -159,16 +81,15 @@ class PolicyOptions(Options):
         adapter: Folder of an adapter to go on from, whose rank, scale and layers stay; empty starts
             a new one.
         model_init_kwargs: More arguments of ``from_pretrained``, e.g. ``{revision: v1.0}`` or
-            ``{attn_implementation: eager}``. load_in_4bit: Hold the frozen base in 4 bits (NF4,
-            double quantisation, products in bfloat16), for LoRA; needs bitsandbytes.
+            ``{attn_implementation: eager}``.
+        load_in_4bit: Hold the frozen base in 4 bits (NF4, double quantisation, products in
+            bfloat16), for LoRA; needs bitsandbytes.
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
         lora_targets: Layers of a new adapter: ``all-linear`` (all but the head), or ends of names,
             e.g. ``[q_proj, v_proj]``.
         lora_dropout: Share of a new adapter's inputs dropped in updates; completions are drawn
             without, so GRPO wants 0.
-        lora_rank_pattern: Other ranks in a new adapter, by the end of a layer's name, e.g.
-            ``{down_proj: 32}``; the scale stays.
         full_finetuning: Train all weights instead of an adapter.
         dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in
             float32), or ``auto``: the faster.
@@ -180,9 +101,8 @@ class PolicyOptions(Options):
     load_in_4bit: bool = False
     lora_r: PositiveInt = 16
     lora_alpha: PositiveInt = 32
-    lora_targets: list[str] | Literal["all-linear"] = "all-linear"
+    lora_targets: Literal["all-linear"] | Words = "all-linear"
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    lora_rank_pattern: dict[str, PositiveInt] = field(default_factory=dict)
     full_finetuning: bool = False
     dtype: str = "float32"
 
@@ -313,7 +233,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         InputError.raise_if(
             self.full_finetuning and self.vllm_urls,
             "full_finetuning with vllm_urls",
-            expected="an adapter, or use_vllm with vllm_mode: server",
+            expected="an adapter, or use_vllm",
         )
         InputError.raise_if(
             (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks,
@@ -336,155 +256,208 @@ class RunOptions(PolicyOptions, EndpointOptions):
             self.judge_client()
 
 
-@dataclass
-class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig``, other defaults; ``per_device_train_batch_size`` counts rollouts."""
+@dataclass(frozen=True)
+class TrainerOptions(Options):
+    """Options of transformers' trainer, for a training run and a warm start.
 
-    output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
-    bf16: bool | None = field(default=False, metadata={"help": "Use bfloat16 (GPUs)."})
-    gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory."})
-    per_device_train_batch_size: int = field(
-        default=16, metadata={"help": "Rollouts a process and optimizer step."}
-    )
-    num_generations: int | None = field(
-        default=8, metadata={"help": "G, the rollouts of one instance."}
-    )
-    gradient_accumulation_steps: int = field(
-        default=1, metadata={"help": "Multiplies per_device_train_batch_size."}
-    )
-    steps_per_generation: int | None = field(
-        default=1, metadata={"help": "Optimizer steps a batch of rollouts."}
-    )
-    max_completion_length: int | None = field(
-        default=1024, metadata={"help": "Longest completion of one chunk, in tokens."}
-    )
-    learning_rate: float = field(default=1e-6, metadata={"help": "Peak learning rate."})
-    beta: float = field(default=0.0, metadata={"help": "KL coefficient; 0 = off."})
-    temperature: float = field(
-        default=1.0, metadata={"help": "Sampling temperature of the rollouts."}
-    )
-    logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
-    report_to: None | str | list[str] = field(
-        default="none", metadata={"help": "tensorboard, wandb, trackio, or none."}
-    )
-    vllm_importance_sampling_mode: str = field(
-        default="token_truncate", metadata={"help": "Correction of other rounding."}
-    )
-    vllm_importance_sampling_clip_max: float = field(
-        default=2.0, metadata={"help": "Largest ratio of trained to sampled."}
-    )
-    max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Every adapter weight gets a gradient."}
-    )
-    save_total_limit: int | None = field(
-        default=2, metadata={"help": "Checkpoints kept, besides the best one."}
-    )
-    metric_for_best_model: str | None = field(
-        default="accuracy", metadata={"help": f"One of {', '.join(VALIDATED)}."}
-    )
-    log_completions: bool = field(
-        default=False, metadata={"help": "Send tables of rollouts to W&B or Trackio."}
-    )
-    num_completions_to_print: int | None = field(
-        default=8, metadata={"help": "Rows of such a table."}
-    )
-    disable_tqdm: bool | None = field(
-        default=True, metadata={"help": "Progress is shown by memalpha."}
-    )
+    Attributes:
+        output_dir: The run folder.
+        per_device_train_batch_size: Rollouts (in a warm start demonstrations) of a process and
+            optimizer step.
+        max_steps: Optimizer steps; -1: as many as ``num_train_epochs`` says.
+        num_train_epochs: How often the data are gone through.
+        learning_rate: Peak learning rate.
+        lr_scheduler_type: Its course, such as ``linear`` or ``constant_with_warmup``.
+        warmup_steps: Steps of rising learning rate.
+        adam_beta2: Its second moment's decay.
+        max_grad_norm: Gradient clipping, 0 = off.
+        bf16: Compute in bfloat16 (GPUs).
+        use_cpu: Train on the CPU though there is a GPU.
+        gradient_checkpointing: Trade time for memory.
+        seed: Fixes everything that is drawn.
+        full_determinism: Deterministic CUDA kernels, at some cost in speed.
+        logging_steps: Steps between log lines.
+        report_to: ``tensorboard``, ``wandb``, ``trackio``, or ``none``.
+        project: Project of the run there.
+        save_strategy: ``steps``, ``epoch`` or ``no``: when checkpoints are made.
+        save_steps: Steps between checkpoints.
+        save_total_limit: Checkpoints that stay, besides the best one.
+        ddp_timeout: Seconds that a process waits for the others.
+        trl: Any other option of the trainer (TRL's ``GRPOConfig``; in a warm start transformers'
+            ``TrainingArguments``), e.g. ``{adam_beta1: 0.8, push_to_hub: true}``.
+    """
 
-    def __post_init__(self) -> None:
-        """Check what chunk-step training needs in addition to TRL's checks."""
-        cispo = CISPO if self.loss_type == "cispo" else {}
-        check_values(
-            self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM), **cispo}
-        )
-        self._accumulate_at_once()
-        generations, rollouts, splits = (
-            self.num_generations or 0,
-            self.per_device_train_batch_size,
-            self.steps_per_generation or 1,
-        )
+    output_dir: str = "runs/train"
+    per_device_train_batch_size: PositiveInt = 16
+    max_steps: Annotated[int, Field(ge=-1)] = -1
+    num_train_epochs: PositiveFloat = 3.0
+    learning_rate: PositiveFloat = 1e-6
+    lr_scheduler_type: str = "linear"
+    warmup_steps: NonNegativeInt | NonNegativeFloat = 0
+    adam_beta2: Share = 0.999
+    max_grad_norm: NonNegativeFloat = 1.0
+    bf16: bool = False
+    use_cpu: bool = False
+    gradient_checkpointing: bool = False
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    full_determinism: bool = False
+    logging_steps: PositiveInt = 1
+    report_to: list[str] = field(default_factory=lambda: ["none"])
+    project: str = "huggingface"
+    save_strategy: Literal["no", "steps", "epoch", False] = "steps"
+    save_steps: PositiveInt = 500
+    save_total_limit: PositiveInt | None = 2
+    ddp_timeout: PositiveInt = 1800
+    trl: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what would break what holds here, and trackers that are not installed."""
         InputError.raise_if(
-            generations < 2 or rollouts * splits % generations,
-            f"per_device_train_batch_size is {rollouts}, steps_per_generation {splits}, num_generations {generations}",
-            expected="num_generations of at least 2, and a product of the others that is a multiple of it",
+            self.max_steps == 0,
+            "max_steps is 0",
+            expected="at least 1 step, or -1 for as many as num_train_epochs says",
         )
-        self.given = {
-            name: deepcopy(getattr(self, name)) for name in names(type(self))
-        }  # before TRL derives others
-        self.per_device_eval_batch_size = (
-            rollouts * splits
-        )  # not used; TRL wants a multiple of num_generations
-        super().__post_init__()
-        InputError.raise_if(
-            self.load_best_model_at_end and self.save_steps != self.eval_steps,
-            f"load_best_model_at_end with save_steps {self.save_steps} and eval_steps {self.eval_steps}",
-            expected="the same number: the best step needs a checkpoint",
-        )
-        InputError.raise_if(
-            self.log_completions and not {"wandb", "trackio"} & set(self.report_to or ()),
-            "log_completions without report_to",
-            expected="report_to: wandb or trackio, which get the tables",
-        )
-        for name in self.report_to or ():
+        for name in self.trl:
+            own = "the option of this name" if name in names(type(self)) else ""
+            expected = REFUSED.get(name, own)
+            InputError.raise_if(expected, f"trl holds {name}", expected=expected)
+        for name in self.report_to:
             InputError.raise_if(
                 name in ("tensorboard", "wandb", "trackio") and not find_spec(name),
                 f"report_to names {name}, which is not installed",
                 fix=f"pip install {name}, or report_to: none",
             )
 
-    def _accumulate_at_once(self) -> None:
-        """Turn accumulation into larger batches: the same policy draws the same rows, and
-        rows_per_forward bounds the memory.
-        """
-        times, splits = self.gradient_accumulation_steps, self.steps_per_generation
-        InputError.raise_if(
-            splits and splits % times and times % splits,
-            f"steps_per_generation is {splits}, gradient_accumulation_steps {times}",
-            expected="multiples",
-        )
-        if times > 1:
-            self.per_device_train_batch_size *= times
-            self.steps_per_generation = splits and max(1, splits // times)
-            self.gradient_accumulation_steps = 1
-            logger.warning(
-                "gradient_accumulation_steps %d: a step draws %d rollouts of each process at once",
-                times,
-                self.per_device_train_batch_size,
-            )
+    def passed_on(self, kind: type, more: Mapping[str, Any]) -> Any:
+        """Make the trainer's own ``kind`` of arguments, ``more`` of them given here."""
+        for name in self.trl:
+            check_name(name, [kind], "trl")
+        own = {name: getattr(self, name) for name in names(type(self)) if name != "trl"}
+        fixed = {"disable_tqdm": True, "ddp_find_unused_parameters": False}
+        try:
+            return kind(**{**own, **fixed, **more, **deepcopy(self.trl)})
+        except InputError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise InputError(f"the options of the trainer do not fit: {error}") from error
 
 
-def check_values(options: Any, allowed: Allowed) -> None:
-    """Raise InputError, which names the option, for a value that does not fit."""
-    for name, (fits, expected) in allowed.items():
+@dataclass(frozen=True)
+class GRPOOptions(TrainerOptions):
+    """Options of TRL's GRPO.
+
+    Attributes:
+        num_generations: G, the rollouts of one instance.
+        steps_per_generation: Optimizer steps a batch of rollouts.
+        num_iterations: How often each batch is gone through.
+        temperature: Sampling temperature of the rollouts.
+        top_p: Share of the likeliest tokens that are drawn from.
+        top_k: Number of the likeliest tokens that are drawn from; 0 = all.
+        loss_type: ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``.
+        beta: KL coefficient; 0 = off.
+        epsilon: How far a ratio may fall below 1, and without ``epsilon_high`` rise above it.
+        epsilon_high: How far it may rise above 1; with ``cispo`` its bound, such as 5.0 (ScaleRL).
+        scale_rewards: Divide advantages by the deviation of a ``group`` or ``batch``, or by
+            ``none``.
+        importance_sampling_level: Ratios of a ``token`` or a ``sequence``.
+        mask_truncated_completions: Leave completions that were cut off out of the loss.
+        vllm_importance_sampling_correction: Correct for another rounding where rollouts were drawn.
+        vllm_importance_sampling_clip_max: Largest ratio of trained to sampled.
+        use_vllm: Draw the rollouts of all weights (``full_finetuning``) from a vLLM server.
+        vllm_server_base_url: URL of that server.
+        eval_strategy: ``steps``: validate while training; ``no``: before and after alone.
+        eval_steps: Steps between validations.
+        load_best_model_at_end: End with the weights of the best validation.
+        metric_for_best_model: ``accuracy``, ``reward``, ``tool_success``, ``compression`` or
+            ``content``.
+        log_completions: Send tables of rollouts to W&B or Trackio.
+        num_completions_to_print: Rows of such a table.
+    """
+
+    num_generations: Annotated[int, Field(ge=2)] = 8
+    steps_per_generation: PositiveInt = 1
+    num_iterations: PositiveInt = 1
+    temperature: PositiveFloat = 1.0
+    top_p: PositiveShare = 1.0
+    top_k: NonNegativeInt = 0
+    loss_type: Loss = "dapo"
+    beta: NonNegativeFloat = 0.0
+    epsilon: NonNegativeFloat = 0.2
+    epsilon_high: NonNegativeFloat | None = None
+    scale_rewards: Literal["group", "batch", "none"] | bool = "group"
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    mask_truncated_completions: bool = False
+    vllm_importance_sampling_correction: bool = True
+    vllm_importance_sampling_clip_max: PositiveFloat = 2.0
+    use_vllm: bool = False
+    vllm_server_base_url: str | None = None
+    eval_strategy: Literal["no", "steps", False] = "no"
+    eval_steps: PositiveInt | None = None
+    load_best_model_at_end: bool = False
+    metric_for_best_model: Literal[
+        "accuracy", "reward", "tool_success", "compression", "content"
+    ] = "accuracy"
+    log_completions: bool = False
+    num_completions_to_print: PositiveInt | None = 8
+
+    def check(self) -> None:
+        """Check combinations of options."""
+        super().check()
+        rollouts = self.per_device_train_batch_size * self.steps_per_generation
         InputError.raise_if(
-            not fits(getattr(options, name)),
-            f"{name} is {getattr(options, name)!r}",
-            expected=expected,
+            rollouts % self.num_generations,
+            f"num_generations is {self.num_generations} of {rollouts} rollouts of a process",
+            expected="per_device_train_batch_size x steps_per_generation a multiple of it",
         )
-    InputError.raise_if(
-        options.max_steps == -1 and not options.num_train_epochs > 0,
-        f"num_train_epochs is {options.num_train_epochs}",
-        expected="more than 0, or max_steps",
-    )
+        InputError.raise_if(
+            self.loss_type == "cispo" and not (self.epsilon_high and self.epsilon_high >= 1),
+            f"epsilon_high is {self.epsilon_high} with loss_type cispo",
+            expected="such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more",
+        )
+        wrong = VLLM_ONLY & self.trl.keys()
+        InputError.raise_if(
+            wrong and not self.use_vllm,
+            f"trl holds {', '.join(sorted(wrong))} without use_vllm",
+            expected="temperature, top_p and top_k",
+        )
+        InputError.raise_if(
+            {"seed", "n"} & (self.trl.get("generation_kwargs") or {}).keys(),
+            f"generation_kwargs is {self.trl.get('generation_kwargs')}",
+            expected="neither seed nor n: the draws of a group must differ",
+        )
+        InputError.raise_if(
+            self.load_best_model_at_end and self.save_steps != self.eval_steps,
+            f"load_best_model_at_end: save_steps {self.save_steps}, eval_steps {self.eval_steps}",
+            expected="the same number: the best step needs a checkpoint",
+        )
+        InputError.raise_if(
+            self.log_completions and not {"wandb", "trackio"} & set(self.report_to),
+            "log_completions without report_to",
+            expected="report_to: wandb or trackio, which get the tables",
+        )
+
+    def arguments(self, **more: Any) -> GRPOConfig:
+        """Return TRL's arguments, ``more`` of them given here."""
+        rollouts = self.per_device_train_batch_size * self.steps_per_generation
+        fixed = {
+            "vllm_importance_sampling_mode": "token_truncate",
+            "per_device_eval_batch_size": rollouts,  # not used; TRL wants a multiple of a group
+            **({"vllm_mode": "server"} if self.use_vllm else {}),
+        }
+        return self.passed_on(GRPOConfig, {**fixed, **more})
 
 
 class TrainArguments(NamedTuple):
-    """All options of a training run."""
+    """All options of a training run; ``grpo`` is what TRL makes of those of the trainer."""
 
     run: RunOptions
     agent: AgentConfig
     reward: RewardConfig
-    grpo: MemoryGRPOConfig
+    grpo: GRPOConfig
+    trainer: GRPOOptions
 
 
-TRAIN_GROUPS = (
-    RunOptions,
-    AgentConfig,
-    RewardConfig,
-    MemoryGRPOConfig,
-)  # in the order of ``TrainArguments``
+TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, GRPOOptions)
 
 
 def parse_train_arguments(
@@ -493,9 +466,12 @@ def parse_train_arguments(
     """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError
     if something does not fit.
     """
-    given = TrainArguments(
-        *parse(arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets")
+    run, agent, reward, trainer = parse(
+        arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"
     )
-    return given._replace(
-        reward=replace(given.reward, rewards={**given.reward.rewards, **(rewards or {})})
+    grpo = trainer.arguments(
+        max_completion_length=agent.max_completion_length,
+        model_init_kwargs=run.model_init_kwargs or None,
     )
+    reward = replace(reward, rewards={**reward.rewards, **(rewards or {})})
+    return TrainArguments(run, agent, reward, grpo, trainer)

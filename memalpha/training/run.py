@@ -72,7 +72,7 @@ from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import (
     WarmupOptions,
     WarmupRunOptions,
-    WarmupTrainingArguments,
+    WarmupTrainerOptions,
     warm_up,
 )
 from memalpha.types import Instance, Sampling
@@ -181,7 +181,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             shutil.rmtree(unfinished)
         state.wait_for_everyone()
         same = {name: getattr(run, name) for name in names(PolicyOptions)}
-        training = WarmupTrainingArguments(
+        training = WarmupTrainerOptions(
             output_dir=str(unfinished),
             max_steps=run.warm_start_steps,
             learning_rate=run.warm_start_learning_rate,
@@ -195,7 +195,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             rollout_chunks=run.rollout_chunks,
             **same,
         )
-        warm_up(WarmupRunOptions(options, arguments.agent, training), report)
+        warm_up(WarmupRunOptions(options, arguments.agent, training.arguments()), report)
         if state.is_main_process:
             unfinished.rename(target)
         state.wait_for_everyone()
@@ -591,7 +591,7 @@ def all_options(arguments: TrainArguments) -> dict[str, Any]:
     rewards = {full_name(reward): weight for reward, weight in arguments.reward.rewards.items()}
     reward = {**asdict(replace(arguments.reward, rewards={})), "rewards": rewards}
     run = replace(arguments.run, overwrite=False, resume=False)
-    return {**asdict(run), **asdict(arguments.agent), **reward, **arguments.grpo.given}
+    return {**asdict(run), **asdict(arguments.agent), **reward, **asdict(arguments.trainer)}
 
 
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
@@ -626,25 +626,14 @@ MAY_CHANGE = frozenset(
         "vllm_urls",
         "vllm_wait",
         "report_to",
-        "run_name",
-        "disable_tqdm",
-        "local_rank",
         "ddp_timeout",
         "project",
-        "trackio_space_id",
         "per_device_train_batch_size",
     }
 )
 """Options that do not change results, only duration and memory use. Rollouts of a step over all processes must stay."""
 
-MAY_CHANGE_FROM = (
-    "save_",
-    "logging_",
-    "log_",
-    "hub_",
-    "push_to_hub",
-    "dataloader_",
-)  # prefixes of more such options
+MAY_CHANGE_FROM = ("save_", "logging_", "log_")  # prefixes of more such options
 
 
 def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:

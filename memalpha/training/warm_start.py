@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
@@ -40,7 +40,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
 from memalpha.training.checkpoints import WithoutArguments
-from memalpha.training.config import TRAINER, PolicyOptions, check_values
+from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.dtype import Report, settled
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
@@ -116,45 +116,23 @@ class WarmupOptions(PolicyOptions):
         )
 
 
-@dataclass
-class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
-    """transformers' ``TrainingArguments`` with defaults for a warm start."""
+@dataclass(frozen=True)
+class WarmupTrainerOptions(TrainerOptions):
+    """Options of the trainer with defaults for a warm start."""
 
-    output_dir: str | None = field(
-        default="runs/warmup", metadata={"help": "Folder of the adapter."}
-    )
-    per_device_train_batch_size: int = field(
-        default=8, metadata={"help": "Demonstrations a process and step."}
-    )
-    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate."})
-    max_steps: int = field(default=100, metadata={"help": "Steps."})
-    warmup_steps: float = field(default=5, metadata={"help": "Steps of rising learning rate."})
-    logging_steps: float = field(default=5, metadata={"help": "Steps between log lines."})
-    save_strategy: str = field(default="no", metadata={"help": "Checkpoints on the way."})
-    report_to: None | str | list[str] = field(
-        default="none", metadata={"help": "tensorboard, wandb, trackio, or none."}
-    )
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Keep false."})
-    disable_tqdm: bool | None = field(
-        default=True, metadata={"help": "Progress is shown by memalpha."}
-    )
-    ddp_find_unused_parameters: bool | None = field(
-        default=False, metadata={"help": "Every trained weight gets a gradient."}
-    )
-    ddp_broadcast_buffers: bool | None = field(
-        default=False, metadata={"help": "Keep false: processes may differ in forwards."}
-    )
+    output_dir: str = "runs/warmup"
+    per_device_train_batch_size: PositiveInt = 8
+    max_steps: Annotated[int, Field(ge=-1)] = 100
+    learning_rate: PositiveFloat = 1e-3
+    warmup_steps: NonNegativeInt | NonNegativeFloat = 5
+    logging_steps: PositiveInt = 5
+    save_strategy: Literal["no", "steps", "epoch", False] = "no"
+    save_total_limit: PositiveInt | None = None
 
-    def __post_init__(self) -> None:
-        """Check values first."""
-        check_values(
-            self,
-            {
-                **TRAINER,
-                "eval_strategy": (lambda v: v in ("no", False), "'no': memalpha train validates"),
-            },
-        )
-        super().__post_init__()
+    def arguments(self) -> TrainingArguments:
+        """Return transformers' arguments; processes may differ in their forwards."""
+        fixed = {"remove_unused_columns": False, "ddp_broadcast_buffers": False}
+        return self.passed_on(TrainingArguments, fixed)
 
 
 class WarmupRunOptions(NamedTuple):
@@ -162,19 +140,16 @@ class WarmupRunOptions(NamedTuple):
 
     warmup: WarmupOptions
     agent: AgentConfig
-    training: WarmupTrainingArguments
+    training: TrainingArguments
 
 
-WARMUP_GROUPS = (
-    WarmupOptions,
-    AgentConfig,
-    WarmupTrainingArguments,
-)  # in the order of ``WarmupRunOptions``
+WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainerOptions)
 
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
     """Read ``--config FILE`` and overrides; InputError as for ``parse_train_arguments``."""
-    return WarmupRunOptions(*parse(arguments, WARMUP_GROUPS, "memalpha warmup"))
+    warmup, agent, trainer = parse(arguments, WARMUP_GROUPS, "memalpha warmup")
+    return WarmupRunOptions(warmup, agent, trainer.arguments())
 
 
 def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:

@@ -78,13 +78,13 @@ class StubClient:
         return {"prompt_ids": prompts, "completion_ids": ids, "logprobs": logprobs}
 
 
-def make_trainer(folder, steps, start="full", mode="server"):
+def make_trainer(folder, steps, start="full"):
     """A trainer whose ``seen`` has the (weights, rollouts) of each batch."""
     with mock.patch.multiple(
         vllm_generation, VLLMClient=StubClient, is_vllm_available=lambda *_, **__: True
     ):
         case = Case(start=start, generator="trl", steps=steps)
-        made = gradient_check.make_trainer(case, folder, use_vllm=True, vllm_mode=mode)
+        made = gradient_check.make_trainer(case, folder, use_vllm=True)
     made.seen = []
 
     def watch(rollouts, rows, rewards):
@@ -144,11 +144,9 @@ def test_every_batch_is_drawn_with_the_weights_just_updated_from_token_ids(tmp_p
     assert trainer.vllm_generation.temperature == 0.9
 
 
-def test_adapters_and_vllm_inside_the_training_process_are_refused(tmp_path):
+def test_adapters_are_refused(tmp_path):
     with pytest.raises(InputError, match="vllm_urls"):
         make_trainer(tmp_path, 1, start="warm")
-    with pytest.raises(InputError, match="vllm_mode is 'colocate'"):
-        make_trainer(tmp_path, 1, mode="colocate")
 
 
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

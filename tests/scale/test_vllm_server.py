@@ -292,7 +292,7 @@ def test_what_does_not_fit_is_refused(server, tmp_path, capsys):
         "false",
     ]  # rows that are not packed
     assert train(tmp_path / "eager", server, *eager, "--max_steps", "1") == 0
-    assert train(tmp_path / "rank", server, "--lora_rank_pattern", "{q_proj: 32}") == 1
+    assert train(tmp_path / "rank", server, "--lora_r", "32") == 1
     assert "--max-lora-rank" in capsys.readouterr().err
     other = build_nano(tmp_path / "other", toy_vocabulary(), seed=7)
     assert train(tmp_path / "other-run", server, "--model", str(other)) == 1

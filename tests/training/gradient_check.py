@@ -41,7 +41,7 @@ from memalpha.models.nano import make_tokenizer, toy_texts
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.training import packed, trainer
 from memalpha.training.build import freeze_lower_layers
-from memalpha.training.config import MemoryGRPOConfig, RunOptions
+from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance
 
@@ -65,7 +65,6 @@ class Case:
     iterations: int = 1
     splits: int = 1  # steps_per_generation
     a_step: int = 0  # rollouts a process and step, 0: whole groups
-    accumulated: int = 1  # gradient_accumulation_steps; a step has the same rollouts
     # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no
     # adapter
     start: str = "warm"
@@ -247,17 +246,15 @@ def make_instances():
 
 def make_trainer(case, folder, **more):
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    arguments = MemoryGRPOConfig(
+    options = GRPOOptions(
         output_dir=str(folder),
         use_cpu="ACCELERATE_USE_FSDP" not in os.environ,
         num_generations=GROUP,
         per_device_train_batch_size=case.a_step
-        or (GROUP if case.splits > 1 else 2 * GROUP // world) // case.accumulated,
-        gradient_accumulation_steps=case.accumulated,
+        or (GROUP if case.splits > 1 else 2 * GROUP // world),
         steps_per_generation=case.splits,
         num_iterations=case.iterations,
         max_steps=case.steps,
-        max_completion_length=LONGEST,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
         beta=case.beta,
@@ -272,6 +269,7 @@ def make_trainer(case, folder, **more):
         seed=3,
         **more,
     )
+    arguments = options.arguments(max_completion_length=LONGEST)
     policy, instances = make_policy(case), make_instances()
     if (
         case.start == "full" and case.beta

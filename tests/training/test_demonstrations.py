@@ -21,7 +21,7 @@ from memalpha.training.warm_start import (
     Demonstration,
     WarmupOptions,
     WarmupTrainer,
-    WarmupTrainingArguments,
+    WarmupTrainerOptions,
     demonstrate,
     make_demonstrations,
     parse_warmup_arguments,
@@ -130,7 +130,7 @@ def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
     model = make_base("llama")
     losses = [-logp.item() for logps in logps_of(model, shown) for logp in logps]
     for pack_tokens in (0, 1):  # one forward and backward, and one for each demonstration
-        args = WarmupTrainingArguments(str(tmp_path), use_cpu=True)
+        args = WarmupTrainerOptions(str(tmp_path), use_cpu=True).arguments()
         trainer = WarmupTrainer(shown, pack_tokens, model=model.requires_grad_(), args=args)
         model.zero_grad()
         trainer.current_gradient_accumulation_steps = 1  # as ``train`` sets it

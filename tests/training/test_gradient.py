@@ -5,11 +5,8 @@ import json
 
 import gradient_check
 import pytest
-import torch
 from gradient_check import TWO_PROCESSES, Case, check
 from runs_of_nano import two
-
-from memalpha.training.config import SUPPORTED_LOSSES, MemoryGRPOConfig
 
 EXACT = 1e-5
 FOUND = 1e-2
@@ -76,32 +73,6 @@ def test_the_gradient_is_that_of_the_loss_by_hand(name):
 )
 def test_a_planted_fault_is_found(case):
     assert check(case).error > FOUND
-
-
-@pytest.mark.parametrize("loss", SUPPORTED_LOSSES)
-def test_accumulation_is_a_step_over_the_union_of_the_rollouts(loss):
-    whole, accumulated = (check(Case(loss, 0.1, accumulated=times)) for times in (1, 2))
-    assert accumulated.error < EXACT and len(accumulated.gradients) == 2
-    assert all(
-        torch.equal(a, b) for a, b in zip(accumulated.gradients, whole.gradients, strict=True)
-    )
-
-
-@pytest.mark.parametrize(("splits", "expected"), [(None, 1), (1, 1), (2, 1), (4, 1), (8, 2)])
-def test_accumulation_by_value(splits, expected):
-    made = MemoryGRPOConfig(
-        use_cpu=True,
-        per_device_train_batch_size=4,
-        num_generations=8,
-        gradient_accumulation_steps=4,
-        steps_per_generation=splits,
-    )
-    assert (
-        made.per_device_train_batch_size,
-        made.steps_per_generation,
-        made.gradient_accumulation_steps,
-    ) == (16, expected, 1)
-    assert made.generation_batch_size == 16 * expected
 
 
 def test_frozen_layers_stay_frozen_when_the_reference_switches_adapters():

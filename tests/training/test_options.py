@@ -1,7 +1,6 @@
 """Options of model and trainer: each of GRPOConfig's is used, refused or without effect; LoRA, 4
 bits, type of the weights."""
 
-from dataclasses import fields
 from importlib.util import find_spec
 
 import pytest
@@ -16,195 +15,12 @@ from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.training import config
 from memalpha.training.build import build_parts, load_policy
-from memalpha.training.config import MemoryGRPOConfig, RunOptions, parse_train_arguments
+from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.dtype import choose_dtype
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.sharding import Sharding, check_sharding
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.types import Prompt, Sampling
-
-USED = [
-    "output_dir",
-    "per_device_train_batch_size",
-    "num_train_epochs",
-    "max_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "optim",
-    "optim_args",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "optim_target_modules",
-    "max_grad_norm",
-    "bf16",
-    "tf32",
-    "use_cpu",
-    "seed",
-    "full_determinism",
-    "activation_checkpointing",
-    "activation_checkpointing_kwargs",
-    "gradient_checkpointing",
-    "gradient_checkpointing_kwargs",
-    "use_cache",
-    "torch_empty_cache_steps",
-    "logging_strategy",
-    "logging_steps",
-    "logging_first_step",
-    "log_on_each_node",
-    "logging_nan_inf_filter",
-    "log_level",
-    "log_level_replica",
-    "disable_tqdm",
-    "report_to",
-    "run_name",
-    "project",
-    "trackio_space_id",
-    "trackio_bucket_id",
-    "trackio_static_space_id",
-    "save_only_model",
-    "save_strategy",
-    "save_steps",
-    "save_on_each_node",
-    "save_total_limit",
-    "push_to_hub",
-    "hub_token",
-    "hub_private_repo",
-    "hub_model_id",
-    "hub_strategy",
-    "hub_always_push",
-    "hub_revision",
-    "ignore_data_skip",
-    "restore_callback_states_from_checkpoint",
-    "accelerator_config",
-    "dataloader_drop_last",
-    "dataloader_num_workers",
-    "dataloader_pin_memory",
-    "dataloader_persistent_workers",
-    "dataloader_prefetch_factor",
-    "dataloader_multiprocessing_context",
-    "dataloader_in_order",
-    "ddp_find_unused_parameters",
-    "ddp_bucket_cap_mb",
-    "ddp_broadcast_buffers",
-    "ddp_static_graph",
-    "ddp_backend",
-    "ddp_timeout",
-    "fsdp",
-    "fsdp_config",
-    "deepspeed",
-    "debug",
-    "skip_memory_metrics",
-    "model_init_kwargs",
-    "router_aux_loss_coef",
-    "disable_dropout",
-    "cast_lm_head_to_fp32",
-    "num_generations",
-    "max_completion_length",
-    "ds3_gather_for_generation",
-    "shuffle_dataset",
-    "steps_per_generation",
-    "temperature",
-    "top_p",
-    "top_k",
-    "use_vllm",
-    "beta",
-    "num_iterations",
-    "epsilon",
-    "delta",
-    "epsilon_high",
-    "importance_sampling_level",
-    "scale_rewards",
-    "loss_type",
-    "mask_truncated_completions",
-    "off_policy_mask_threshold",
-    "use_bias_correction_kl",
-    "vllm_importance_sampling_correction",
-    "vllm_importance_sampling_mode",
-    "vllm_importance_sampling_clip_max",
-    "vllm_importance_sampling_clip_min",
-    "vllm_importance_sampling_cap",
-    "min_p",
-    "repetition_penalty",
-    "generation_kwargs",
-    "vllm_mode",
-    "eval_steps",
-    "eval_delay",
-    "load_best_model_at_end",
-    "greater_is_better",
-    "log_completions",
-    "num_completions_to_print",
-    "vllm_structured_outputs_regex",
-    "vllm_server_base_url",
-    "vllm_server_host",
-    "vllm_server_port",
-    "vllm_server_timeout",
-    "vllm_group_port",
-]
-WITHOUT_EFFECT = {
-    "set by the launcher": ["local_rank"],
-    "a flag of transformers' example scripts": ["do_train"],
-}
-LIMITS = {
-    "learning_rate": 0.0,
-    "seed": -1,
-    "temperature": 0.0,
-    "num_iterations": 0,
-    "steps_per_generation": 0,
-    "epsilon_high": 0.3,
-    "gradient_accumulation_steps": 0,
-    "eval_strategy": "epoch",
-    "save_strategy": "best",
-}
-REFUSED = {*config.TRAINER, *config.GRPO, *config.WITHOUT_VLLM, *config.CISPO}
-
-
-def refused_value(name):
-    default = getattr(MemoryGRPOConfig, name, [])
-    others = {
-        bool: lambda: not default,
-        int: lambda: default + 1,
-        float: lambda: default + 0.25,
-        list: lambda: ["x"],
-    }
-    return LIMITS.get(name, others.get(type(default), lambda: "other")())
-
-
-def test_every_option_of_trl_is_used_or_refused_or_known_to_have_no_effect():
-    assert len(USED) == len(set(USED))
-    groups = [
-        set(USED),
-        REFUSED - set(USED),
-        {name for names in WITHOUT_EFFECT.values() for name in names},
-    ]
-    assert sum(map(len, groups)) == len(set.union(*groups))
-    assert set.union(*groups) == {field.name for field in fields(MemoryGRPOConfig)}
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_is_refused_is_refused_by_its_value(name):
-    cispo = {"loss_type": "cispo", "epsilon_high": 5.0} if name in config.CISPO else {}
-    assert MemoryGRPOConfig(use_cpu=True, **cispo)
-    with pytest.raises(InputError, match=f"^{name} is "):
-        MemoryGRPOConfig(**{"use_cpu": True, **cispo, name: refused_value(name)})
-
-
-def test_cispo_needs_a_bound_of_the_ratio_itself():
-    with pytest.raises(InputError, match="epsilon_high is None"):
-        MemoryGRPOConfig(use_cpu=True, loss_type="cispo")
-
-
-def test_a_vllm_server_takes_options_that_are_refused_without_it():
-    server = {"use_cpu": True, "use_vllm": True, "vllm_mode": "server"}
-    MemoryGRPOConfig(
-        **server, min_p=0.1, repetition_penalty=1.1, generation_kwargs={"frequency_penalty": 0.1}
-    )
-    for wrong in ({"generation_kwargs": {"n": 2}}, {"vllm_mode": "colocate"}):
-        with pytest.raises(InputError, match=f"{next(iter(wrong))} is "):
-            MemoryGRPOConfig(**{**server, **wrong})
 
 
 # ------------------------------------------------------------------------------------------------
@@ -232,34 +48,23 @@ def test_an_adapter_has_the_layers_ranks_and_scale_of_its_options():
         "4",
         "--lora_alpha",
         "8",
-        "--lora_rank_pattern",
-        "{v_proj: 32}",
     ]
     run = parse_train_arguments([*given, "--lora_targets", "q_proj", "v_proj"]).run
-    assert lora_shapes(load_policy(run)[0]) == {"q_proj": (4, 2.0), "v_proj": (32, 0.25)}
+    assert lora_shapes(load_policy(run)[0]) == {"q_proj": (4, 2.0), "v_proj": (4, 2.0)}
     assert parse_train_arguments([*given[:4], "--lora_targets", "q_proj"]).run.lora_targets == [
         "q_proj"
     ]
     whole = lora_shapes(
         load_policy(parse_warmup_arguments([*given, "--lora_targets", "all-linear"]).warmup)[0]
     )
-    others = dict.fromkeys(
-        ("q_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), (4, 2.0)
-    )
-    assert whole == {**others, "v_proj": (32, 0.25)}
+    layers = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    assert whole == dict.fromkeys(layers, (4, 2.0))
 
 
-@pytest.mark.parametrize(
-    ("targets", "ranks", "named"),
-    [
-        (["q_proj", "q"], {}, "'q'"),
-        (["lm_head"], {}, "'lm_head'"),
-        (["q_proj"], {"v_proj": 2}, "'v_proj'"),
-    ],
-)
-def test_a_name_that_fits_no_adapted_layer_is_refused(targets, ranks, named):
-    with pytest.raises(InputError, match=f"names {named}"):
-        load_policy(RunOptions(model="nano", lora_targets=targets, lora_rank_pattern=ranks))
+@pytest.mark.parametrize("targets", [["q_proj", "q"], ["lm_head"]])
+def test_a_name_that_fits_no_adapted_layer_is_refused(targets):
+    with pytest.raises(InputError, match=f"names '{targets[-1]}'"):
+        load_policy(RunOptions(model="nano", lora_targets=targets))
 
 
 def test_dropout_acts_in_updates_and_not_where_completions_are_drawn():
@@ -356,8 +161,6 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, mo
         "--lora_targets",
         "q_proj",
         "up_proj",
-        "--lora_rank_pattern",
-        "{up_proj: 3}",
         "--bf16",
         "true",
     ]  # as on a GPU
@@ -384,7 +187,7 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, mo
     )
     for part in ("adapter", "warm_start"):
         shapes = lora_shapes(load_policy_model("nano", adapter=folder.path / part).model)
-        assert shapes == {"q_proj": (16, 2.0), "up_proj": (3, 32 / 3)}
+        assert shapes == {"q_proj": (16, 2.0), "up_proj": (16, 2.0)}
 
 
 # ------------------------------------------------------------------------------------------------ a

@@ -280,7 +280,7 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ([*VALIDATED, "--save_steps", "2"], "save_steps 2 and eval_steps 1"),
+        ([*VALIDATED, "--save_steps", "2"], "save_steps 2, eval_steps 1"),
         (["--eval_strategy", "steps", "--eval_data", ""], "there are no held-out instances"),
         (["--validation_instances", "2"], "without eval_strategy"),
         ([*VALIDATED[:4], "--early_stopping_patience", "2"], "without load_best_model_at_end"),

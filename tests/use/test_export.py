@@ -212,8 +212,8 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
         str(tmp_path / "secret.yaml"),
         "--output_dir",
         str(tmp_path / "run"),
-        "--hub_token",
-        "S3CRET-hub",
+        "--trl",
+        "{hub_token: S3CRET-hub}",
     ]
     words += [
         "--endpoint_extra",
@@ -221,7 +221,7 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
         "--endpoint_url",
         "http://S3CRET-name@h/v1?key=S3CRET-query",
     ]
-    words += ["--run_name", "hf_S3CRET" + "x" * 16]
+    words += ["--project", "hf_S3CRET" + "x" * 16]
     monkeypatch.setattr(sys, "argv", ["memalpha", *words])
     assert run(words) == 0
     assert run(["report", str(tmp_path / "run")]) == 0
@@ -240,7 +240,7 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
     assert not [
         path for path in files if b"S3CRET" in path.read_bytes() or path.name == "training_args.bin"
     ]
-    assert "--hub_token" in (tmp_path / "out" / "README.md").read_text()
+    assert "hub_token" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_one_clear_message(trained, merged, tmp_path, capsys):
