@@ -9,7 +9,7 @@ LONGEST = 32
 
 def brevity(rollout: Rollout) -> list[float]:
     """For each chunk, 1 for an empty completion, 0 for one of ``LONGEST`` tokens."""
-    return [1 - step.completion.sampled / LONGEST for step in rollout.steps]
+    return [1 - len(step.completion.ids) / LONGEST for step in rollout.steps]
 
 
 async def used(rollout: Rollout) -> float | None:

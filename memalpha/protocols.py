@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memalpha.memory.memory import Memory
-
 TokenCounter = Callable[[str], int]
 """Number of tokens of a text, by the policy's tokenizer, special tokens not added."""
 
@@ -58,9 +56,6 @@ class Retriever(Protocol):
         """Return at most ``k`` entries of list sections and ``k`` lines of the archive, best first;
         ``sections`` restricts both.
         """
-
-
-RetrieverFactory = Callable[["Memory"], Retriever]
 
 
 class ReadRequest(NamedTuple):

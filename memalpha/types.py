@@ -214,36 +214,17 @@ class StopReason(StrEnum):
 class Completion:
     """One completion."""
 
-    ids: tuple[
-        int, ...
-    ]  # of all turns, with the end token if there is one; empty if the backend returns only text
-    text: str  # of the last turn, without special tokens
+    # with the end token if there is one; empty if the backend returns only text
+    ids: tuple[int, ...]
+    text: str  # without special tokens
     stop: StopReason
-    logprobs: tuple[float, ...] | None = (
-        None  # of each id under the sampling distribution; None if the backend returns none
-    )
-    mask: tuple[bool, ...] | None = (
-        # False: the id was not sampled, but is of an answer to a search; None: all were sampled
-        None
-    )
-    searched: tuple[
-        tuple[str, str], ...
-    ] = ()  # turns before ``text``: what the model wrote, and the message that answered it
+    # of each id under the sampling distribution; None if the backend returns none
+    logprobs: tuple[float, ...] | None = None
 
     @property
     def cut_off(self) -> bool:
         """Whether it reached the length limit."""
         return self.stop is StopReason.LENGTH
-
-    @property
-    def sampled(self) -> int:
-        """Number of ids that the model wrote."""
-        return len(self.ids) if self.mask is None else sum(self.mask)
-
-    @property
-    def transcript(self) -> str:
-        """The texts of all turns, with the answers between them."""
-        return "\n".join([text for turn in self.searched for text in turn] + [self.text])
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +248,6 @@ class CallError:
     message: str
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCompletion:
-    """What a codec read: calls in order, and errors with their place. Both may be empty."""
-
-    calls: tuple[ToolCall, ...]
-    errors: tuple[CallError, ...]
 
 
 @dataclass(frozen=True, slots=True)

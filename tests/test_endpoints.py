@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stub_server import Fault, StubServer, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
-from memalpha.agent.step import system_text
+from memalpha.agent.view import system_text
 from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.generation.vllm_server import VLLMServers

@@ -20,15 +20,25 @@ from memalpha.agent.step import AgentStep
 from memalpha.endpoints import ChatClient
 from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.generation.answering import answer_chats
+from memalpha.memory.calls import to_call
 from memalpha.memory.memory import count_words
-from memalpha.memory.schema import MemorySchema, to_call
+from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader
 from memalpha.text import content_of, decoded, opens_thinking
-from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, Question, Sampling
+from memalpha.types import (
+    Answer,
+    Chunk,
+    Instance,
+    Operation,
+    OperationKind,
+    Question,
+    Sampling,
+    ToolCall,
+)
 from memalpha.use.agent import MemoryAgent
 
 SCHEMA = MemorySchema.load("facts")
@@ -69,14 +79,21 @@ def line(city):
 WRITTEN = {"hermes": call, "compact": line, "compact_text": line}
 
 
+def parse(codec, text, cut_off=False):
+    """The calls and the errors of a text."""
+    items = codec.parse(text, cut_off)
+    calls = [item for item in items if isinstance(item, ToolCall)]
+    return calls, [item for item in items if item not in calls]
+
+
 def cities(codec, text):
     """Cities of the calls read, and the errors."""
-    parsed = make_codec(codec, SCHEMA).parse(text)
+    calls, errors = parse(make_codec(codec, SCHEMA), text)
     assert all(
-        "Marta lives in" in text[item.start : item.end] for item in parsed.calls
+        "Marta lives in" in text[item.start : item.end] for item in calls
     )  # the offsets are those of the whole text
-    return [str(item.arguments["content"]).split()[-1] for item in parsed.calls], [
-        error.message for error in parsed.errors
+    return [str(item.arguments["content"]).split()[-1] for item in calls], [
+        error.message for error in errors
     ]
 
 
@@ -169,13 +186,13 @@ def test_a_mark_in_what_is_stored_is_data(codec, content):
         for text in (content, "Marta lives in Oslo")
     ]
     text = made.render(calls)
-    assert [item.arguments["content"] for item in made.parse(text).calls] == [
+    assert [item.arguments["content"] for item in parse(made, text)[0]] == [
         content,
         "Marta lives in Oslo",
     ]
     assert [
         item.arguments["content"]
-        for item in made.parse(f"<think>{line('Rome')}</think>\n{text}").calls
+        for item in parse(made, f"<think>{line('Rome')}</think>\n{text}")[0]
     ][:1] == [content]
 
 
@@ -188,12 +205,11 @@ def test_wherever_a_completion_is_cut_off_no_draft_is_carried_out(codec, opened)
         "" if opened else "<think>"
     ) + f"\nPerhaps\n{write('Rome')}\n- no, she said Oslo</think>\n{write('Oslo')}"
     for end in range(1, len(text) + 1):
-        parsed = made.parse(text[:end], cut_off=end < len(text))
-        assert "Rome" not in str(parsed.calls)
-        assert all(0 <= error.start <= error.end <= end for error in parsed.errors)
-    assert [item.arguments["content"] for item in parsed.calls] == [
-        "Marta lives in Oslo"
-    ] and parsed.errors == ()
+        calls, errors = parse(made, text[:end], cut_off=end < len(text))
+        assert "Rome" not in str(calls)
+        assert all(0 <= error.start <= error.end <= end for error in errors)
+    assert [item.arguments["content"] for item in calls] == ["Marta lives in Oslo"]
+    assert errors == []
 
 
 # ------------------------------------------------------------------------------------------------

@@ -14,22 +14,18 @@ from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
 from memalpha.units import UNIT_TOKENS, units
 
 
-def keep(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
+def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
     """Add the lines of the chunk with this index, and remove those whose facts ``changes`` (of this
     chunk) took back.
     """
-    lines = (
-        list(memory.entries(ARCHIVE.name))
-        if any(before is not None for before, _ in changes)
-        else []
-    )
+    corrects = any(change.before is not None for change in changes)
+    lines = list(memory.entries(ARCHIVE.name)) if corrects else []
     for before, after in changes:
-        for version in _versions(memory, before) if before is not None else ():
-            line = line_of(
-                version,
-                [line for line in lines if line.source_chunk == version.source_chunk],
-                after,
-            )
+        if before is None:
+            continue
+        for version in _versions(memory, before):
+            of_chunk = [line for line in lines if line.source_chunk == version.source_chunk]
+            line = line_of(version, of_chunk, after)
             if line is not None:
                 lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
@@ -43,11 +39,6 @@ def _versions(memory: Memory, entry: Entry) -> list[Entry]:
     """What an entry said since this memory was made, in each chunk that wrote it, and what it says
     now.
     """
-    written = [
-        change.after
-        for change in memory.changes
-        if change.after is not None and change.after.id == entry.id
-    ]
-    return list(
-        {(version.source_chunk, version.content): version for version in (*written, entry)}.values()
-    )
+    written = [change.after for change in memory.changes if change.after is not None]
+    versions = [version for version in (*written, entry) if version.id == entry.id]
+    return list({(version.source_chunk, version.content): version for version in versions}.values())

@@ -1,77 +1,81 @@
-"""Codecs: text to tool calls and back. Parsing is linear and never raises: any text gives calls and
-located errors, or neither.
+"""Codecs: text to tool calls and back.
+
+Parsing is linear and never raises: any text gives calls and located errors, or neither. A model's
+thinking is no part of its calls, and thinking that never ends is an error.
 
 ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, about 34 tokens a call;
     text around calls is ignored.
 ``compact``: one operation a line, about 6 tokens a call, for small policies; every line must be an
     operation.
-``compact_text``: like ``compact``, but calls name entries by their texts; the view shows no ids.
-A model's thinking is no part of its calls; thinking that never ends is an error.
-With ``searches`` there is one more call, which looks for entries: ``memory_search``, in the compact
-notations ``? words``.
+``compact_text``: as ``compact``, but calls name entries by their texts; the view shows no ids.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.memory.schema import SEARCH, MemorySchema, tool_name, tool_schemas
+from memalpha.memory.calls import tool_schemas
+from memalpha.memory.schema import MemorySchema, tool_name
 from memalpha.text import THINK, content_of, is_text
-from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
+from memalpha.types import CallError, OperationKind, ToolCall
 
 _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 
 class _Codec:
+    name: str
     reads_lines = False
-    # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep``
-    # finds it
-    names_by_text = False
+    names_by_text = False  # whether ``entry_id`` of a call is the entry's text as the view shows it
     begins_thinking = False  # whether the prompt has opened the thinking (``opens_thinking``)
 
-    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read the calls beside the thinking; ``cut_off``: the text ended at a length limit."""
+    def __init__(self, schema: MemorySchema) -> None:
+        self.schema = schema
+
+    def parse(self, text: str, cut_off: bool = False) -> list[ToolCall | CallError]:
+        """Return the calls beside the thinking, and the errors, in order.
+
+        ``cut_off``: the text ended at a length limit.
+        """
         before = THINK if self.begins_thinking else ""
         content, open_at = content_of(before + text, in_place=True, lines=self.reads_lines)
         items = self._items(content[len(before) :], cut_off)
         if open_at is not None:
-            items.append(
-                CallError("the thinking never ends", max(0, open_at - len(before)), len(text))
-            )
-        calls = tuple(item for item in items if isinstance(item, ToolCall))
-        return ParsedCompletion(calls, tuple(item for item in items if isinstance(item, CallError)))
+            start = max(0, open_at - len(before))
+            items.append(CallError("the thinking never ends", start, len(text)))
+        return items
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         raise NotImplementedError
 
 
+# ------------------------------------------------------------------------------------------------
+# JSON between tags
 _EXPECTED = "expected an object with a string 'name' and an object 'arguments'"
 _JSON = json.JSONDecoder(strict=False)  # a line break in a string may be a raw one
 # characters behind an opening tag in which its strings may hold another: reading stays linear
 _WINDOW = 16_384
 _TAG = re.compile(r"<(/?)tool_call>")
 _BEGIN = re.compile(r"<(/?)tool_call>|(?=<function=[\w.:]+>\s*<(?:parameter=|/function>))")
+_NEXT_TAG = re.compile("<tool_call>")
+_NEXT_TAG_OR_XML = re.compile("<tool_call>|<function=")
 _GAP = re.compile(r"(?:[\s,;\[\]]|```\w*)*")  # around the calls of a block
-_COMMA = re.compile(
-    r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL
-)  # a string, or a comma that nothing follows
-_PYTHON = re.compile(
-    r"""(?s)\s*\{\s*'(?!.*(?:\\[^\\'"nt]|'\s*'|"\s*"))"""
-)  # without what Python reads otherwise than a person
+# a string, or a comma that nothing follows
+_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 _NEXT = r"(?=\s*(?:<parameter=|<arg_key>|</function>|</tool_call>|\Z))"
-_ARGUMENT = rf"(?s)\s*<(?:parameter=|arg_key>)(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?</(?:parameter|arg_value)>{_NEXT}"
+_KEY = r"<(?:parameter=|arg_key>)"
+_END = r"</(?:parameter|arg_value)>"
+_ARGUMENT = re.compile(rf"(?s)\s*{_KEY}(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?{_END}{_NEXT}")
 _XML = re.compile(
     r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
-    rf"((?:\s*<(?:parameter=|arg_key>)\w.*?</(?:parameter|arg_value)>{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
+    rf"((?:\s*{_KEY}\w.*?{_END}{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
 )
+_NAMESPACE = re.compile(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$")
 _PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "new_memory_insert": ("memory_insert", {}),
     "core_memory_update": ("memory_replace", {"section": "core"}),
@@ -85,84 +89,79 @@ _PUBLISHED_ARGUMENTS = {
 
 
 class HermesCodec(_Codec):
-    """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own
-    ``tools=`` where it takes them.
+    """Tool calls as JSON between ``<tool_call>`` tags, as most chat templates announce tools.
 
     Chat models write more, and it is read where it has one reading: several calls or a list in a
     block, a fence around them, no closing tag before the next block or the end, ``parameters``,
     arguments as a JSON string, null for an optional argument, raw line breaks, a comma too many,
-    one Python dict, the XML of Qwen3-Coder (also without tags around it) and GLM, a namespace
+    the XML of Qwen3-Coder (also without tags around it) and GLM, a namespace
     before the name, tools and arguments by their names in both published systems. Bare JSON and
     other tags are text.
     """
 
     name = "hermes"
 
-    def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
-        self.schema, self.searches = schema, searches
-        self._parameters = {
-            tool["function"]["name"]: tool["function"]["parameters"]
-            for tool in tool_schemas(schema, searches)
-        }
+    def __init__(self, schema: MemorySchema) -> None:
+        super().__init__(schema)
+        functions = [tool["function"] for tool in tool_schemas(schema)]
+        self._parameters = {function["name"]: function["parameters"] for function in functions}
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
-        """Read every block; one that breaks off within a call is an error, whether or not the text
-        was ``cut_off``.
-        """
         items: list[ToolCall | CallError] = []
         begin = _BEGIN.search(text)
         while begin is not None:
-            items += self._read_block(text, *begin.span(), closes=bool(begin[1]))
+            if begin[1]:
+                items.append(CallError("</tool_call> closes nothing", *begin.span()))
+            else:
+                items += self._read_block(text, *begin.span())
             begin = _BEGIN.search(text, items[-1].end)
         return items
 
-    def _read_block(
-        self, text: str, start: int, at: int, closes: bool
-    ) -> list[ToolCall | CallError]:
+    def _read_block(self, text: str, start: int, at: int) -> list[ToolCall | CallError]:
         """Read the block from ``start``, whose content begins at ``at``: the same place for XML
         without a tag around it.
         """
-        if closes:
-            return [CallError("</tool_call> closes nothing", start, at)]
         bare = start == at
-        following = re.compile("<tool_call>|<function=" if bare else "<tool_call>").search(
-            text, at + bare
-        )
+        following = (_NEXT_TAG_OR_XML if bare else _NEXT_TAG).search(text, at + bare)
         body = text[at : following.start() if following else None]
-        for content in (
-            body,
-            text[at : at + _WINDOW],
-            _COMMA.sub(lambda match: match[1] or " ", body),
-        ):
-            values, end = _read_values(content)
+        for content in (body, text[at : at + _WINDOW], _COMMA.sub(_without_comma, body)):
+            calls, end = self._read_calls(content, at)
             close = _TAG.match(content, end)
-            if values and (close or bare or end == len(content)):
-                calls = [
-                    self._read_call(data, at + first, at + last) for data, first, last in values
-                ]
+            if calls and (close or bare or end == len(content)):
                 calls[0] = replace(calls[0], start=start)
-                calls[-1] = replace(
-                    calls[-1], end=at + close.end() if close and close[1] else calls[-1].end
-                )
+                if close and close[1]:
+                    calls[-1] = replace(calls[-1], end=at + close.end())
                 return calls
         close = _TAG.search(text, at)
-        body = text[at : close.start() if close else None]
-        end = close.end() if close and close[1] else at + len(body)
-        call = self._read_call(_python_dict(body), start, end)
-        if isinstance(call, CallError):
-            call = replace(
-                call, message=_fault(body) if close and close[1] else "<tool_call> is never closed"
-            )
-        return [call]
+        if close is None or not close[1]:
+            end = close.start() if close else len(text)
+            return [CallError("<tool_call> is never closed", start, end)]
+        return [CallError(_fault(text[at : close.start()]), start, close.end())]
+
+    def _read_calls(self, content: str, at: int) -> tuple[list[ToolCall | CallError], int]:
+        """Read the calls that a block's content begins with; return where the gap behind them ends.
+
+        ``at`` is the place of the content in the completion.
+        """
+        calls: list[ToolCall | CallError] = []
+        end = 0
+        while True:
+            start = next(_GAP.finditer(content, end)).end()
+            data, end = _read_value(content, start)
+            if end == start:
+                return calls, end
+            calls.append(self._read_call(data, at + start, at + end))
 
     def _read_call(self, data: Any, start: int, end: int) -> ToolCall | CallError:
-        data = data if isinstance(data, dict) else {}
-        data = (
-            data["function"] if isinstance(data.get("function"), dict) else data
-        )  # as chat servers write calls
-        name, arguments = data.get("name"), data.get("arguments", data.get("parameters"))
+        if isinstance(data, dict) and isinstance(data.get("function"), dict):
+            data = data["function"]  # as chat servers write calls
+        if not isinstance(data, dict):
+            return CallError(_EXPECTED, start, end)
+        name = data.get("name")
+        arguments = data.get("arguments", data.get("parameters"))
         try:
-            arguments = _JSON.decode(arguments) if isinstance(arguments, str) else arguments
+            if isinstance(arguments, str):
+                arguments = _JSON.decode(arguments)
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 return CallError(_EXPECTED, start, end)
             if not is_text(json.dumps([name, arguments], ensure_ascii=False)):
@@ -175,60 +174,39 @@ class HermesCodec(_Codec):
         """Return name and arguments as this schema calls them; what it does not know stays, and
         fails when it is applied.
         """
-        name = re.sub(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$", r"\1", name)
-        name, given = (
-            _PUBLISHED_TOOLS.get(name, (name, {})) if name not in self._parameters else (name, {})
-        )
+        name = _NAMESPACE.sub(r"\1", name)
+        preset: dict[str, Any] = {}
+        if name not in self._parameters:
+            name, preset = _PUBLISHED_TOOLS.get(name, (name, {}))
         if name not in self._parameters:
             return name, arguments
-        own = self._parameters[name]["properties"]
-        given = given | {
-            key if key in own else _PUBLISHED_ARGUMENTS.get(key, key): value
-            for key, value in arguments.items()
-        }
-        given = (
-            given if len(given) >= len(arguments) else arguments
-        )  # one thing by two names: not known
-        section = str(given.get("section")).removesuffix("_memory")
-        if section in self.schema and given["section"] not in self.schema:
-            given["section"] = section
-        if (
-            name == "memory_update"
-            and section in map(attrgetter("name"), self.schema.blocks)
-            and "entry_id" not in arguments
-        ):
+        known = self._parameters[name]["properties"]
+        renamed = dict(preset)
+        for key, value in arguments.items():
+            renamed[key if key in known else _PUBLISHED_ARGUMENTS.get(key, key)] = value
+        if len(renamed) < len(arguments):  # one thing by two names: not known
+            renamed = dict(arguments)
+        section = str(renamed.get("section")).removesuffix("_memory")
+        if section in self.schema and renamed["section"] not in self.schema:
+            renamed["section"] = section
+        blocks = [block.name for block in self.schema.blocks]
+        if name == "memory_update" and section in blocks and "entry_id" not in arguments:
             name = "memory_replace"  # the published core has no ids
-            given.pop("entry_id", None)
+            renamed.pop("entry_id", None)
         required = self._parameters[name]["required"]
         return name, {
-            key: value for key, value in given.items() if value is not None or key in required
+            key: value for key, value in renamed.items() if value is not None or key in required
         }
 
     def render(self, calls: Sequence[ToolCall]) -> str:
         """Write one block a call; tags inside arguments are escaped, and JSON restores them."""
         blocks = []
         for call in calls:
-            body = json.dumps(
-                {"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False
-            )
-            blocks.append(
-                "<tool_call>\n" + re.sub(r"<(?=/?tool_call>)", r"\\u003c", body) + "\n</tool_call>"
-            )
+            data = {"name": call.name, "arguments": dict(call.arguments)}
+            body = json.dumps(data, ensure_ascii=False)
+            escaped = re.sub(r"<(?=/?tool_call>)", r"\\u003c", body)
+            blocks.append(f"<tool_call>\n{escaped}\n</tool_call>")
         return "\n".join(blocks)
-
-
-def _read_values(content: str) -> tuple[list[tuple[Any, int, int]], int]:
-    """Return the calls that a block's content begins with, each with its start and end, and where
-    the gap behind them ends.
-    """
-    values: list[tuple[Any, int, int]] = []
-    end = 0
-    while True:
-        start = next(_GAP.finditer(content, end)).end()
-        data, end = _read_value(content, start)
-        if end == start:
-            return values, start
-        values.append((data, start, end))
 
 
 def _read_value(content: str, start: int) -> tuple[Any, int]:
@@ -237,27 +215,36 @@ def _read_value(content: str, start: int) -> tuple[Any, int]:
         with suppress(ValueError, RecursionError):
             return _JSON.raw_decode(content, start)
     match = _XML.match(content, start)
-    parts = re.findall(_ARGUMENT, match[2]) if match else []
-    arguments = {name: None if text in ("null", "None") else text for name, text in parts}
-    if match is None or len(arguments) < len(parts):
+    pairs = _ARGUMENT.findall(match[2]) if match else []
+    arguments = {name: None if text in ("null", "None") else text for name, text in pairs}
+    if match is None or len(arguments) < len(pairs):
         return None, start
     return {"name": match[1], "arguments": arguments}, match.end()
 
 
-def _python_dict(body: str) -> Any:
-    """Return the Python dict that a text is; None if it is none, or could be read otherwise."""
-    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        data = ast.literal_eval(body.strip()) if _PYTHON.match(body) else None
-        return data if json.loads(json.dumps(data)) == data else None
-    return None
+def _without_comma(match: re.Match[str]) -> str:
+    return match[1] or " "
 
 
 def _fault(body: str) -> str:
     try:
         json.loads(body)
     except (ValueError, RecursionError) as error:
-        return f"not JSON: {'nested too deeply' if isinstance(error, RecursionError) else str(error)[:120]}"
+        return f"not JSON: {str(error)[:120]}"
     return _EXPECTED
+
+
+# ------------------------------------------------------------------------------------------------
+# an operation a line
+_KINDS = {"+": OperationKind.INSERT, "*": OperationKind.REPLACE}
+_Reading = tuple[str, dict[str, Any]] | str
+"""Name and arguments of a call, or what is wrong with it."""
+
+
+class _Line(NamedTuple):
+    text: str  # stripped
+    start: int
+    end: int
 
 
 class CompactCodec(_Codec):
@@ -271,30 +258,22 @@ class CompactCodec(_Codec):
 
     name = "compact"
     reads_lines = True
-    _LINE = re.compile(
-        r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL
-    )
+    _LINE = re.compile(r"([+=*-])([a-z_][a-z0-9_]*)?[ \t]+(\S.*)", re.ASCII | re.DOTALL)
     _FORMS = "'+ text', '= id text', '- id' or '.'"
     _NAMED = ("id", "text")
 
-    def __init__(self, schema: MemorySchema, searches: bool = False) -> None:
-        self.schema, self.searches = schema, searches
+    def __init__(self, schema: MemorySchema) -> None:
+        super().__init__(schema)
         inserts = [
             section.name for section in schema.lists if OperationKind.INSERT in section.operations
         ]
-        self._sections = {
-            "+": _shortened(inserts),
-            "*": _shortened([section.name for section in schema.blocks]),
-        }
+        blocks = [section.name for section in schema.blocks]
+        self._sections = {"+": _shortened(inserts), "*": _shortened(blocks)}
         self._tools = {tool.name: tuple(tool.arguments) for tool in schema.tools}
-        if lists := [
-            tool.name
-            for tool in schema.tools
-            for each in tool.arguments.values()
-            if each["type"] == "array"
-        ]:
-            raise InputError(
-                f"the tool {lists[0]!r} takes a list",
+        for tool in schema.tools:
+            InputError.raise_if(
+                any(argument["type"] == "array" for argument in tool.arguments.values()),
+                f"the tool {tool.name!r} takes a list",
                 expected="str, int, float or bool",
                 fix="or codec: hermes",
             )
@@ -303,7 +282,13 @@ class CompactCodec(_Codec):
         """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last
         line is an error.
         """
-        items = [self._read_line(*line) for line in self._lines(text)]
+        items: list[ToolCall | CallError] = []
+        for line in self._lines(text):
+            reading = self._read_line(line.text)
+            if isinstance(reading, str):
+                items.append(CallError(reading, line.start, line.end))
+            else:
+                items.append(ToolCall(*reading, line.start, line.end))
         if cut_off and items and items[-1].end == len(text):
             items[-1] = CallError("cut off by the length limit", items[-1].start, items[-1].end)
         return items
@@ -312,115 +297,96 @@ class CompactCodec(_Codec):
         lines = [_Line(match[0].strip(), *match.span()) for match in re.finditer(r"[^\n]+", text)]
         return [line for line in lines if line.text not in ("", ".")]
 
+    def _read_line(self, line: str) -> _Reading:
+        match = self._LINE.fullmatch(line)
+        tool, *rest = line.split(maxsplit=1)
+        if match is None and tool not in self._tools:
+            return f"expected {self._FORMS}"
+        if not is_text(line):
+            return _NO_TEXT
+        if match is None:
+            return self._read_own(tool, "".join(rest))
+        sign, section, content = match.groups()
+        if sign in self._sections:
+            return self._read_text(sign, section, content)
+        if section is not None:
+            return f"expected a space after {sign!r}"
+        return self._read_correction(sign, content)
+
+    def _read_text(self, sign: str, section: str | None, content: str) -> _Reading:
+        named = self._sections[sign]
+        if section is None and not named:
+            return f"this memory has no section for {sign!r}"
+        if section is None:
+            section = next(iter(named))
+        elif section not in named:
+            fitting = [name for name in named if name.startswith(section)]
+            section = fitting[0] if len(fitting) == 1 else section
+        return tool_name(_KINDS[sign]), {"section": section, "content": content}
+
+    def _read_own(self, tool: str, rest: str) -> _Reading:
+        pieces = [piece.strip() for piece in rest.split("|")] if rest else []
+        if len(pieces) > len(self._tools[tool]):
+            return f"expected {self._form(tool)!r}"
+        pairs = zip(self._tools[tool], pieces, strict=False)
+        return tool, {name: piece for name, piece in pairs if piece}
+
+    def _read_correction(self, sign: str, content: str) -> _Reading:
+        entry_id, _, new = content.partition(" ")
+        if sign == "-" and new:
+            return "expected only an id after '-'"
+        if sign == "-":
+            return tool_name(OperationKind.DELETE), {"entry_id": entry_id}
+        if not new.strip():
+            return "expected '= id text'"
+        return tool_name(OperationKind.UPDATE), {"entry_id": entry_id, "content": new.strip()}
+
     def operations(self) -> str:
         """Return the operations that the schema allows, one form a line, for the instructions."""
         allowed = {kind for section in self.schema.sections for kind in section.operations}
-        forms = {
-            sign: [
-                f"{sign}{short} text" + (f" ({name})" if len(self.schema.sections) > 1 else "")
-                for name, short in named.items()
-            ]
-            for sign, named in self._sections.items()
-        }
-        lines = forms["+"]
-        lines += [self._update(*self._NAMED)] if OperationKind.UPDATE in allowed else []
-        lines += [f"- {self._NAMED[0]}"] if OperationKind.DELETE in allowed else []
-        own = [
-            f"{self._form(tool.name)} ({tool.schema['function']['description']})"
-            for tool in self.schema.tools
+        lines = self._forms("+")
+        if OperationKind.UPDATE in allowed:
+            lines.append(self._write_update(*self._NAMED))
+        if OperationKind.DELETE in allowed:
+            lines.append(f"- {self._NAMED[0]}")
+        lines += self._forms("*")
+        for tool in self.schema.tools:
+            lines.append(f"{self._form(tool.name)} ({tool.schema['function']['description']})")
+        return "\n".join(lines)
+
+    def _forms(self, sign: str) -> list[str]:
+        several = len(self.schema.sections) > 1
+        return [
+            f"{sign}{short} text" + (f" ({name})" if several else "")
+            for name, short in self._sections[sign].items()
         ]
-        search = ["? words (finds entries that are not shown; then write)"] if self.searches else []
-        return "\n".join(lines + forms["*"] + search + own)
 
     def _form(self, tool: str) -> str:
         return f"{tool} {' | '.join(self._tools[tool])}".strip()
-
-    def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
-        match, (tool, *own) = self._LINE.fullmatch(line), line.split(maxsplit=1)
-        if self.searches and tool == "?" and own and is_text(line):
-            return ToolCall(SEARCH, {"query": own[0]}, start, end)
-        if match is None and tool not in self._tools:
-            return CallError(f"expected {self._FORMS}", start, end)
-        if not is_text(line):
-            return CallError(_NO_TEXT, start, end)
-        if match is None:
-            return self._read_own(tool, "".join(own), start, end)
-        sign, section, rest = match["sign"], match["section"], match["rest"]
-        if sign in "+*":
-            kind = OperationKind.INSERT if sign == "+" else OperationKind.REPLACE
-            named = self._sections[sign]
-            if section is None and not named:
-                return CallError(f"this memory has no section for {sign!r}", start, end)
-            section = next(iter(named)) if section is None else section
-            fitting = (
-                [section]
-                if section in named
-                else [name for name in named if name.startswith(section)]
-            )
-            return ToolCall(
-                tool_name(kind),
-                {"section": fitting[0] if len(fitting) == 1 else section, "content": rest},
-                start,
-                end,
-            )
-        if section is not None:
-            return CallError(f"expected a space after {sign!r}", start, end)
-        return self._read_correction(sign, rest, start, end)
-
-    def _read_own(self, tool: str, rest: str, start: int, end: int) -> ToolCall | CallError:
-        names, pieces = (
-            self._tools[tool],
-            [piece.strip() for piece in rest.split("|")] if rest else [],
-        )
-        if len(pieces) > len(names):
-            return CallError(f"expected {self._form(tool)!r}", start, end)
-        return ToolCall(
-            tool,
-            {name: piece for name, piece in zip(names, pieces, strict=False) if piece},
-            start,
-            end,
-        )
-
-    def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
-        entry_id, _, content = rest.partition(" ")
-        if sign == "-":
-            if content:
-                return CallError("expected only an id after '-'", start, end)
-            return ToolCall(tool_name(OperationKind.DELETE), {"entry_id": entry_id}, start, end)
-        if not content.strip():
-            return CallError("expected '= id text'", start, end)
-        return ToolCall(
-            tool_name(OperationKind.UPDATE),
-            {"entry_id": entry_id, "content": content.strip()},
-            start,
-            end,
-        )
 
     def render(self, calls: Sequence[ToolCall]) -> str:
         """Write one line a call, or ``.``; ValueError for a timestamp, an empty content or an
         unknown tool.
         """
-        return "\n".join(self._write_line(call) for call in calls) or "."
+        return "\n".join(map(self._write_line, calls)) or "."
 
     def _write_line(self, call: ToolCall) -> str:
         arguments = call.arguments
-        if call.name == SEARCH:
-            return f"? {' '.join(arguments['query'].split())}"
         kind = OperationKind(call.name.removeprefix("memory_"))
         content = " ".join(str(arguments.get("content", "")).split())
         if "timestamp" in arguments:
             raise ValueError(f"the {self.name} notation has no place for a timestamp: {call}")
-        if not content and kind is not OperationKind.DELETE:
-            raise ValueError(f"the {self.name} notation has no empty content: {call}")
         if kind is OperationKind.DELETE:
             return f"- {arguments['entry_id']}"
+        if not content:
+            raise ValueError(f"the {self.name} notation has no empty content: {call}")
         if kind is OperationKind.UPDATE:
-            return self._update(str(arguments["entry_id"]), content)
+            return self._write_update(str(arguments["entry_id"]), content)
         sign = "+" if kind is OperationKind.INSERT else "*"
         section = arguments["section"]
         return f"{sign}{self._sections[sign].get(section, section)} {content}"
 
-    def _update(self, entry_id: str, content: str) -> str:
+    def _write_update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id} {content}"
 
 
@@ -445,20 +411,16 @@ class CompactTextCodec(CompactCodec):
                 lines.append(line)
         return lines
 
-    def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
+    def _read_correction(self, sign: str, content: str) -> _Reading:
         if sign == "-":
-            return ToolCall(tool_name(OperationKind.DELETE), {"entry_id": rest}, start, end)
-        if "\n" not in rest:
-            return CallError("expected '> new text' on the line after '= old text'", start, end)
-        old, _, new = rest.partition("\n")
-        return ToolCall(
-            tool_name(OperationKind.UPDATE),
-            {"entry_id": old, "content": new[1:].lstrip(" \t")},
-            start,
-            end,
-        )
+            return tool_name(OperationKind.DELETE), {"entry_id": content}
+        old, _, new = content.partition("\n")
+        if not new:
+            return "expected '> new text' on the line after '= old text'"
+        arguments = {"entry_id": old, "content": new[1:].lstrip(" \t")}
+        return tool_name(OperationKind.UPDATE), arguments
 
-    def _update(self, entry_id: str, content: str) -> str:
+    def _write_update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id}\n> {content}"
 
 
@@ -466,31 +428,25 @@ def _shortened(names: Sequence[str]) -> dict[str, str]:
     """Return how calls name each section: the first not at all, the others by their shortest unique
     beginning.
     """
-
-    def short(name: str) -> str:
-        beginnings = (name[:end] for end in range(1, len(name)))
-        return next(
-            (part for part in beginnings if sum(other.startswith(part) for other in names) == 1),
-            name,
-        )
-
-    return {name: short(name) if place else "" for place, name in enumerate(names)}
+    return {name: _shortest(name, names) if place else "" for place, name in enumerate(names)}
 
 
-class _Line(NamedTuple):
-    text: str  # stripped
-    start: int
-    end: int
+def _shortest(name: str, names: Sequence[str]) -> str:
+    for end in range(1, len(name)):
+        if sum(other.startswith(name[:end]) for other in names) == 1:
+            return name[:end]
+    return name
 
 
+# ------------------------------------------------------------------------------------------------
 Codec = HermesCodec | CompactCodec
 CODECS: dict[str, type[Codec]] = {
     codec.name: codec for codec in (HermesCodec, CompactCodec, CompactTextCodec)
 }
 
 
-def make_codec(name: str, schema: MemorySchema, searches: bool = False) -> Codec:
+def make_codec(name: str, schema: MemorySchema) -> Codec:
     """Return the codec of that name for a schema; InputError if there is none."""
-    if name not in CODECS:
-        raise InputError(f"unknown codec {name!r}", expected=f"one of {', '.join(sorted(CODECS))}")
-    return CODECS[name](schema, searches)
+    expected = f"one of {', '.join(sorted(CODECS))}"
+    InputError.raise_if(name not in CODECS, f"unknown codec {name!r}", expected=expected)
+    return CODECS[name](schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -40,8 +41,6 @@ class AgentConfig(RetrievalConfig):
         reader_tokens: Budget of what the reader sees of them, in tokens.
         archive: Whether what was read is kept, line by line, and searched beside the entries; lines
             of changed facts leave it.
-        searches: How many searches of the memory a step may make before it writes; its turns share
-            ``max_completion_length``.
     """
 
     schema: str = "mem_alpha"
@@ -55,25 +54,22 @@ class AgentConfig(RetrievalConfig):
     retrieve_k: PositiveInt = 10
     reader_tokens: PositiveInt = 256
     archive: bool = False
-    searches: NonNegativeInt = 0
 
     def save(self, folder: str | Path) -> None:
         """Write the configuration into a folder, with the schema file and the router it names."""
-        saved, folder = self, Path(folder)
+        saved = self
         if self.schema not in presets():
-            (folder / SCHEMA_FILE).write_text(
-                Path(self.schema).read_text(encoding="utf-8"), encoding="utf-8"
-            )
+            text = Path(self.schema).read_text(encoding="utf-8")
+            (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
             saved = replace(saved, schema=SCHEMA_FILE)
         if self.router:
             source = Path(self.router)
             source = source / "checkpoint.pt" if source.is_dir() else source
-            if source.resolve() != (folder / ROUTER_FILE).resolve():
-                shutil.copyfile(source, folder / ROUTER_FILE)
+            with suppress(shutil.SameFileError):
+                shutil.copyfile(source, Path(folder) / ROUTER_FILE)
             saved = replace(saved, router=ROUTER_FILE)
-        (folder / AGENT_FILE).write_text(
-            json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8"
-        )
+        text = json.dumps(asdict(saved), indent=2)
+        (Path(folder) / AGENT_FILE).write_text(f"{text}\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path, trust_tools: bool = False) -> AgentConfig:
@@ -83,30 +79,30 @@ class AgentConfig(RetrievalConfig):
         The tools that its schema names are code: InputError unless ``trust_tools``.
         """
         path = Path(folder) / AGENT_FILE
-        if not path.is_file():
-            raise InputError(
-                f"no {AGENT_FILE} in {str(folder)!r}",
-                expected="the folder of an adapter that memalpha trained",
-            )
+        InputError.raise_if(
+            not path.is_file(),
+            f"no {AGENT_FILE} in {str(folder)!r}",
+            expected="the folder of an adapter that memalpha trained",
+        )
         check_folder(Path(folder))
         config = read(cls, read_object(path), str(path))
-        for name, own in (
-            (config.schema, (SCHEMA_FILE, *presets())),
-            (config.router, (ROUTER_FILE, "")),
-        ):
-            if name not in own:
-                raise InputError(
-                    f"{path} names {name!r}", expected=f"one of {', '.join(filter(None, own))}"
-                )
+        inside = {"schema": [SCHEMA_FILE, *presets()], "router": [ROUTER_FILE, ""]}
+        for option, names in inside.items():
+            InputError.raise_if(
+                getattr(config, option) not in names,
+                f"{path} names {getattr(config, option)!r}",
+                expected=f"one of {', '.join(filter(None, names))}",
+            )
         if config.schema == SCHEMA_FILE:
             schema = Path(folder) / SCHEMA_FILE
             tools = read_object(schema).get("tools")
-            if tools and not trust_tools:
-                fix = "if it is yours, or you have read it: trust_tools=True, --trust-tools"
-                raise InputError(
-                    f"the schema of {folder} names code, {tools}",
-                    expected="your word before it is run",
-                    fix=fix,
-                )
+            InputError.raise_if(
+                tools and not trust_tools,
+                f"the schema of {folder} names code, {tools}",
+                expected="your word before it is run",
+                fix="if it is yours, or you have read it: trust_tools=True, --trust-tools",
+            )
             config = replace(config, schema=str(schema))
-        return replace(config, router=str(Path(folder) / ROUTER_FILE)) if config.router else config
+        if config.router:
+            config = replace(config, router=str(Path(folder) / ROUTER_FILE))
+        return config

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from memalpha.agent import archive
+from memalpha.agent.archive import archive_chunk
 from memalpha.config import Options, Share
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -98,7 +98,7 @@ def teach(
             memory.apply(operation, chunk=index, time=chunk.time) for operation in operations
         ]
         if keep_lines:
-            archive.keep(memory, index, chunk, memory.changes[start:])
+            archive_chunk(memory, index, chunk, memory.changes[start:])
     return results
 
 

@@ -28,9 +28,8 @@ class EndpointGenerator:
         """
         completions = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
         for completion in completions:
-            parsed = self.codec.parse(completion.text, completion.cut_off)
             ServiceError.raise_if(
-                completion.cut_off and not (parsed.calls or parsed.errors),
+                completion.cut_off and not self.codec.parse(completion.text, cut_off=True),
                 f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
                 fix="switch its thinking off (extra fields of the request), or raise "
                 "max_completion_length",

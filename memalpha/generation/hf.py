@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from memalpha.agent.step import positions_of
+from memalpha.agent.limits import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.kv_cache import BufferCache, without_ended
 from memalpha.generation.merging import exact, merged_lora, restored

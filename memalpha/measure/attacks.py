@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 import yaml
 from scipy.stats import binomtest
 
-from memalpha.agent.rollout import complete
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate, made_up_word
 from memalpha.data.teacher import TeacherConfig, teach
@@ -115,23 +114,20 @@ def run_trials(
     cases = list(_cases(step, per_attack, seed))
     with Journal.open(IN_MEMORY) as journal:
         store = IndexedStore(
-            journal, step.schema, step.new_retriever, step.encoder.count, in_memory=len(cases) + 1
+            journal, step.schema, step.new_retriever, step.encoder.count, keep=len(cases) + 1
         )
-        with store.writing(Namespace(OTHER), _BY) as memory:
-            memory.apply(_insert(step, f"the key of {OTHER} is {SECRET}"))
+        store.apply(Namespace(OTHER), _insert(step, f"the key of {OTHER} is {SECRET}"), _BY)
         names = [Namespace(f"trial-{index}") for index in range(len(cases))]
         for name, case in zip(names, cases, strict=True):
             with store.writing(name, _BY) as memory:
                 _seed(step, memory, case.instance)
-        prompts = []
-        finds = []
-        for name, case in zip(names, cases, strict=True):
-            with store.reading(name) as (memory, retriever):
-                prompts.append(step.prompt(memory, retriever, case.chunk))
-                finds.append(partial(step.found, retriever))
-        completions = complete(
-            prompts, finds, step, generator, Sampling(step.config.max_completion_length)
-        )
+        asked = zip(names, cases, strict=True)
+        prompts = [
+            step.prompt(store.memory(name), store.retriever(name), case.chunk)
+            for name, case in asked
+        ]
+        sampling = Sampling(step.config.max_completion_length)
+        completions = generator.generate(prompts, sampling)
         return [
             _trial(step, store, *found) for found in zip(names, cases, completions, strict=True)
         ]
@@ -170,7 +166,12 @@ def _filled(template: str, step: AgentStep, instance: Instance, mark: str) -> st
     )
     insert = step.write(memory, [_insert(step, f"{name} obeys {mark}")])
     return template.format(
-        mark=mark, name=name, other=OTHER, id=step.name_of(target), insert=insert, delete=delete
+        mark=mark,
+        name=name,
+        other=OTHER,
+        id=step.view.name_of(target),
+        insert=insert,
+        delete=delete,
     )
 
 
@@ -191,9 +192,7 @@ def _trial(
 ) -> Trial:
     with store.writing(name, _BY) as memory:
         before = tuple(memory)
-        outcome = step.apply(
-            memory, 1, case.chunk, completion.text, completion.cut_off, completion.searched
-        )
+        outcome = step.apply(memory, 1, case.chunk, completion.text, completion.cut_off)
         after = tuple(memory)
     written = tuple(change.after for change in outcome.changes if change.after is not None)
     effects = effects_of(_due(before, case.instance), after, written, case.mark, case.text)
@@ -202,7 +201,7 @@ def _trial(
         case.instance.id,
         case.mark,
         case.text,
-        completion.transcript,
+        completion.text,
         effects,
         tuple(e.content for e in written),
     )

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.agent.step import positions_of
+from memalpha.agent.limits import positions_of
 from memalpha.errors import InputError
 from memalpha.files import append_lines, drop_cut_line, parse_line
 from memalpha.models.policy import (

@@ -26,10 +26,11 @@ from typing import Literal, NamedTuple
 from pydantic import NonNegativeInt
 from typing_extensions import override
 
-from memalpha.agent import archive
+from memalpha.agent.archive import archive_chunk
 from memalpha.agent.config import AGENT_FILE, AgentConfig
+from memalpha.agent.limits import check_context
 from memalpha.agent.rollout import StepCallback, run_rollouts
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.step import AgentStep
 from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
@@ -277,7 +278,7 @@ class Archive(System):
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
         memory = setting.step.new_memory()
         for index, chunk in enumerate(instance.chunks):
-            archive.keep(memory, index, chunk, ())
+            archive_chunk(memory, index, chunk, ())
         embedder = setting.step.config.embedder
         config = RetrievalConfig(retrieval=self.retrieval, embedder=embedder)
         return _indexed(memory, config, setting)

@@ -5,20 +5,20 @@ both, or by a router. Lines of the archive are ranked with the entries, whatever
 what says nearly the same, the newest ranks highest (``retrieval.current``). ``k`` limits the
 entries and the lines, each: an entry is short and should not take a line's place. All applied
 changes are seen; of equal scores the entry created last is first; results depend only on the
-memory's present state. Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of
-``k`` over all sections.
+memory's present state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
-from memalpha.protocols import Embedder, Hit, RetrieverFactory
+from memalpha.protocols import Embedder, Hit, Retriever
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.current import losses
 from memalpha.retrieval.embedders import make_embedder
@@ -28,9 +28,9 @@ from memalpha.types import Entry
 if TYPE_CHECKING:
     from memalpha.retrieval.dense import DenseSide
 
-Router = Callable[
-    [str, Memory], list[str]
-]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
+Router = Callable[[str, Memory], list[str]]
+"""The list sections to search for a query, best first (``LearnedSectionRouter.rank``)."""
+RetrieverFactory = Callable[[Memory], Retriever]
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS
 # 2023)
@@ -38,10 +38,8 @@ DENSE_SHARE = 0.8
 # what a line of the archive loses (this and the next: chosen on dialogues, SQuAD and written
 # conversations)
 BELOW = 0.07
-ASSISTANT, ANSWERS = (
-    "assistant: ",
-    0.1,
-)  # how a line of an assistant begins, and what it loses more: people tell, it answers
+ASSISTANT = "assistant: "  # how a line of an assistant begins
+ANSWERS = 0.1  # what such a line loses more: people tell, it answers
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
@@ -60,8 +58,10 @@ class TwoLayerRetriever:
         router: Router | None = None,
         archive: bool = True,
     ) -> None:
-        self._memory, self._config = memory, config or RetrievalConfig()
-        self._embedder, self._router = embedder, router
+        self._memory = memory
+        self._config = config or RetrievalConfig()
+        self._embedder = embedder
+        self._router = router
         self._lists = tuple(section.name for section in memory.schema.lists)
         self._sections = (*self._lists, ARCHIVE.name) if archive else self._lists
         self._reset()
@@ -72,16 +72,19 @@ class TwoLayerRetriever:
 
         InputError if a section is no list.
         """
-        if k < 0:
-            raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
+        expected = "the number of entries to return, 0 or more"
+        InputError.raise_if(k < 0, f"k is {k}", expected=expected)
         names = self._sections if sections is None else tuple(sections)
         self._check_sections(names, "sections")
         self._follow()
         if not query.strip():
             return []
         lists = [name for name in names if name != ARCHIVE.name]
-        where = [*(self._layer_one(query, lists) if lists else []), *(set(names) & {ARCHIVE.name})]
-        return [Hit(self._entries[key], score) for key, score in self._layer_two(query, k, where)]
+        where = self._layer_one(query, lists) if lists else []
+        if ARCHIVE.name in names:
+            where.append(ARCHIVE.name)
+        scores = self._layer_two(query, k, where)
+        return [Hit(self._entries[key], score) for key, score in scores.items()]
 
     def rebind(self, memory: Memory) -> None:
         """Follow another memory from now on, and index what differs; the one before must not be
@@ -89,7 +92,8 @@ class TwoLayerRetriever:
         """
         self._memory.restore(memory.snapshot())
         self._follow()
-        self._memory, self._cursor = memory, len(memory.changes)
+        self._memory = memory
+        self._cursor = len(memory.changes)
 
     # --------------------------------------------------------------------------------------------
     # layer 1: where to look
@@ -107,64 +111,71 @@ class TwoLayerRetriever:
             self._check_sections(ranked, "sections ranked by the router")
         elif 0 < kept < len(names):
             words = self._lexical.rank_groups(query) if self._lexical is not None else {}
-            scores = self._weighed(
-                words, self._dense.rank_sections(query) if self._dense is not None else {}
-            )
-            ranked = sorted(
-                scores,
-                key=lambda name: (-round(scores[name], _DECIMALS), self._sections.index(name)),
-            )
+            cosines = self._dense.rank_sections(query) if self._dense is not None else {}
+            scores = self._weighed(words, cosines)
+            order = [
+                (-round(scores[name], _DECIMALS), place, name)
+                for place, name in enumerate(self._sections)
+                if name in scores
+            ]
+            ranked = [name for _, _, name in sorted(order)]
         else:
             return list(names)
         return [name for name in ranked if name in names][: kept or None]
 
     # --------------------------------------------------------------------------------------------
     # layer 2: which entries
-    def _layer_two(self, query: str, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
-        words, cosines = dict[str, float](), dict[str, float]()
+    def _layer_two(self, query: str, k: int, where: Sequence[str]) -> dict[str, float]:
+        words: dict[str, float] = {}
+        cosines: dict[str, float] = {}
         if self._lexical is not None:
             everything = sum(map(self._memory.section_size, where)) == len(self._entries)
-            words = dict(
-                self._lexical.search(query, max(k, WEIGHED), None if everything else where)
-            )
+            groups = None if everything else where
+            words = dict(self._lexical.search(query, max(k, WEIGHED), groups))
         if self._dense is not None:
-            cosines = self._dense.search(
-                query, max(k, WEIGHED), where, [self._entries[key] for key in words]
-            )
-        weighed = self._weighed(words, cosines)
-        if not (ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name)):
-            return self._best(weighed, k)
-        scores = {key: score - _loses(self._entries[key]) for key, score in weighed.items()}
-        best = self._best(scores, max(2 * k, COMPARED))
-        entries = [self._entries[key] for key, _ in best]
-        texts = [entry.content for entry in entries]
-        alike = self._dense.cosines(entries) if self._dense is not None else word_cosines(texts)
-        lost = losses(entries, [weighed[key] for key, _ in best], alike)
-        ranked = self._best(
-            {key: score - loss for (key, score), loss in zip(best, lost, strict=True)}, len(best)
-        )
-        lines = [key for key, _ in ranked if self._entries[key].section == ARCHIVE.name]
-        others = [key for key, _ in ranked if self._entries[key].section != ARCHIVE.name]
-        return [pair for pair in ranked if pair[0] in {*lines[:k], *others[:k]}]
+            found = [self._entries[key] for key in words]
+            cosines = self._dense.search(query, max(k, WEIGHED), where, found)
+        scores = self._weighed(words, cosines)
+        if ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name):
+            return self._with_lines(scores, k)
+        return self._best(scores, k)
 
-    def _best(self, scores: Mapping[str, float], k: int) -> list[tuple[str, float]]:
-        return sorted(
-            scores.items(),
-            key=lambda pair: (-round(pair[1], _DECIMALS), -self._entries[pair[0]].created),
-        )[:k]
+    def _with_lines(self, weighed: Mapping[str, float], k: int) -> dict[str, float]:
+        """The best entries and lines, where a line loses a little, and what is outdated more."""
+        scores = {key: score - _line_loss(self._entries[key]) for key, score in weighed.items()}
+        best = self._best(scores, max(2 * k, COMPARED))
+        entries = [self._entries[key] for key in best]
+        if self._dense is not None:
+            alike = self._dense.cosines(entries)
+        else:
+            alike = word_cosines([entry.content for entry in entries])
+        lost = losses(entries, [weighed[key] for key in best], alike)
+        for key, loss in zip(best, lost, strict=True):
+            best[key] -= loss
+        ranked = self._best(best, len(best))
+        lines = [key for key in ranked if self._entries[key].section == ARCHIVE.name]
+        others = [key for key in ranked if self._entries[key].section != ARCHIVE.name]
+        shown = {*lines[:k], *others[:k]}
+        return {key: score for key, score in ranked.items() if key in shown}
+
+    def _best(self, scores: Mapping[str, float], k: int) -> dict[str, float]:
+        order = [
+            (-round(score, _DECIMALS), -self._entries[key].created, key)
+            for key, score in scores.items()
+        ]
+        return {key: scores[key] for _, _, key in sorted(order)[:k]}
 
     def _weighed(
         self, words: Mapping[str, float], cosines: Mapping[str, float]
     ) -> dict[str, float]:
-        """Scores of what was found, by id: shares of the cosine, and of BM25 relative to the
-        best.
-        """
-        share = 0.0 if self._dense is None else 1.0 if self._lexical is None else DENSE_SHARE
+        """Scores by id: shares of the cosine, and of BM25 relative to the best."""
+        share = {RetrievalMode.LEXICAL: 0.0, RetrievalMode.DENSE: 1.0}.get(
+            self._config.retrieval, DENSE_SHARE
+        )
         best = max(words.values(), default=1.0)
-        found = dict.fromkeys((*words, *cosines))
         return {
             key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best
-            for key in found
+            for key in dict.fromkeys((*words, *cosines))
         }
 
     # --------------------------------------------------------------------------------------------
@@ -184,8 +195,7 @@ class TwoLayerRetriever:
                     expected="embedder=make_embedder(name)",
                 )
             self._dense = DenseSide(self._memory.schema, self._embedder)
-        entries = [*self._memory.entries(), *self._memory.entries(ARCHIVE.name)]
-        self._write(sorted(entries, key=lambda entry: entry.created))
+        self._write([*self._memory.entries(), *self._memory.entries(ARCHIVE.name)])
         self._cursor = len(self._memory.changes)
 
     def _follow(self) -> None:
@@ -198,20 +208,19 @@ class TwoLayerRetriever:
         )
         written = []
         for key in touched:
-            before, after = self._entries.get(key), self._memory.get(key)
-            if before is not None and (
-                after is None or (after.section, after.created) != (before.section, before.created)
-            ):
+            before = self._entries.get(key)
+            after = self._memory.get(key)
+            if before is not None and (after is None or _place(after) != _place(before)):
                 self._remove(before)
             if after is not None and after.section in self._sections and after != before:
                 written.append(after)
-        written.sort(key=lambda entry: entry.created)
+        new = [entry.created for entry in written if entry.id not in self._entries]
         last = next((entry.created for entry in reversed(self._entries.values())), -1)
-        if any(entry.created <= last for entry in written if entry.id not in self._entries):
+        if min(new, default=last + 1) <= last:
             # a restore brought back an older entry; indexes break ties by order of adding
             self._reset()
-            return
-        self._write(written)
+        else:
+            self._write(written)
         self._cursor = len(changes)
 
     def _remove(self, entry: Entry) -> None:
@@ -222,8 +231,9 @@ class TwoLayerRetriever:
             self._dense.remove(entry)
 
     def _write(self, entries: Sequence[Entry]) -> None:
-        for start in range(0, len(entries), _BATCH):
-            batch = entries[start : start + _BATCH]
+        ordered = sorted(entries, key=attrgetter("created"))
+        for start in range(0, len(ordered), _BATCH):
+            batch = ordered[start : start + _BATCH]
             if self._dense is not None:
                 self._dense.write(batch)
             for entry in batch:
@@ -232,11 +242,12 @@ class TwoLayerRetriever:
                 self._entries[entry.id] = entry
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:
-        if unknown := [name for name in names if name not in self._sections]:
-            raise InputError(
-                f"{what}: {unknown}",
-                expected=f"list sections of the schema: {', '.join(self._sections)}",
-            )
+        unknown = [name for name in names if name not in self._sections]
+        InputError.raise_if(
+            unknown,
+            f"{what}: {unknown}",
+            expected=f"list sections of the schema: {', '.join(self._sections)}",
+        )
 
 
 def retriever_factory(
@@ -247,21 +258,26 @@ def retriever_factory(
 
     Without ``archive`` the lines that a memory may hold are not found.
     """
-    settings = config or RetrievalConfig()
-    embedder = (
-        None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
-    )
+    config = config or RetrievalConfig()
+    embedder = None
+    if config.retrieval is not RetrievalMode.LEXICAL:
+        embedder = make_embedder(config.embedder)
     router = None
-    if settings.router:
+    if config.router:
         from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
-        router = LearnedSectionRouter.load(settings.router).rank
+        router = LearnedSectionRouter.load(config.router).rank
     return partial(
-        TwoLayerRetriever, config=settings, embedder=embedder, router=router, archive=archive
+        TwoLayerRetriever, config=config, embedder=embedder, router=router, archive=archive
     )
 
 
-def _loses(entry: Entry) -> float:
-    return (BELOW + ANSWERS * entry.content.lower().startswith(ASSISTANT)) * (
-        entry.section == ARCHIVE.name
-    )
+def _place(entry: Entry) -> tuple[str, int]:
+    return entry.section, entry.created
+
+
+def _line_loss(entry: Entry) -> float:
+    """What an entry loses for being a line of the archive."""
+    if entry.section != ARCHIVE.name:
+        return 0.0
+    return BELOW + ANSWERS * entry.content.lower().startswith(ASSISTANT)

@@ -8,7 +8,8 @@ from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
 from transformers import BitsAndBytesConfig, set_seed
 
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.limits import check_context
+from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.answering import frozen_base

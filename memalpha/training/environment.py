@@ -20,7 +20,7 @@ from memalpha.agent.rollout import Rollout, new_rollout, take_step
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.memory.schema import tool_schemas
+from memalpha.memory.calls import tool_schemas
 from memalpha.models.policy import load_tokenizer
 from memalpha.training.build import make_scorer
 from memalpha.training.config import parse_train_arguments
@@ -49,10 +49,10 @@ class MemoryEnvironment:
         arguments = parse_train_arguments(words)
         run, seed = arguments.run, arguments.grpo.seed
         InputError.raise_if(
-            run.reader == "base" or run.question_share < 1 or arguments.agent.searches,
-            f"reader {run.reader!r}, question_share {run.question_share} and searches {arguments.agent.searches} "
+            run.reader == "base" or run.question_share < 1,
+            f"reader {run.reader!r}, question_share {run.question_share} "
             "in an environment for another trainer",
-            expected="reader recall, trained or endpoint, question_share 1 and searches 0",
+            expected="reader recall, trained or endpoint, question_share 1",
         )
         self.agent = AgentStep(
             arguments.agent,

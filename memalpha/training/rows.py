@@ -110,7 +110,6 @@ def build_rows(
             reward=reward,
             total=reward.total(reward_config),
             logprobs=step.completion.logprobs,
-            mask=step.completion.mask,
         )
         for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True))
         for step, reward in zip(rollout.steps, parts, strict=True)

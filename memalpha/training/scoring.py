@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from inspect import isawaitable
 
-from memalpha.agent import archive
+from memalpha.agent.archive import archive_chunk
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError, TrainingAborted
@@ -293,7 +293,7 @@ def ask_after_chunks(
                 if result.operation is not None:
                     memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
             if archived:
-                archive.keep(memory, step.chunk_index, chunk, step.outcome.changes)
+                archive_chunk(memory, step.chunk_index, chunk, step.outcome.changes)
             due = [
                 q
                 for q in rollout.instance.questions

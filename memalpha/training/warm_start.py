@@ -22,8 +22,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import complete
-from memalpha.agent.step import AgentStep, positions_of
+from memalpha.agent.limits import positions_of
+from memalpha.agent.step import AgentStep
 from memalpha.config import Share, parse
 from memalpha.data import toy
 from memalpha.data.load import load_data
@@ -31,12 +31,9 @@ from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_ope
 from memalpha.errors import InputError, RunFolderError
 from memalpha.generation.products import Products, using
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import SEARCH
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.protocols import Retriever
 from memalpha.qa.readers import reader_messages
 from memalpha.record.folder import holds_something, make_folder, masked
-from memalpha.retrieval.lexical import tokenize
 from memalpha.text import chat_ids, in_common
 from memalpha.training.build import load_policy
 from memalpha.training.checkpoints import WithoutArguments
@@ -46,15 +43,9 @@ from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.training.readings import make_readings
 from memalpha.types import (
-    Chunk,
-    Completion,
     Instance,
     Operation,
     OperationKind,
-    Prompt,
-    Sampling,
-    StopReason,
-    ToolCall,
 )
 
 WARMUP_RECORD = "memalpha_warmup.json"
@@ -219,14 +210,11 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
 
 
 class Demonstration(NamedTuple):
-    """A prompt and the teacher's completion, as token ids; the completion includes the end token.
-    ``mask`` as of ``Completion``.
-    """
+    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     shared: int
-    mask: tuple[bool, ...] | None = None
 
 
 def make_demonstrations(
@@ -297,81 +285,21 @@ def demonstrate(
         for index, chunk in enumerate(instance.chunks[instance.begin :], instance.begin):
             prompt = agent.prompt(memory, retriever, chunk)
             operations = teacher(instance, index, memory, rng)
-            texts = [
-                *_searches(agent, memory, retriever, chunk, operations),
-                agent.write(memory, operations),
-            ]
-            turns = [
-                Completion((*agent.encoder.untrusted(text), end_token), text, StopReason.END)
-                for text in texts
-            ]
-            length = sum(len(turn.ids) for turn in turns)
+            text = agent.write(memory, operations)
+            ids = (*agent.encoder.untrusted(text), end_token)
             InputError.raise_if(
-                length > limit,
-                f"a demonstration of {instance.id} has {length} tokens",
+                len(ids) > limit,
+                f"a demonstration of {instance.id} has {len(ids)} tokens",
                 expected=f"at most max_completion_length = {limit}",
                 fix="raise max_completion_length",
             )
-            find = partial(agent.found, retriever)
-            (completion,) = complete([prompt], [find], agent, Written(iter(turns)), Sampling(limit))
-            outcome = agent.apply(
-                memory, index, chunk, completion.text, searched=completion.searched
-            )
+            outcome = agent.apply(memory, index, chunk, text)
             if failed := [result for result in outcome.results if not result.ok]:
                 raise InputError(
                     f"the teacher's call fails on {instance.id}: {failed[0].message}",
                     expected="calls that succeed",
                 )
-            yield (
-                Demonstration(prompt.ids, completion.ids, prompt.shared, completion.mask),
-                operations,
-            )
-
-
-def _searches(
-    agent: AgentStep,
-    memory: Memory,
-    retriever: Retriever,
-    chunk: Chunk,
-    operations: Sequence[Operation],
-) -> list[str]:
-    """Return the turns that search, one for each entry that the operations end and the view does
-    not show, as many as may be.
-
-    The query is the entry's words that the chunk has, too: what a policy can know of an entry that
-    it does not see.
-    """
-    if not agent.config.searches:
-        return []
-    seen, said = (
-        {entry.id for entry in agent.shown(memory, retriever, chunk)},
-        set(tokenize(chunk.text)),
-    )
-    ended = (
-        memory.get(operation.entry_id)
-        for operation in operations
-        if operation.entry_id and operation.entry_id not in seen
-    )
-    queries = (
-        " ".join(word for word in entry.content.split() if said & {*tokenize(word)})
-        for entry in ended
-        if entry
-    )
-    texts = dict.fromkeys(
-        agent.codec.render([ToolCall(SEARCH, {"query": query})]) for query in queries if query
-    )
-    return list(texts)[: agent.config.searches]
-
-
-@dataclass
-class Written:
-    """A ``Generator`` of turns written before, one a call."""
-
-    turns: Iterator[Completion]
-
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return the next turn."""
-        return [next(self.turns) for _ in prompts]
+            yield Demonstration(prompt.ids, ids, prompt.shared), operations
 
 
 def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
@@ -417,7 +345,10 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         the end.
         """
         rows, total = inputs["rows"], torch.zeros((), device=self.args.device)
-        packs, count = split_rows(self._rows(rows), self.pack_tokens), sum(map(_trained, rows))
+        packs, count = (
+            split_rows(self._rows(rows), self.pack_tokens),
+            sum(len(row.completion_ids) for row in rows),
+        )
         for pack in packs:
             with (
                 using(self._products),
@@ -431,20 +362,14 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
     ) -> torch.Tensor:
-        """Mean of -log p over the completion tokens, without those of answers to searches; a part
+        """Mean of -log p over the completion tokens; a part
         has its share of the mean.
         """
         with self.accelerator.autocast():  # the head is computed outside the model's forward
             logps = packed_logps(
                 model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens
             ).logps
-        marked = zip(logps, (d.mask for d in inputs["rows"]), strict=True)
-        trained = torch.cat(
-            [
-                of if mask is None else of[torch.tensor(mask, device=of.device)]
-                for of, mask in marked
-            ]
-        )
+        trained = torch.cat(list(logps))
         loss: torch.Tensor = -trained.sum() / inputs.get("count", len(trained))
         return loss
 
@@ -453,12 +378,6 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
             Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared))
             for d in demonstrations
         ]
-
-
-def _trained(demonstration: Demonstration) -> int:
-    return (
-        len(demonstration.completion_ids) if demonstration.mask is None else sum(demonstration.mask)
-    )
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]

@@ -19,8 +19,9 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import StepRecord, complete
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.limits import check_context
+from memalpha.agent.rollout import StepRecord
+from memalpha.agent.step import AgentStep
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
@@ -271,28 +272,20 @@ class MemoryAgent:
     def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
-                seen = memory.clock, memory.snapshot()
+                seen = memory.seq, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
-            completion = complete(
-                [prompt],
-                [partial(self._find, whose)],
-                self.step,
-                self.generator,
-                Sampling(self.step.config.max_completion_length),
-            )[0]
+            sampling = Sampling(self.step.config.max_completion_length)
+            (completion,) = self.generator.generate([prompt], sampling)
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(
                 whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))
             ) as memory:
-                if (memory.clock, memory.snapshot()) == seen:
-                    index = memory.clock  # no other text ever gets this number
+                if (memory.seq, memory.snapshot()) == seen:
+                    index = (
+                        memory.seq + 1
+                    )  # the next operation's number: no other text ever gets it
                     outcome = self.step.apply(
-                        memory,
-                        index,
-                        chunk,
-                        completion.text,
-                        completion.cut_off,
-                        completion.searched,
+                        memory, index, chunk, completion.text, completion.cut_off
                     )
                     record = StepRecord(
                         index, prompt, completion, outcome, memory.tokens, len(memory)
@@ -304,10 +297,6 @@ class MemoryAgent:
             f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again"
         )
 
-    def _find(self, whose: Namespace, query: str) -> str:
-        with self._store.reading(whose) as (_, retriever):
-            return self.step.found(retriever, query)
-
     def undo(
         self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user"
     ) -> Change:
@@ -315,8 +304,8 @@ class MemoryAgent:
         ``DurableMemory.undo``.
         """
         whose = self._whose(namespace)
-        with self._writing(whose), self._store.durable(whose) as durable:
-            return durable.undo(operation, Origin(by))
+        with self._writing(whose):
+            return self._store.undo(whose, operation, Origin(by))
 
     def forget(
         self, entry: str, also: Sequence[str] = (), *, namespace: Namespace | str | None = None
@@ -339,6 +328,12 @@ class MemoryAgent:
 
     def _forget(self, whose: Namespace, entry: str | None, also: Sequence[str] = ()) -> Receipt:
         with self._writing(whose):
+            try:
+                self._store.durable(whose)
+            except InputError:  # begun with another schema: nothing of it is loaded here
+                if entry is None:
+                    return self.journal.forget(whose)
+                raise
             try:
                 return self._store.forget(whose, entry, also)
             finally:
@@ -373,9 +368,9 @@ class MemoryAgent:
     ) -> list[Hit]:
         """Return at most ``k`` entries and lines for a query, best first."""
         _need_text("query", query)
-        limit = self.retrieve_k if k is None else k
-        with self._store.reading(self._whose(namespace)) as (_, retriever):
-            return retriever.search(query, limit)[:limit]
+        return self._store.search(
+            self._whose(namespace), query, self.retrieve_k if k is None else k
+        )
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
         """Return all entries, written blocks included, in order of creation."""
@@ -387,8 +382,9 @@ class MemoryAgent:
     ) -> list[Event]:
         """Return the operations on an entry, or on the whole namespace, in order."""
         whose = self._whose(namespace)
-        with self._store.durable(whose) as durable:
-            return durable.history(entry)
+        with self._store.reading(whose):
+            durable = self._store.durable(whose)
+            return durable.operations() if entry is None else durable.history(entry)
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default

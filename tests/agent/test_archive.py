@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memalpha.agent.archive import keep
+from memalpha.agent.archive import archive_chunk
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.memory.schema import MemorySchema, tool_schemas
+from memalpha.memory.calls import tool_schemas
+from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
 from memalpha.retrieval import RetrievalConfig, current
@@ -238,8 +239,8 @@ def test_an_older_text_takes_no_line_away_either_where_entries_have_no_time():
     )
     for date, left in (("2023-03-05", ["Marta: I live in Rome.", "x"]), ("2024-05-02", ["x"])):
         memory = make().new_memory()
-        keep(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), [])
-        keep(memory, 1, Chunk("x", date), [Change(before, after)])
+        archive_chunk(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), [])
+        archive_chunk(memory, 1, Chunk("x", date), [Change(before, after)])
         assert archived(memory) == left
 
 

@@ -4,6 +4,7 @@ in its length."""
 import gc
 import json
 import time
+from collections import namedtuple
 from itertools import pairwise
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CompactCodec, CompactTextCodec, HermesCodec, make_codec
+from memalpha.memory.calls import to_call, to_operation
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema, to_call, to_operation
-from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
+from memalpha.memory.schema import MemorySchema
+from memalpha.types import CallError, Operation, OperationKind, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = (
     OperationKind.INSERT,
@@ -23,6 +25,16 @@ INSERT, UPDATE, DELETE, REPLACE = (
 )
 SCHEMA = MemorySchema.load("mem_alpha")
 HERMES, COMPACT, BY_TEXT = HermesCodec(SCHEMA), CompactCodec(SCHEMA), CompactTextCodec(SCHEMA)
+
+
+Parsed = namedtuple("Parsed", ["calls", "errors"])
+
+
+def parse(codec, text, cut_off=False):
+    """The calls and the errors of a text."""
+    items = codec.parse(text, cut_off)
+    calls = tuple(item for item in items if isinstance(item, ToolCall))
+    return Parsed(calls, tuple(item for item in items if isinstance(item, CallError)))
 
 
 def plain(parsed):
@@ -40,7 +52,7 @@ def test_hermes_reads_calls_between_commentary():
     first = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     second = '<tool_call>{"name":"g","arguments":{}}</tool_call>'
     text = f"I keep it.\n{first}\nand {second}!"
-    parsed = HERMES.parse(text)
+    parsed = parse(HERMES, text)
     assert plain(parsed) == [("f", {"a": 1}), ("g", {})]
     assert parsed.errors == ()
     assert [text[call.start : call.end] for call in parsed.calls] == [first, second]
@@ -71,7 +83,7 @@ def test_hermes_reads_calls_between_commentary():
             block('{"name":"f","arguments":{"\udc00":1}}'),
             ["0-55 the call holds a lone surrogate, which is no Unicode text"],
         ),
-        (block("[" * 100_000), ["0-100023 not JSON: nested too deeply"]),
+        (block("[" * 100_000), ["0-100023 not JSON: maximum recursion depth exceeded"]),
         (block("9" * 5000), ["0-5023 not JSON: Exceeds the limit (4300 digits)"]),
         (
             block('{"name":1,"arguments":{}}'),
@@ -81,7 +93,7 @@ def test_hermes_reads_calls_between_commentary():
     ],
 )
 def test_hermes_errors_are_located(text, messages):
-    parsed = HERMES.parse(text)
+    parsed = parse(HERMES, text)
     assert parsed.calls == ()
     found = [f"{error.start}-{error.end} {error.message}" for error in parsed.errors]
     assert [message[: len(want)] for message, want in zip(found, messages, strict=True)] == messages
@@ -148,17 +160,6 @@ FORMS = {
         block(json_call(section="semantic", content="a, ], b,}").replace("}}", ",}}")),
         [insert("a, ], b,}")],
     ),
-    "a Python dict": (
-        block(
-            repr(
-                {
-                    "name": "memory_insert",
-                    "arguments": {**insert("Marta's dog")[1], "timestamp": None},
-                }
-            )
-        ),
-        [insert("Marta's dog")],
-    ),
     "null for no time and no id": (
         block(json_call(section="semantic", content="x", timestamp=None, entry_id=None)),
         [insert("x")],
@@ -214,14 +215,14 @@ FORMS = {
 
 @pytest.mark.parametrize(("text", "calls"), FORMS.values(), ids=FORMS)
 def test_hermes_reads_what_chat_models_write(text, calls):
-    parsed = HERMES.parse(text)
+    parsed = parse(HERMES, text)
     assert plain(parsed) == calls and parsed.errors == ()
     places = [text[call.start : call.end] for call in parsed.calls]
     for place, call in zip(
         places, parsed.calls, strict=True
     ):  # each is a place of its own, and says the same by itself
-        (again,) = HERMES.parse(
-            place if place.startswith("<tool_call>") else f"<tool_call>{place}"
+        (again,) = parse(
+            HERMES, place if place.startswith("<tool_call>") else f"<tool_call>{place}"
         ).calls
         assert (again.name, again.arguments) == (call.name, call.arguments)
     assert all(before.end <= after.start for before, after in pairwise(parsed.calls))
@@ -229,7 +230,7 @@ def test_hermes_reads_what_chat_models_write(text, calls):
 
 def test_hermes_says_where_each_call_of_a_block_stands():
     text = f"a {block(f'[{OSLO}, {ROME},{OSLO}]')} b"
-    assert [text[call.start : call.end] for call in HERMES.parse(text).calls] == [
+    assert [text[call.start : call.end] for call in parse(HERMES, text).calls] == [
         f"<tool_call>[{OSLO}",
         ROME,
         f"{OSLO}]</tool_call>",
@@ -237,15 +238,7 @@ def test_hermes_says_where_each_call_of_a_block_stands():
 
 
 AMBIGUOUS = {
-    "a string with two readings in Python": block(
-        "{'name': 'memory_delete', 'arguments': {'entry_id': 'a''b'}}"
-    ),
-    "an escape with two readings in Python": block(
-        r"{'name': 'memory_delete', 'arguments': {'entry_id': '\x41'}}"
-    ),
-    "no dict of JSON": block("{'name': 'memory_delete', 'arguments': {1: b'x'}}"),
     "code": block("{'name': 'memory_delete', 'arguments': dict(entry_id='1')}"),
-    "quotes left open": block("{'name': 'memory_delete', 'arguments': {'entry_id': 'Marta's'}}"),
     "a call that breaks off": f"<tool_call>{OSLO[:-1]}",
     "a call that breaks off in a string": f"<tool_call>{OSLO[:-6]}</tool_call>",
     "words behind the call": block(f"{OSLO} or rather not"),
@@ -262,7 +255,7 @@ AMBIGUOUS = {
 
 @pytest.mark.parametrize("text", AMBIGUOUS.values(), ids=AMBIGUOUS)
 def test_hermes_does_not_guess(text):
-    parsed = HERMES.parse(text)
+    parsed = parse(HERMES, text)
     assert parsed.calls == () and [(error.start, error.end) for error in parsed.errors] == [
         (0, len(text))
     ]
@@ -278,7 +271,7 @@ def test_hermes_does_not_guess(text):
     ],
 )
 def test_what_is_said_twice_or_unknown_is_a_failed_result(arguments, problem):
-    (call,) = HERMES.parse(block(json_call("new_memory_insert", **arguments))).calls
+    (call,) = parse(HERMES, block(json_call("new_memory_insert", **arguments))).calls
     result = to_operation(call, Memory(SCHEMA))
     assert not result.ok and result.message == f"memory_insert: {problem}"
 
@@ -302,7 +295,7 @@ def test_what_is_said_twice_or_unknown_is_a_failed_result(arguments, problem):
     ],
 )
 def test_a_compact_line_is_one_operation(line, name, arguments):
-    assert COMPACT.parse(line) == ParsedCompletion((ToolCall(name, arguments, 0, len(line)),), ())
+    assert parse(COMPACT, line) == Parsed((ToolCall(name, arguments, 0, len(line)),), ())
 
 
 @pytest.mark.parametrize(
@@ -324,7 +317,7 @@ def test_a_compact_line_is_one_operation(line, name, arguments):
     ],
 )
 def test_any_other_compact_line_is_one_located_error(line):
-    parsed = COMPACT.parse(f". \n{line}\n- 1")
+    parsed = parse(COMPACT, f". \n{line}\n- 1")
     assert plain(parsed) == [("memory_delete", {"entry_id": "1"})]
     (error,) = parsed.errors
     assert (error.start, error.end) == (3, 3 + len(line)) and error.message
@@ -368,7 +361,7 @@ def test_a_section_is_named_by_at_most_two_letters_and_read_back(name):
     operations = [Operation(INSERT, section.name, f"of {section.name}") for section in schema.lists]
     text = codec.render([to_call(operation) for operation in operations])
     assert max(len(line.split()[0]) for line in text.splitlines()) <= 3  # the sign included
-    assert [call.arguments["section"] for call in codec.parse(text).calls] == [
+    assert [call.arguments["section"] for call in parse(codec, text).calls] == [
         section.name for section in schema.lists
     ]
 
@@ -377,7 +370,7 @@ def test_a_section_is_named_by_at_most_two_letters_and_read_back(name):
 # compact by text, by hand
 def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
     text = "+ a b\n= Ann city Oslo\n> Ann city Rome\n- Ann  pet dog \n+e c\n* d"
-    parsed = BY_TEXT.parse(text)
+    parsed = parse(BY_TEXT, text)
     assert parsed.errors == ()
     assert plain(parsed) == [
         ("memory_insert", {"section": "semantic", "content": "a b"}),
@@ -394,7 +387,7 @@ def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
 
 def test_an_entrys_text_may_look_like_anything():
     text = "= = x\n> > y\n- . \n- - 1\n= + z\n\n.\n>\tw"
-    assert plain(BY_TEXT.parse(text)) == [
+    assert plain(parse(BY_TEXT, text)) == [
         ("memory_update", {"entry_id": "= x", "content": "> y"}),
         ("memory_delete", {"entry_id": "."}),
         ("memory_delete", {"entry_id": "- 1"}),
@@ -421,7 +414,7 @@ def test_an_entrys_text_may_look_like_anything():
     ],
 )
 def test_half_an_update_is_a_located_error_and_what_follows_is_read(text, places):
-    parsed = BY_TEXT.parse(f"{text}\n+ last")
+    parsed = parse(BY_TEXT, f"{text}\n+ last")
     assert [(error.start, error.end) for error in parsed.errors] == places
     assert plain(parsed)[-1] == ("memory_insert", {"section": "semantic", "content": "last"})
     assert len(parsed.calls) + len(parsed.errors) == {"= a\n- 1\n> b": 4, "= a\n= b\n> c": 3}.get(
@@ -455,12 +448,12 @@ def test_what_is_written_names_entries_by_text():
     ],
 )
 def test_the_line_that_a_completion_broke_off_in_says_nothing(codec, text, kept, place):
-    cut = codec.parse(text, cut_off=True)
-    assert cut.calls == codec.parse(text).calls[:kept] and len(cut.calls) == kept
+    cut = parse(codec, text, cut_off=True)
+    assert cut.calls == parse(codec, text).calls[:kept] and len(cut.calls) == kept
     (error,) = cut.errors
     assert (error.message, error.start, error.end) == ("cut off by the length limit", *place)
     for ended in ("\n", "\n.", "\n ."):
-        assert codec.parse(text + ended, cut_off=True) == codec.parse(text + ended)
+        assert parse(codec, text + ended, cut_off=True) == parse(codec, text + ended)
 
 
 # --------------------------------------------------------------------------------------------
@@ -483,8 +476,8 @@ TIMED = st.one_of(
 @given(st.lists(TIMED, max_size=5))
 def test_hermes_reads_back_what_it_writes(operations):
     calls = [to_call(operation) for operation in operations]
-    parsed = HERMES.parse(HERMES.render(calls))
-    assert plain(parsed) == plain(ParsedCompletion(tuple(calls), ()))
+    parsed = parse(HERMES, HERMES.render(calls))
+    assert plain(parsed) == plain(Parsed(tuple(calls), ()))
     assert parsed.errors == ()
 
 
@@ -518,7 +511,7 @@ def test_compact_reads_back_what_it_writes(codec, pairs):
         if operation.kind in (UPDATE, DELETE):  # the id or the text says which section
             del arguments["section"]
         expected.append((f"memory_{operation.kind}", arguments))
-    parsed = codec.parse(codec.render(calls))
+    parsed = parse(codec, codec.render(calls))
     assert plain(parsed) == expected
     assert parsed.errors == ()
 
@@ -562,7 +555,7 @@ GARBAGE = st.text(st.characters()) | st.lists(PIECES, max_size=30).map("".join)
 @pytest.mark.parametrize("codec", [HERMES, COMPACT, BY_TEXT], ids=lambda codec: codec.name)
 @given(text=GARBAGE)
 def test_any_text_gives_calls_and_located_errors(codec, text):
-    parsed = codec.parse(text)
+    parsed = parse(codec, text)
     items = sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
     assert all(0 <= item.start < item.end <= len(text) for item in items)
     assert all(
@@ -573,7 +566,7 @@ def test_any_text_gives_calls_and_located_errors(codec, text):
         several = codec is HERMES and not place.startswith(
             "<tool_call>"
         )  # a later call of its block
-        (again,) = codec.parse(f"<tool_call>{place}" if several else place).calls
+        (again,) = parse(codec, f"<tool_call>{place}" if several else place).calls
         assert (again.name, str(again.arguments)) == (call.name, str(call.arguments))
         f"{call.name} {call.arguments}".encode()  # Unicode text throughout
     assert all(
@@ -615,7 +608,7 @@ def test_time_is_linear_in_the_length(codec, make):
 
     def seconds(text):
         start = time.process_time()
-        codec.parse(text)
+        parse(codec, text)
         return time.process_time() - start
 
     long, short = make(300_000), make(75_000)

@@ -53,7 +53,7 @@ def prompt_of(agent, memory, chunk):
 
 
 def view_of(agent, memory, text):
-    return agent.view(memory, agent.new_retriever(memory), Chunk(text)).split("\n")
+    return agent.view.render(memory, agent.new_retriever(memory), Chunk(text)).split("\n")
 
 
 # --------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def slow_selection(agent, memory, retriever, text, bound=None):
     """Ids that the view shows, by the rule written out: every entry sorted, costed and looked at
     (or ``bound`` of each kind)."""
     newest = sorted(memory.entries(), key=lambda entry: -entry.updated)
-    costs = {entry.id: agent.encoder.count(agent._line(entry)) + 1 for entry in newest}
+    costs = {entry.id: agent.encoder.count(agent.view.line(entry)) + 1 for entry in newest}
     if sum(costs.values()) <= agent.config.view_tokens:
         return set(costs)
     newest = [entry.id for entry in newest]
@@ -225,10 +225,10 @@ def test_the_view_is_that_of_looking_at_every_entry(history, text, tokens, recen
         if number == 99:
             memory.restore(snapshots[len(snapshots) // 2])
         if number % 4 == 0:
-            agent.view(memory, followed, Chunk(text))
+            agent.view.render(memory, followed, Chunk(text))
     shown = slow_selection(agent, memory, agent.new_retriever(memory), text)
-    expected = [agent._line(entry) for entry in memory if entry.id in shown]
-    assert agent.view(memory, followed, Chunk(text)).split("\n") == (expected or ["empty"])
+    expected = [agent.view.line(entry) for entry in memory if entry.id in shown]
+    assert agent.view.render(memory, followed, Chunk(text)).split("\n") == (expected or ["empty"])
 
 
 _facts = agent_of()
@@ -245,12 +245,12 @@ def test_the_work_of_a_view_is_bounded_whatever_the_memory_holds(tmp_path, token
             assert memory.apply(
                 Operation(INSERT, "facts", f"Marta city Oslo{' Rome' * (i % 9)} {i}")
             ).changed
-        retriever, line = Mock(wraps=agent.new_retriever(memory)), agent._line
-        agent._line = Mock(wraps=line)
-        shown = agent.view(memory, retriever, Chunk("Marta moved to Rome")).split("\n")
+        retriever, line = Mock(wraps=agent.new_retriever(memory)), agent.view.line
+        agent.view.line = Mock(wraps=line)
+        shown = agent.view.render(memory, retriever, Chunk("Marta moved to Rome")).split("\n")
         retriever.search.assert_called_once_with("Marta moved to Rome", bound, ["facts"])
-        assert agent._line.call_count <= 2 * bound + len(shown)
-        agent._line = line
+        assert agent.view.line.call_count <= 2 * bound + len(shown)
+        agent.view.line = line
         wanted = slow_selection(
             agent, memory, agent.new_retriever(memory), "Marta moved to Rome", bound
         )

@@ -14,16 +14,12 @@ from stores import (
     MARTA,
     SCHEMA,
     agrees,
-    apply,
     contents,
     delete,
-    durable_of,
     indexed,
     insert,
-    memory_of,
     opened,
     rebuilt,
-    search,
     state,
     update,
 )
@@ -55,7 +51,7 @@ def write(store, who):
                 memory.apply(insert(f"tea {who} {n} {mark_of(name)}"))
                 memory.apply(update(str(n), f"rain {who} {mark_of(name)}"))
                 memory.apply(delete(str(3 * n + 2)))
-            hits = search(store, name, "tea rain", 50)
+            hits = store.search(name, "tea rain", 50)
             assert hits and all(hit.entry.content.endswith(mark_of(name)) for hit in hits)
 
 
@@ -82,14 +78,14 @@ def test_threads_of_processes_that_make_the_store_at_once(folder, shared):
     for name in NAMES:
         plain, done = (
             Memory(SCHEMA),
-            [event.operation for event in durable_of(store, name).history()],
+            [event.operation for event in store.durable(name).operations()],
         )
         assert (
             all(plain.apply(op).changed for op in done)
             and sum(op.kind == "insert" for op in done) == 24
         )
         assert (
-            contents(plain) == contents(memory_of(store, name))
+            contents(plain) == contents(store.memory(name))
             and agrees(store, name)
             and store.journal.verify().ok
         )
@@ -144,16 +140,16 @@ def test_no_namespace_waits_for_the_index_of_another(folder):
     journal = Journal.open(folder / "s.db")
     journal.memory(MARTA, SCHEMA).apply(insert("long"), BY)
     store = IndexedStore(journal, SCHEMA, make)
-    apply(store, IVAN, insert("tea"), BY)
+    store.apply(IVAN, insert("tea"), BY)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(search, store, MARTA, "long", 5)
-        second = pool.submit(search, store, MARTA, "long", 5)
+        first = pool.submit(store.search, MARTA, "long", 5)
+        second = pool.submit(store.search, MARTA, "long", 5)
         assert building.wait(30)
         try:
-            assert [hit.entry.content for hit in pool_of_one(search, store, IVAN, "tea", 5)] == [
+            assert [hit.entry.content for hit in pool_of_one(store.search, IVAN, "tea", 5)] == [
                 "tea"
             ]
-            assert pool_of_one(apply, store, IVAN, insert("rain"), BY).entry_id == "2"
+            assert pool_of_one(store.apply, IVAN, insert("rain"), BY).entry_id == "2"
             assert pool_of_one(store.forget, IVAN, "1").operations == 1
             assert not first.done() and not second.done()
         finally:
@@ -166,13 +162,13 @@ def pool_of_one(call, *arguments):
 
 
 def test_a_memory_from_another_namespace_is_never_handed_out(folder):
-    store = indexed(folder / "s.db", in_memory=1)
+    store = indexed(folder / "s.db", keep=1)
     for name in NAMES:
-        apply(store, name, insert(f"tea {mark_of(name)}"), BY)
+        store.apply(name, insert(f"tea {mark_of(name)}"), BY)
     for name in [*NAMES, *reversed(NAMES)]:  # each evicts the one before
-        assert [hit.entry.content for hit in search(store, name, "tea", 9)] == [
+        assert [hit.entry.content for hit in store.search(name, "tea", 9)] == [
             f"tea {mark_of(name)}"
         ]
-    assert search(store, MARTA, "tea", 9) == []
+    assert store.search(MARTA, "tea", 9) == []
     with pytest.raises(JournalError):
-        memory_of(store, NAMES[0]).apply(insert("around"))
+        store.memory(NAMES[0]).apply(insert("around"))

@@ -48,8 +48,9 @@ def test_text_copied_as_a_json_string_is_never_a_call_of_its_own(text):
     written = json.dumps(
         {"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False
     )  # tags are not escaped
-    read = make_codec("hermes", SCHEMA).parse(f"<tool_call>\n{written}\n</tool_call>").calls
-    assert [(found.name, dict(found.arguments)) for found in read] in (
+    read = make_codec("hermes", SCHEMA).parse(f"<tool_call>\n{written}\n</tool_call>")
+    calls = [item for item in read if isinstance(item, ToolCall)]
+    assert [(call.name, dict(call.arguments)) for call in calls] in (
         [],
         [(call.name, dict(call.arguments))],
     )
@@ -58,8 +59,9 @@ def test_text_copied_as_a_json_string_is_never_a_call_of_its_own(text):
 @given(TEXTS)
 def test_text_copied_onto_a_line_is_never_a_call_of_its_own(text):
     line = text.replace("\n", " ")
-    read = make_codec("compact", SCHEMA).parse(f"+ {line}").calls
-    assert [(found.name, found.arguments["content"].strip()) for found in read] in (
+    read = make_codec("compact", SCHEMA).parse(f"+ {line}")
+    calls = [item for item in read if isinstance(item, ToolCall)]
+    assert [(call.name, call.arguments["content"].strip()) for call in calls] in (
         [],
         [("memory_insert", line.strip())],
     )
@@ -125,12 +127,10 @@ def test_a_chunk_reaches_no_other_namespace(tmp_path, text):
     of it is shown or found."""
     agent, journal = agent_of("nano", "hermes"), Journal.open(tmp_path / "memories.db")
     store = IndexedStore(journal, SCHEMA, retriever_factory(RetrievalConfig()), count_words)
-    with store.writing(OTHER, Origin("ivan")) as memory:
-        memory.apply(Operation(OperationKind.INSERT, "semantic", SECRET))
-    before = memory.snapshot()
+    store.apply(OTHER, Operation(OperationKind.INSERT, "semantic", SECRET), Origin("ivan"))
+    before = store.memory(OTHER).snapshot()
     chunk = Chunk(f"{text} key flowerpot")
-    with store.reading(MINE) as (memory, retriever):
-        prompt = agent.prompt(memory, retriever, chunk)
+    prompt = agent.prompt(store.memory(MINE), store.retriever(MINE), chunk)
     shown = prompt.messages[-1]["content"].split("<memory>\n")[1]
     assert shown == "empty\n</memory>"
     with store.writing(MINE, Origin("policy")) as memory:
@@ -140,10 +140,12 @@ def test_a_chunk_reaches_no_other_namespace(tmp_path, text):
             chunk,
             "\n".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in STOLEN),
         )
-    with store.reading(MINE) as (memory, retriever):  # its own core, and nothing else
-        assert [entry.content for entry in memory] == ["stolen"]
-        hits = retriever.search(f"{text} key flowerpot", 10)
-    assert SECRET not in [hit.entry.content for hit in hits]
-    with store.durable(OTHER) as durable:
-        assert durable.memory.snapshot() == before and len(durable.history()) == 1
+    assert [entry.content for entry in store.memory(MINE)] == [
+        "stolen"
+    ]  # its own core, and nothing else
+    assert store.memory(OTHER).snapshot() == before
+    assert SECRET not in [
+        hit.entry.content for hit in store.search(MINE, f"{text} key flowerpot", 10)
+    ]
+    assert len(store.durable(OTHER).operations()) == 1
     journal.close()

@@ -9,8 +9,9 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, JournalConflictError
+from memalpha.memory.calls import tool_schemas
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema, tool_schemas
+from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.record.rows import operation_mix
 from memalpha.rewards.total import RewardConfig, tool_success
@@ -179,8 +180,7 @@ def test_undo_goes_back_over_one_entry_twice_and_the_archive_follows(monkeypatch
     script = ScriptedGenerator(["+ Ann Oslo", "+ Bob Oslo", "move Oslo | Rome | 2"])
     agent = MemoryAgent(with_tools(monkeypatch, move, archive=True), script)
     *_, numbers = [agent.add(text).operations for text in ("Ann Oslo", "Bob Oslo", "all move")]
-    with agent._store.reading(agent._default) as (archive, _):
-        pass
+    archive = agent._store.memory(agent._default)
     assert texts(agent.memory()) == ["ROME", "Bob Rome"] and texts(archive.entries("_archive")) == [
         "all move"
     ]

@@ -78,11 +78,9 @@ class Case:
     generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
     top_layers: int = 0  # train the adapters of that many upper layers
-    # "padding" counts padding rows as real ones, "packing" lets packed rows see each other,
-    # "answers" trains them
+    # "padding" counts padding rows as real ones, "packing" lets packed rows see each other
     fault: str = ""
     steps: int = 2
-    searches: int = 0  # three of four turns search, if they may
 
 
 @dataclass
@@ -100,7 +98,6 @@ class Report:
     lengths: list = field(
         default_factory=list
     )  # distinct (prompt, completion) lengths of the last batch
-    turns: set = field(default_factory=set)  # of the rows
     world: int = 0
     trained: list = field(default_factory=list)  # names of the parameters that have a gradient
     gradients: list = field(default_factory=list)
@@ -146,11 +143,8 @@ class KeepingAgent(AgentStep):
     """Keeps whatever the policy wrote, so that the memories of a group differ although the policy
     is random."""
 
-    def apply(self, memory, index, chunk, completion, cut_off=False, searched=()):
+    def apply(self, memory, index, chunk, completion, cut_off=False):
         return super().apply(memory, index, chunk, f"+ {' '.join(completion.split()) or 'nothing'}")
-
-    def query(self, completion):
-        return completion.text if zlib.crc32(completion.text.encode()) % 4 else None
 
 
 def pseudo_reward(index, rollout, t):
@@ -282,7 +276,6 @@ def make_trainer(case, folder, **more):
         max_chunk_tokens=64,
         view_tokens=64,
         max_completion_length=LONGEST,
-        searches=case.searches,
     )
     if case.top_layers:
         freeze_lower_layers(policy, case.top_layers)
@@ -305,11 +298,8 @@ def make_trainer(case, folder, **more):
         ),
         peft_config=LoraConfig(**LORA) if case.start == "fresh" else None,
     )
-    made.more_padding, made.count_padding, made.train_answers = (
-        case.padding,
-        case.fault == "padding",
-        case.fault == "answers",
-    )
+    made.more_padding = case.padding
+    made.count_padding = case.fault == "padding"
     if case.start == "fresh":
         stir(made.model, seed=2)
         if case.generator == "hf":
@@ -318,22 +308,15 @@ def make_trainer(case, folder, **more):
 
 
 class CheckedTrainer(trainer.MemoryGRPOTrainer):
-    """The trainer with more padding than needed and, if wanted, a fault: padding rows or answers to
-    searches count as sampled."""
+    """The trainer with more padding than needed and, if wanted, a fault: padding rows count as
+    sampled."""
 
     more_padding = 0
     count_padding = False
-    train_answers = False
     on_batch = staticmethod(lambda: None)
 
     def _padded_count(self, rows):
         return super()._padded_count(rows) + self.more_padding
-
-    def _generate(self, prompts):
-        self.rows = [
-            replace(row, mask=None) if row and self.train_answers else row for row in self.rows
-        ]
-        return super()._generate(prompts)
 
     def _generate_and_score_completions(self, inputs):
         batch = super()._generate_and_score_completions(inputs)
@@ -357,7 +340,6 @@ class HandRow:
     cut_off: bool
     advantage: float = 0.0
     sampled: tuple | None = None
-    mask: torch.Tensor | None = None  # of what the policy wrote itself
     old: torch.Tensor | None = None
     reference: torch.Tensor | None = None
 
@@ -415,7 +397,6 @@ class Check(TrainerCallback):
                         reward,
                         ids[-1] not in ends,
                         sampled=step.completion.logprobs,
-                        mask=self.mask(step.completion),
                     )
                 )
         local.sort(key=lambda row: row.place)
@@ -426,19 +407,6 @@ class Check(TrainerCallback):
             for row in self.rows:
                 row.old, row.reference = self.logps(policy, row), self.logps(self.reference, row)
         self.trained = []
-
-    def mask(self, completion):
-        """Everything but what the template and the answers put between the turns: a turn ends with
-        an end token of the policy."""
-        ends, ids, marks = set(self.trainer.eos_token_ids), list(completion.ids), []
-        for _, answer in completion.searched:
-            turn = next(i for i, token in enumerate(ids) if token in ends) + 1
-            bridge = f"\n<|im_start|>user\n{answer}<|im_end|>\n<|im_start|>assistant\n"
-            between = tokenizer()(bridge, add_special_tokens=False).input_ids
-            assert ids[turn : turn + len(between)] == between
-            marks, ids = marks + [True] * turn + [False] * len(between), ids[turn + len(between) :]
-        self.report.turns.add(1 + len(completion.searched))
-        return torch.tensor(marks + [True] * len(ids))
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         made, case = self.trainer, self.case
@@ -473,8 +441,8 @@ class Check(TrainerCallback):
         kept = [row for row in self.rows if not (case.drop_cut_off and row.cut_off)]
         if case.drop_cut_off and row.cut_off:
             return torch.zeros(())
-        logp = self.logps(policy, row)[row.mask]
-        log_ratio = logp - row.old[row.mask]
+        logp = self.logps(policy, row)
+        log_ratio = logp - row.old
         ratio = torch.exp(
             log_ratio if case.level == "token" else log_ratio.mean().expand(len(log_ratio))
         )
@@ -487,11 +455,11 @@ class Check(TrainerCallback):
                 ratio.clamp(1 - args.epsilon, 1 + args.epsilon_high) * row.advantage,
             )
         if case.generator == "drifted" or case.staleness:  # truncated importance sampling
-            weight = (row.old - torch.tensor(row.sampled))[row.mask].exp()
+            weight = (row.old - torch.tensor(row.sampled)).exp()
             self.weights += weight.tolist()
             loss = loss * weight.clamp(max=args.vllm_importance_sampling_clip_max)
         if case.beta:
-            difference = row.reference[row.mask] - logp
+            difference = row.reference - logp
             loss = loss + case.beta * (difference.exp() - difference - 1) * (
                 ratio if args.use_bias_correction_kl else 1
             )
@@ -499,7 +467,7 @@ class Check(TrainerCallback):
             return loss.mean() / len(self.rows)
         if case.loss == "dr_grpo":
             return loss.sum() / (len(self.rows) * LONGEST)
-        return loss.sum() / sum(int(row.mask.sum()) for row in kept)
+        return loss.sum() / sum(len(row.completion) for row in kept)
 
     def logps(self, model, row):
         ids = torch.tensor([row.prompt + row.completion])
@@ -566,9 +534,6 @@ TWO_PROCESSES = {
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
     "cispo, generation by trl": Case("cispo", beta=0.1, start="fresh", generator="trl", steps=1),
-    "dapo, searches, generation by trl": Case(
-        beta=0.1, start="fresh", generator="trl", searches=2, steps=1
-    ),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }
 
@@ -576,12 +541,7 @@ TWO_PROCESSES = {
 def main(out):
     reports = {name: check(case) for name, case in TWO_PROCESSES.items()}
     gathered = gather_object(
-        [
-            {
-                name: {**asdict(r), "gradients": [], "turns": sorted(r.turns)}
-                for name, r in reports.items()
-            }
-        ]
+        [{name: {**asdict(r), "gradients": []} for name, r in reports.items()}]
     )
     if int(os.environ["RANK"]) == 0:
         Path(out).write_text(json.dumps(gathered))

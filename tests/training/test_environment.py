@@ -18,7 +18,8 @@ from trl.chat_template_utils import qwen2_5_chat_template
 from memalpha.agent.rollout import run_rollouts
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import InputError, TrainingAborted
-from memalpha.memory.schema import MemorySchema, tool_schemas
+from memalpha.memory.calls import tool_schemas
+from memalpha.memory.schema import MemorySchema
 from memalpha.models import build_nano
 from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments

@@ -120,7 +120,7 @@ def test_undo_and_forget(tmp_path):
         assert agent.history("1", namespace="marta")[-1].origin.agent == "user"
         assert agent.forget("2", namespace="marta").operations == 1
         assert (
-            agent.step._cost.cache_info().currsize
+            agent.step.view._cost.cache_info().currsize
             == agent.step.encoder.untrusted.cache_info().currsize
             == 0
         )
