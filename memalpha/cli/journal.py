@@ -187,7 +187,7 @@ def _namespaces(journal: Journal, arguments: argparse.Namespace) -> None:
 
 def _history(journal: Journal, arguments: argparse.Namespace) -> None:
     durable = _memory(journal, arguments)
-    events = durable.operations() if arguments.entry is None else durable.history(arguments.entry)
+    events = durable.history(arguments.entry)
     if arguments.entry is not None and not events:
         raise InputError(
             f"nothing is known of an entry {arguments.entry!r} in {arguments.namespace}"
@@ -258,14 +258,18 @@ def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
 
 
 def _export(journal: Journal, arguments: argparse.Namespace) -> None:
-    count = journal.export(arguments.file, arguments.namespace)
+    from memalpha.store.exchange import export_journal
+
+    count = export_journal(journal, arguments.file, arguments.namespace)
     _say(
         arguments, {"file": arguments.file, "records": count}, f"{arguments.file}: {count} records"
     )
 
 
 def _import_file(journal: Journal, arguments: argparse.Namespace) -> None:
-    count = journal.import_(arguments.file)
+    from memalpha.store.exchange import import_journal
+
+    count = import_journal(journal, arguments.file)
     _say(
         arguments,
         {"store": arguments.store, "records": count},

@@ -114,18 +114,18 @@ def run_trials(
     cases = list(_cases(step, per_attack, seed))
     with Journal.open(IN_MEMORY) as journal:
         store = IndexedStore(
-            journal, step.schema, step.new_retriever, step.encoder.count, keep=len(cases) + 1
+            journal, step.schema, step.new_retriever, step.encoder.count, in_memory=len(cases) + 1
         )
-        store.apply(Namespace(OTHER), _insert(step, f"the key of {OTHER} is {SECRET}"), _BY)
+        with store.writing(Namespace(OTHER), _BY) as memory:
+            memory.apply(_insert(step, f"the key of {OTHER} is {SECRET}"))
         names = [Namespace(f"trial-{index}") for index in range(len(cases))]
         for name, case in zip(names, cases, strict=True):
             with store.writing(name, _BY) as memory:
                 _seed(step, memory, case.instance)
-        asked = zip(names, cases, strict=True)
-        prompts = [
-            step.prompt(store.memory(name), store.retriever(name), case.chunk)
-            for name, case in asked
-        ]
+        prompts = []
+        for name, case in zip(names, cases, strict=True):
+            with store.reading(name) as (memory, retriever):
+                prompts.append(step.prompt(memory, retriever, case.chunk))
         sampling = Sampling(step.config.max_completion_length)
         completions = generator.generate(prompts, sampling)
         return [

@@ -10,11 +10,12 @@ that indexes and logs follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, JournalError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.protocols import TokenCounter
 from memalpha.times import ISO_8601, check_time, later, moment
@@ -37,15 +38,32 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
+class Applied(NamedTuple):
+    """What an operation changed, and where it came from: what a store writes down.
+
+    ``call``: number of the first operation of the call that it belongs to; None if it is alone.
+    """
+
+    change: Change
+    operation: Operation | None  # None: of an undo
+    chunk: int | None
+    call: int | None = None
+
+
 class Memory:
     """One memory under one schema; ``count_tokens`` measures its limits (in training and use: the
     policy's tokenizer).
+
+    ``clock`` is the number of the next change. ``writable`` is False for the memory of a store
+    outside of ``writing``: nothing could keep what is applied.
     """
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         self.schema = schema
         self.count_tokens = count_tokens
         self.changes: list[Change] = []
+        self.applied: list[Applied] = []
+        self.writable = True
         self._entries: dict[str, Entry] = {}
         self._by_content: dict[tuple[str, str], dict[str, None]] = {}
         self._sizes: dict[str, int] = {section.name: 0 for section in (*schema.sections, ARCHIVE)}
@@ -56,7 +74,7 @@ class Memory:
         self._lists = frozenset(section.name for section in schema.lists)
         self._written: dict[str, None] = {}  # ids of list entries, the last written last
         self._next_id = 1
-        self._clock = 0
+        self.clock = 0
 
     def __len__(self) -> int:  # without the archive
         return len(self._entries) - self._sizes[ARCHIVE.name]
@@ -109,8 +127,17 @@ class Memory:
         self, operation: Operation, *, chunk: int | None = None, time: str | None = None
     ) -> OperationResult:
         """Apply one operation, of the chunk with index ``chunk`` and time ``time``, which is its
-        timestamp if it names none.
+        timestamp if it names none. JournalError if the memory is not ``writable``.
         """
+        if not self.writable:
+            what = "a durable memory was written outside of its journal"
+            raise JournalError(what, fix="durable.writing(origin)")
+        result = self._apply(operation, chunk, time)
+        if result.logged:
+            self.applied.append(Applied(self.changes[-1], operation, chunk))
+        return result
+
+    def _apply(self, operation: Operation, chunk: int | None, time: str | None) -> OperationResult:
         if operation.section not in self.schema:
             names = ", ".join(section.name for section in self.schema.sections)
             return _refuse(
@@ -164,8 +191,35 @@ class Memory:
             for operation in operations:
                 if not (result := trial.apply(operation, chunk=chunk, time=time)).ok:
                     return [replace(result, operation=None)]
-        results = (self.apply(operation, chunk=chunk, time=time) for operation in operations)
+        first, start = self.clock, len(self.applied)
+        results = [self.apply(operation, chunk=chunk, time=time) for operation in operations]
+        if len(self.applied) > start + 1:
+            self.applied[start:] = [each._replace(call=first) for each in self.applied[start:]]
         return [replace(result, part=place > 0) for place, result in enumerate(results)]
+
+    def take(self, entry_id: str, after: Entry | None, number: int) -> None:
+        """Let an entry be ``after`` (None: be gone), by the change ``number`` that was decided
+        before: a record of a log, or an undo. What comes back takes its old place.
+        """
+        before = self._entries.get(entry_id)
+        self.clock = number
+        if after != before:
+            if after is not None:
+                self._tokens[after.content] = self.count_tokens(after.content)
+            self._commit(Change(before, after))
+        if after is not None and (after.updated if before else after.created) < number:
+            self._sort()
+        if entry_id.isdecimal():
+            self._next_id = max(self._next_id, int(entry_id) + 1)
+        self.clock = number + 1
+
+    def _sort(self) -> None:
+        """Bring the entries into the order of their creation, and of their last change."""
+        entries = sorted(self._entries.values(), key=lambda entry: entry.created)
+        self._entries = {entry.id: entry for entry in entries}
+        listed = [entry for entry in entries if entry.section in self._lists]
+        listed.sort(key=lambda entry: entry.updated)
+        self._written = dict.fromkeys(entry.id for entry in listed)
 
     def _write(
         self,
@@ -181,7 +235,7 @@ class Memory:
         """
         named = (operation.timestamp or None) if section.timestamps else None
         timestamp = (named or (time and check_time(time))) if section.timestamps else None
-        number = self._clock
+        number = self.clock
         if old is not None and _says(old, content, named):
             return self._repeat(operation, old, timestamp, chunk)
         same = self._same(section, content, named, old, chunk)
@@ -219,7 +273,7 @@ class Memory:
     ) -> OperationResult:
         """Succeed, since the entry says so already; what is said again later holds since then."""
         again = replace(
-            entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self._clock
+            entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self.clock
         )
         message = f"{entry.id} says so already"
         if operation.kind is OperationKind.REPLACE or not newer(again, entry):
@@ -298,7 +352,7 @@ class Memory:
             if before is None:
                 self._sizes[after.section] += 1
         self.changes.append(change)
-        self._clock += 1
+        self.clock += 1
 
     # --------------------------------------------------------------------------------------------
     # snapshots
@@ -345,23 +399,20 @@ class Memory:
         for entry in snapshot.entries:
             if entry.id not in self._entries:
                 self._commit(Change(None, entry))
-        self._entries = wanted  # creation order, as in the snapshot
-        listed = (entry for entry in snapshot.entries if entry.section in self._lists)
-        self._written = {
-            entry.id: None for entry in sorted(listed, key=lambda entry: entry.updated)
-        }
+        self._sort()
         given = [int(entry.id) for entry in snapshot.entries if entry.id.isdecimal()]
         self._next_id = max([self._next_id, snapshot.next_id, *(number + 1 for number in given)])
-        self._clock = max([self._clock, *(entry.updated + 1 for entry in snapshot.entries)])
+        self.clock = max([self.clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
-    def copy(self) -> Memory:
-        """Return an independent copy; its ``changes`` begin with the writes that lead to this
-        state.
+    def copy(self, without: Collection[str] = ()) -> Memory:
+        """Return an independent copy that knows nothing of the entries ``without``; its
+        ``changes`` begin with the writes that lead to this state.
         """
         other = Memory(self.schema, self.count_tokens)
-        other._tokens = dict(self._tokens)
-        other.restore(self.snapshot())
-        other._clock = self._clock
+        entries = tuple(entry for entry in self._entries.values() if entry.id not in without)
+        other._tokens = {entry.content: self._tokens[entry.content] for entry in entries}
+        other.restore(Snapshot(self.schema.name, entries, self._next_id))
+        other.clock = self.clock
         return other
 
 

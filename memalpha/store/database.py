@@ -1,11 +1,10 @@
 """Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core
 writes the SQL.
 
-Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether
-    files still need scrubbing),
-``secrets`` (key of a namespace's digests). Readers never wait for a writer. One writer by SQLite's
-lock, which network file systems do not keep, or PostgreSQL's advisory lock. Not covered: a server's
-own log, replicas and dumps keep erased bytes for a while.
+Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (whether files still
+need scrubbing), ``secrets`` (key of a namespace's digests). Readers never wait for a writer. One
+writer by SQLite's lock, which network file systems do not keep, or PostgreSQL's advisory lock. Not
+covered: a server's own log, replicas and dumps keep erased bytes for a while.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import sqlalchemy as sa
 from filelock import FileLock
 from sqlalchemy import BigInteger, Column, Integer, Table, Text, delete, insert, select, update
 from sqlalchemy.exc import ArgumentError, DBAPIError
-from sqlalchemy.schema import CreateTable
 
 from memalpha.errors import (
     InputError,
@@ -36,14 +34,14 @@ from memalpha.files import flush
 from memalpha.store.records import REGISTRY, Head, Record, root
 
 IN_MEMORY = ":memory:"  # address of a store in process memory
-FORMAT = 1
 APPLICATION_ID = 0x4D454D41  # "MEMA"
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
 _RIGHTS = "check the rights of the files and of their folder"
 _RESCUE = "bring a backup back"
+_Codes = tuple[int | str, ...]
 # SQLite's codes and PostgreSQL's states; error, message and advice. Any other error of SQLite is
 # damage.
-_ERRORS: tuple[tuple[tuple[int | str, ...], type[JournalError], str, str], ...] = (
+_ERRORS: tuple[tuple[_Codes, type[JournalError], str, str], ...] = (
     (
         (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, "55P03"),
         JournalBusyError,
@@ -54,7 +52,8 @@ _ERRORS: tuple[tuple[tuple[int | str, ...], type[JournalError], str, str], ...] 
         (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, "53000", "53100", "53200", "53300", "53400"),
         JournalError,
         "could not be read or written ({cause})",
-        "make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe",
+        "make room on the disk, or check it; nothing of this write was kept, "
+        "what was acknowledged before is safe",
     ),
     (
         (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
@@ -71,25 +70,19 @@ _ERRORS: tuple[tuple[tuple[int | str, ...], type[JournalError], str, str], ...] 
     (("XX001", "XX002"), JournalDamagedError, "is damaged ({cause})", _RESCUE),
 )
 
-
-def _needed(name: str, kind: Any) -> Column[Any]:
-    return Column(name, kind, nullable=False)
-
-
 _METADATA = sa.MetaData()
 LOG = Table(
     "log",
     _METADATA,
     Column("ns", Text, primary_key=True),
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
-    _needed("kind", Text),
-    _needed("entry", Text),
-    _needed("gone", Integer),
-    _needed("time", Text),
-    _needed("note", Text),
-    _needed("commitment", Text),
-    _needed("previous", Text),
-    _needed("hash", Text),
+    Column("kind", Text, nullable=False),
+    Column("entry", Text, nullable=False),
+    Column("time", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("commitment", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
     Column("salt", Text),
     Column("body", Text),
 )
@@ -97,26 +90,28 @@ HEADS = Table(
     "heads",
     _METADATA,
     Column("ns", Text, primary_key=True),
-    _needed("seq", BigInteger),
-    _needed("hash", Text),
+    Column("seq", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
 )
 STATE = Table(
     "state",
     _METADATA,
     Column("one", Integer, primary_key=True, autoincrement=False),
-    _needed("format", Integer),
-    _needed("scrub", Integer),
+    Column("scrub", Integer, nullable=False),  # how often data was erased that may be in the files
 )
-SECRETS = Table("secrets", _METADATA, Column("ns", Text, primary_key=True), _needed("secret", Text))
+SECRETS = Table(
+    "secrets",
+    _METADATA,
+    Column("ns", Text, primary_key=True),
+    Column("secret", Text, nullable=False),
+)
+_MARK = update(STATE).values(scrub=STATE.c.scrub + 1)
 # The erasing transaction wrote the row of ``state``; VACUUM FULL copies the rows that it erased
 # while an older snapshot sees them.
 _OLDER_SNAPSHOTS = (
-    "SELECT count(*) FROM pg_stat_activity, state WHERE datname = current_database() AND pid <> pg_backend_pid() "
-    "AND age(backend_xmin) >= age(state.xmin)"
+    "SELECT count(*) FROM pg_stat_activity, state WHERE datname = current_database() "
+    "AND pid <> pg_backend_pid() AND age(backend_xmin) >= age(state.xmin)"
 )
-_MARK = update(STATE).values(
-    scrub=STATE.c.scrub + 1
-)  # something was erased that is still in the files
 
 
 def connect(url: str, wait: float = 30.0) -> Database:
@@ -125,12 +120,11 @@ def connect(url: str, wait: float = 30.0) -> Database:
         return Sqlite(url, wait)
     try:
         address = sa.make_url(url)
-    except (
-        ArgumentError,
-        ValueError,
-    ) as error:  # the message leaves the address out: it may hold the password
-        what = f"a store at {url.split('://')[0]}://..., which is no address"
-        raise InputError(what, expected="postgresql://user:password@host:port/database") from error
+    except (ArgumentError, ValueError) as error:  # its message may hold the password
+        raise InputError(
+            f"a store at {url.split('://')[0]}://..., which is no address",
+            expected="postgresql://user:password@host:port/database",
+        ) from error
     match address.drivername:
         case "postgresql" | "postgres":
             return Postgres(address, wait)
@@ -149,11 +143,13 @@ class Database(ABC):
 
     _settings: tuple[str, ...]
     _waiting: str
-    _read = "BEGIN"
+    _checked = True
+    _read: tuple[str, ...] = ("BEGIN",)
     _write: tuple[str, ...] = ("BEGIN IMMEDIATE",)
 
     def __init__(self, address: sa.URL, name: str, wait: float, **driver: Any) -> None:
-        self.name, self.wait = name, wait
+        self.name = name
+        self.wait = wait
         self._process = os.getpid()
         self._closed = False
         self._connection: sa.Connection | None = None
@@ -168,19 +164,14 @@ class Database(ABC):
         sa.event.listen(self._engine, "connect", self._set_up)
         with self.writing():
             for table in _METADATA.sorted_tables:
-                self.execute(CreateTable(table, if_not_exists=True))
+                self.execute(sa.schema.CreateTable(table, if_not_exists=True))
             if not self.execute(select(STATE.c.one)):
-                self.execute(insert(STATE), [{"one": 1, "format": FORMAT, "scrub": 0}])
-            lost = bool(self.execute(select(LOG.c.ns).limit(1))) and not self.head(REGISTRY).seq
-            if lost or self.execute(select(STATE.c.format)) != [(FORMAT,)]:
-                raise JournalDamagedError(
-                    f"{name} has lost its registry of namespaces, or is of another format",
-                    fix=_RESCUE,
-                )
+                self.execute(insert(STATE), [{"one": 1, "scrub": 0}])
+            if self.execute(select(LOG.c.ns).limit(1)) and not self.head(REGISTRY).seq:
+                raise self._damaged("it has lost its registry of namespaces")
 
     @abstractmethod
-    def _rewrite(self) -> None:
-        """Rewrite all files without the erased data."""
+    def _rewrite(self) -> None: ...
 
     def _set_up(self, connection: Any, _: object) -> None:
         for statement in self._settings:
@@ -195,38 +186,22 @@ class Database(ABC):
         self, statement: sa.Executable | str, rows: Sequence[Mapping[str, Any]] = ()
     ) -> list[Any]:
         """Run one statement, once or for each row of arguments; return all result rows."""
+        statement = sa.text(statement) if isinstance(statement, str) else statement
         with self._session() as connection:
-            try:
-                result = connection.execute(
-                    sa.text(statement) if isinstance(statement, str) else statement,
-                    list(rows) or None,
-                )
-                found = list(result) if result.returns_rows else []
-            except DBAPIError as error:
-                raise self._error(error) from error
-            except UnicodeError as error:
-                raise JournalDamagedError(
-                    f"{self.name} holds bytes that are no text: {error}", fix=_RESCUE
-                ) from error
-        if isinstance(
-            statement, sa.Select
-        ):  # a damaged SQLite file can hold any value in any column
-            for column, values in zip(
-                statement.selected_columns, zip(*found, strict=True), strict=False
-            ):
-                kinds = {
-                    type(value) for value in values if value is not None or not column.nullable
-                }
-                if kinds - {column.type.python_type}:
-                    raise JournalDamagedError(
-                        f"{self.name} is damaged (a wrong type in the column {column.name})",
-                        fix=_RESCUE,
-                    )
+            result = connection.execute(statement, list(rows) or None)
+            found = list(result) if result.returns_rows else []
+        columns = statement.selected_columns if isinstance(statement, sa.Select) else ()
+        for column, values in zip(columns, zip(*found, strict=True), strict=False):
+            kinds = set(map(type, values)) - {column.type.python_type}
+            if kinds - ({type(None)} if column.nullable else set()):  # SQLite takes any value
+                raise self._damaged(f"a wrong type in the column {column.name}")
         return found
 
     @contextmanager
-    def _session(self) -> Iterator[sa.Connection]:
-        """Give the connection; after the outermost block, uncommitted changes are rolled back."""
+    def _session(self, *begin: str) -> Iterator[sa.Connection]:
+        """Give the connection, after statements that begin a transaction; what is not committed
+        at the end of the outermost block is rolled back.
+        """
         if self._connection is not None:
             yield self._connection
             return
@@ -234,26 +209,22 @@ class Database(ABC):
             what = "was closed" if self._closed else "was opened by another process, before a fork"
             raise JournalError(f"{self.name} {what}", fix="open the journal again")
         try:
-            connection = self._connection = self._engine.connect()
+            with self._engine.connect() as self._connection:
+                for statement in begin:
+                    self._connection.exec_driver_sql(statement)
+                yield self._connection
         except DBAPIError as error:
             raise self._error(error) from error
-        try:
-            yield connection
+        except UnicodeError as error:
+            raise self._damaged(f"bytes that are no text: {error}") from error
         finally:
             self._connection = None
-            with suppress(DBAPIError):
-                connection.close()
 
     @contextmanager
-    def reading(self) -> Iterator[bool]:
-        """Read one consistent snapshot inside the block; gives whether it is the outermost such
-        block.
-        """
-        outermost = self._connection is None
-        with self._session():
-            if outermost:
-                self.execute(self._read)
-            yield outermost
+    def reading(self) -> Iterator[None]:
+        """Read one consistent snapshot inside the block."""
+        with self._session(*self._read):
+            yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -265,25 +236,22 @@ class Database(ABC):
                 "a write inside a write of the same journal",
                 fix="finish the first block before the next",
             )
-        with self._session():
-            for statement in self._write:
-                self.execute(statement)
+        with self._session(*self._write):
             yield
             self.execute("COMMIT")
 
+    def _damaged(self, how: str) -> JournalDamagedError:
+        return JournalDamagedError(f"{self.name} is damaged ({how})", fix=_RESCUE)
+
     def _error(self, error: DBAPIError) -> JournalError:
-        cause, text = error.orig, str(error.orig).strip()
-        of_sqlite = isinstance(cause, sqlite3.Error)
-        code = (
-            getattr(cause, "sqlite_errorcode", 0) & 0xFF
-            if of_sqlite
-            else getattr(cause, "sqlstate", None)
-        )
+        cause = error.orig
+        text = str(cause).strip()
+        code = getattr(cause, "sqlstate", getattr(cause, "sqlite_errorcode", 0) & 0xFF)
         for codes, kind, what, fix in _ERRORS:
             if code in codes:
                 return kind(f"{self.name} {what.format(wait=self.wait, cause=text)}", fix=fix)
-        if of_sqlite:
-            return JournalDamagedError(f"{self.name} is damaged ({text})", fix=_RESCUE)
+        if isinstance(cause, sqlite3.Error):
+            return self._damaged(text)
         return JournalError(
             f"{self.name} cannot be reached ({text})",
             fix="check server and address; the next call connects again",
@@ -291,41 +259,31 @@ class Database(ABC):
 
     def rows(self, ns: str, after: int = 0) -> list[Record]:
         """Return a chain's records in order, those after number ``after``."""
-        return [
-            Record(*row)
-            for row in self.execute(
-                select(LOG).where(LOG.c.ns == ns, LOG.c.seq > after).order_by(LOG.c.seq)
-            )
-        ]
+        later = select(LOG).where(LOG.c.ns == ns, LOG.c.seq > after).order_by(LOG.c.seq)
+        return [Record(*row) for row in self.execute(later)]
 
     def head(self, ns: str) -> Head:
         """Return the last record of a chain; number 0 if it has none."""
-        found = self.execute(select(HEADS.c.seq, HEADS.c.hash).where(HEADS.c.ns == ns))
-        return Head(*found[0]) if found else root(ns)
+        rows = self.execute(select(HEADS.c.seq, HEADS.c.hash).where(HEADS.c.ns == ns))
+        return Head(*rows[0]) if rows else root(ns)
 
     def heads(self) -> dict[str, Head]:
         """Return the last record of every chain."""
         return {str(ns): Head(seq, hash_) for ns, seq, hash_ in self.execute(select(HEADS))}
 
-    def secret(self, ns: str) -> bytes:
+    def secret(self, ns: str) -> str:
         """Return the secret of a namespace; empty if it has none yet."""
-        found = self.execute(select(SECRETS.c.secret).where(SECRETS.c.ns == ns))
-        try:
-            return bytes.fromhex(found[0][0]) if found else b""
-        except ValueError as error:
-            raise JournalDamagedError(
-                f"{self.name} is damaged (the secret of a namespace is none)", fix=_RESCUE
-            ) from error
+        rows = self.execute(select(SECRETS.c.secret).where(SECRETS.c.ns == ns))
+        return str(rows[0][0]) if rows else ""
 
     def chains(self) -> set[str]:
         """Return the ids of all chains that have records."""
         return {str(ns) for (ns,) in self.execute(select(LOG.c.ns).distinct())}
 
     def integrity(self) -> list[str]:
-        """Return the faults that the database finds in its own files; PostgreSQL leaves this to the
-        server.
-        """
-        return []
+        """Return the faults that SQLite finds in its own files; PostgreSQL's server sees to its."""
+        checks = self.execute("PRAGMA integrity_check") if self._checked else []
+        return [str(line) for (line,) in checks if line != "ok"]
 
     # Writing: call these inside ``writing``.
     def append(self, records: Sequence[Record]) -> None:
@@ -337,13 +295,9 @@ class Database(ABC):
 
     def erase(self, ns: str, numbers: Iterable[int]) -> None:
         """Erase body and salt of some records."""
-        row = update(LOG).where(
-            LOG.c.ns == sa.bindparam("chain"), LOG.c.seq == sa.bindparam("number")
-        )
-        self.execute(
-            row.values(body=None, salt=None),
-            [{"chain": ns, "number": number} for number in numbers],
-        )
+        row = (LOG.c.ns == ns) & (LOG.c.seq == sa.bindparam("number"))
+        erasure = update(LOG).where(row).values(body=None, salt=None)
+        self.execute(erasure, [{"number": number} for number in numbers])
         self.execute(_MARK)
 
     def drop(self, ns: str) -> None:
@@ -352,11 +306,12 @@ class Database(ABC):
             self.execute(delete(table).where(table.c.ns == ns))
         self.execute(_MARK)
 
-    def new_secret(self, ns: str) -> bytes:
+    def new_secret(self, ns: str) -> str:
         """Make a new secret for a namespace; ``scrub`` then removes the old one from the files."""
+        secret = secrets.token_hex(32)
         self.execute(delete(SECRETS).where(SECRETS.c.ns == ns))
-        self.execute(insert(SECRETS), [{"ns": ns, "secret": secrets.token_hex(32)}])
-        return self.secret(ns)
+        self.execute(insert(SECRETS), [{"ns": ns, "secret": secret}])
+        return secret
 
     def to_scrub(self) -> int:
         """Return how often data was erased that may still be in the files."""
@@ -366,18 +321,20 @@ class Database(ABC):
         """Remove erased data, if there is any, from the files; JournalError if that fails after
         ``wait`` s for other readers.
         """
-        marked, usual = self.to_scrub(), self.wait
-        if not marked:
+        erasures = self.to_scrub()
+        if not erasures:
             return
+        usual = self.wait
         try:
             self._wait(min(wait, usual))
             self._rewrite()
             with self.writing():  # a mark that another process made meanwhile stays
-                self.execute(update(STATE).where(STATE.c.scrub == marked).values(scrub=0))
+                self.execute(update(STATE).where(STATE.c.scrub == erasures).values(scrub=0))
         except JournalError as error:
-            what = f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}"
             raise type(error)(
-                what, fix="make room and close other readers; the store tries again by itself"
+                f"{self.name}: erased from the log, but old bytes are still in the files: "
+                f"{error.what}",
+                fix="make room and close other readers; the store tries again by itself",
             ) from error
         finally:
             self._wait(usual)
@@ -404,9 +361,9 @@ class Sqlite(Database):
             try:
                 self.path = self.path.resolve()
                 with suppress(FileExistsError):
-                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+                    self.path.touch(0o600, exist_ok=False)
                     flush(self.path.parent)
-                self._file = _identity(self.path)
+                self._file = self.path.stat()
             except PermissionError as error:
                 raise JournalError(f"{path} cannot be used: {error}", fix=_RIGHTS) from error
             except (OSError, ValueError) as error:
@@ -435,7 +392,8 @@ class Sqlite(Database):
         """Be the only writer of all processes; JournalDamagedError if the file was removed or
         replaced since it was opened.
         """
-        if self.path and (there := _identity(self.path)) != self._file:
+        there = self.path is None or self.path.exists()
+        if not there or (self.path and not os.path.samestat(self.path.stat(), self._file)):
             how = "replaced by another file" if there else "removed"
             raise JournalDamagedError(
                 f"{self.name} was {how} while it was in use; nothing was written", fix=_RESCUE
@@ -444,18 +402,11 @@ class Sqlite(Database):
             yield
 
     def _rewrite(self) -> None:
-        for statement in (
-            "PRAGMA wal_checkpoint(TRUNCATE)",
-            "VACUUM",
-            "PRAGMA wal_checkpoint(TRUNCATE)",
-        ):
-            found = self.execute(statement)  # waits for readers first
-            if found and found[0][0]:
+        checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"  # waits for readers first
+        for statement in (checkpoint, "VACUUM", checkpoint):
+            rows = self.execute(statement)
+            if rows and rows[0][0]:
                 raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
-
-    def integrity(self) -> list[str]:
-        """Return what SQLite's own check finds."""
-        return [str(line) for (line,) in self.execute("PRAGMA integrity_check") if line != "ok"]
 
 
 class Postgres(Database):
@@ -463,23 +414,18 @@ class Postgres(Database):
     MissingExtraError: no psycopg.
     """
 
+    _checked = False
     _waiting = "SET lock_timeout TO {}"
-    _read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    _read = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
     _write = ("BEGIN", f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
 
     def __init__(self, address: sa.URL, wait: float) -> None:
         name = f"postgresql://{address.host or ''}:{address.port or 5432}/{address.database or ''}"
-        self._settings = (
-            "SET synchronous_commit TO on",
-            self._waiting.format(max(1, int(wait * 1000))),
-        )
+        waiting = self._waiting.format(max(1, int(wait * 1000)))
+        self._settings = ("SET synchronous_commit TO on", waiting)
+        psycopg = address.set(drivername="postgresql+psycopg")
         try:
-            super().__init__(
-                address.set(drivername="postgresql+psycopg"),
-                name,
-                wait,
-                connect_timeout=max(2, int(wait)),
-            )
+            super().__init__(psycopg, name, wait, connect_timeout=max(2, int(wait)))
         except ImportError as error:
             raise MissingExtraError("psycopg", "postgres") from error
 
@@ -488,11 +434,3 @@ class Postgres(Database):
             raise JournalBusyError(f"{self.name}: readers that began before still see old rows")
         for table in _METADATA.sorted_tables:
             self.execute(f"VACUUM FULL {table.name}")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino

@@ -1,11 +1,11 @@
-"""Lossless export and import as JSON Lines, with hashes, salts and receipts, so that an export can
-be verified.
+"""Export and import of a store as JSON Lines, without loss: with hashes, salts and receipts, so
+that an export can be verified.
 
     {"format": "memalpha-journal", "version": 1}
     {"begin": <id>, "user": ..., "agent": ..., "session": ..., "schema": ..., "time": ...}
-    {"record": [<id>, seq, kind, entry, gone, time, note, commitment, previous, hash, salt, body]}
-    one for each {"forgotten": <id>, "time": ..., "note": ...}                                    of
-    the whole store only {"end": <number of lines before this one>}
+    {"record": [<id>, seq, kind, entry, time, note, commitment, previous, hash, salt, body]}
+    {"forgotten": <id>, "time": ..., "note": ...}    one for each, of the whole store only
+    {"end": <number of lines before this one>}
 
 An import is all or nothing, and replays each namespace, since without a key anybody can compute
 valid hashes. Not covered: an old export still holds an entry that was forgotten later.
@@ -14,31 +14,30 @@ valid hashes. Not covered: an old export still holds an entry that was forgotten
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
-from memalpha.store.memory import JournalMemory, schema_of, shape
+from memalpha.files import flush, replacing
+from memalpha.memory.memory import Memory
+from memalpha.store.history import events_of, replay, schema_of, shape
+from memalpha.store.journal import Journal, Tail
 from memalpha.store.records import (
     Chain,
-    Kind,
     Namespace,
-    Note,
     Record,
+    RecordKind,
     Registered,
     Stamp,
     check,
-    fault,
     root,
 )
-
-if TYPE_CHECKING:
-    from memalpha.store.journal import Journal
 
 _UNEDITED = "what export wrote, edited by nobody"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
@@ -53,94 +52,107 @@ class _Forgotten(BaseModel):
     forgotten: Chain
 
 
-class _Row(BaseModel):
+class _RecordLine(BaseModel):
     record: Record
 
 
-_LINES: dict[str, type[BaseModel]] = {"begin": _Begin, "record": _Row, "forgotten": _Forgotten}
+_LINES: dict[str, type[BaseModel]] = {
+    "begin": _Begin,
+    "record": _RecordLine,
+    "forgotten": _Forgotten,
+}
 
 
-def export_to(journal: Journal, path: str | Path, namespace: Namespace | None = None) -> int:
+def export_journal(journal: Journal, path: str | Path, namespace: Namespace | None = None) -> int:
     """Write one namespace, or the whole store, to a new file (none is left after an error); return
     the number of records.
     """
-    path, lines = Path(path), list[dict[str, Any]]([_FORMAT])
+    path = Path(path)
+    if path.exists() or not path.parent.is_dir():
+        raise InputError(f"{path} cannot be made", expected="a new file in a folder that exists")
+    lines: list[dict[str, Any]] = [_FORMAT]
     with journal.reading():
-        for name in journal.begun if namespace is None else (namespace,):
-            begun = journal.registered(name)
-            lines.append(
-                {"begin": begun.ns, **asdict(name), "schema": begun.shape, "time": begun.time}
-            )
-            lines += [{"record": record} for record in journal.stretch(begun.ns)]
-        if namespace is None:
-            lines += [
-                {"forgotten": ns, "time": found.time, "note": found.note}
-                for ns, found in journal.forgotten.items()
-            ]
+        for name in journal.registered if namespace is None else (namespace,):
+            begun = journal.registration(name)
+            ns = begun.entry
+            shape_then = begun.read(Registered).shape
+            lines.append({"begin": ns, **asdict(name), "schema": shape_then, "time": begun.time})
+            tail = Tail(journal.database, journal.key, ns, str(name))
+            lines += [{"record": record} for record in tail.read_on()]
+        for ns, receipt in journal.forgotten.items() if namespace is None else ():
+            lines.append({"forgotten": ns, "time": receipt.time, "note": receipt.note})
     lines.append({"end": len(lines)})
     try:
-        with open(
-            path, "x", encoding="ascii", opener=lambda name, flags: os.open(name, flags, 0o600)
-        ) as file:
-            try:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
-            except BaseException:
-                path.unlink()
-                raise
-    except (FileExistsError, FileNotFoundError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be made: {error}", expected="a new file in a folder that exists"
-        ) from error
-    except OSError as error:
+        with replacing(path) as temporary:
+            temporary.touch(0o600)
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), "ascii")
+            flush(temporary)
+    except (OSError, ValueError) as error:
         raise JournalError(
             f"{path} could not be written: {error}", fix="make room, or name another place"
         ) from error
     return sum("record" in line for line in lines)
 
 
-def import_from(journal: Journal, path: str | Path) -> int:
-    """Read an export; return the number of records. InputError names the wrong line; ForgottenError
-    if forgotten here.
+def import_journal(journal: Journal, path: str | Path) -> int:
+    """Read an export into a store; return the number of records. InputError names the wrong line or
+    record; ForgottenError if forgotten here.
     """
-    path = Path(path)
-    lines = read_export(path)
-    chains: dict[str, tuple[_Begin, list[tuple[str, Record]]]] = {}
+    begins: dict[str, _Begin] = {}
+    chains: dict[str, list[Record]] = {}
+    lines = read_export(Path(path))
     with journal.writing():
-        for number, line in lines:
-            where = f"{path}, line {number}"
-            try:
-                found = next(
-                    (kind.model_validate(line) for name, kind in _LINES.items() if name in line),
-                    None,
-                )
-            except ValidationError as error:
-                wrong = error.errors()[0]
-                what = f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:80]}"
-                raise InputError(what, expected=f"{_UNEDITED} ({wrong['msg']})") from error
-            match found:
+        for where, line in lines:
+            match _parsed(line, where):
                 case _Begin() as begin:
                     _begin(journal, begin, where)
-                    chains[begin.begin] = begin, []
-                case _Row(record=record) if record.ns in chains:
-                    chains[record.ns][1].append((where, record))
+                    begins[begin.begin] = begin
+                    chains[begin.begin] = []
+                case _RecordLine(record=record) if record.ns in chains:
+                    chains[record.ns].append(record)
                 case _Forgotten(forgotten=ns):
-                    if alive := next(
-                        (name for name, begun in journal.begun.items() if begun.ns == ns), None
-                    ):
-                        what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
-                        raise InputError(what, fix="forget it here first")
-                    if ns not in journal.forgotten:
-                        journal.register(Kind.FORGET, ns, gone=True, note="{}")
+                    _take_receipt(journal, ns, where)
                 case _:
                     raise InputError(
                         f"{where} holds {list(line)[:5]}",
                         expected="a line of an export, after that of its namespace",
                     )
-        for begin, rows in chains.values():
-            _add(journal, begin, rows, path)
-    return sum(len(rows) for _, rows in chains.values())
+        for ns, records in chains.items():
+            problem = _problem(begins[ns], records, journal.key)
+            if problem:
+                raise InputError(
+                    f"{path}, namespace {begins[ns].namespace}: {problem}",
+                    expected=f"{_UNEDITED}, and its key",
+                )
+            journal.database.append(records)
+    return sum(map(len, chains.values()))
+
+
+def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str:
+    """Return what is wrong with the records of a namespace; empty if they can be taken in."""
+    if not records:
+        return "it has no records"
+    faults = check(records, root(begin.begin), records[-1].head, key)
+    for record, following in pairwise(records):
+        if following.time < record.time:
+            faults.append(f"operation {following.seq} goes back in time")
+    try:
+        replay(Memory(schema_of(begin.shape)), events_of(records))
+    except MemAlphaError as error:
+        faults.append(error.what)
+    return "; ".join(faults)
+
+
+def _parsed(line: dict[str, Any], where: str) -> BaseModel | None:
+    try:
+        models = [model for name, model in _LINES.items() if name in line]
+        return models[0].model_validate(line) if models else None
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise InputError(
+            f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:80]}",
+            expected=f"{_UNEDITED} ({wrong['msg']})",
+        ) from error
 
 
 def _begin(journal: Journal, line: _Begin, where: str) -> None:
@@ -150,75 +162,59 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
             raise InputError(f"{line.shape} is no shape of a schema")
     except MemAlphaError as error:
         raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
-    if line.begin in journal.forgotten:
+    receipt = journal.forgotten.get(line.begin)
+    if receipt:
         raise ForgottenError(
-            f"{where}: namespace {line.begin} was forgotten here at {journal.forgotten[line.begin].time}"
+            f"{where}: namespace {line.begin} was forgotten here at {receipt.time}"
         )
-    if name in journal.begun or line.begin in {begun.ns for begun in journal.begun.values()}:
+    if name in journal.registered or line.begin in _alive(journal):
         raise InputError(
             f"{where}: the namespace {name} is there already",
             expected="a store without it",
             fix="forget it first",
         )
-    journal.register(Kind.BEGIN, line.begin, line.time, body={**asdict(name), "schema": line.shape})
+    body = {**asdict(name), "schema": line.shape}
+    journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
 
 
-def _add(journal: Journal, begin: _Begin, rows: list[tuple[str, Record]], path: Path) -> None:
-    memory, last, records = (
-        JournalMemory(schema_of(begin.shape)),
-        root(begin.begin),
-        [record for _, record in rows],
-    )
-    time = ""
-    for where, record in rows:
-        problem = fault(record, last, journal.key) or "goes back in time" * (record.time < time)
-        try:
-            record.read(Note)
-            memory.replay([record])
-        except MemAlphaError as error:
-            problem = problem or error.what
-        if problem:
-            raise InputError(
-                f"{where}: operation {record.seq} {problem}", expected=f"{_UNEDITED}, and its key"
-            )
-        last, time = record.head, record.time
-    faults = (
-        check(records, root(begin.begin), last, journal.key) if records else ["it has no records"]
-    )
-    if faults:
-        place = rows[-1][0] if rows else path
+def _alive(journal: Journal) -> dict[str, Namespace]:
+    return {record.entry: name for name, record in journal.registered.items()}
+
+
+def _take_receipt(journal: Journal, ns: str, where: str) -> None:
+    name = _alive(journal).get(ns)
+    if name:
         raise InputError(
-            f"{place}, the end of namespace {begin.namespace}: {faults[0]}", expected=_UNEDITED
+            f"{where}: the namespace {name} was forgotten where this export comes from, "
+            "and is alive here",
+            fix="forget it here first",
         )
-    journal.database.append(records)
+    if ns not in journal.forgotten:
+        journal.register(RecordKind.FORGET, ns, note="{}")
 
 
-def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Return the numbered lines between first and last of an export; InputError if it is incomplete
-    or no export.
+def read_export(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the lines between first and last of an export, each with its place; InputError if it
+    is incomplete or no export.
     """
+    lines = list[tuple[str, dict[str, Any]]]()
+    where = str(path)
     try:
-        rows = path.read_text(encoding="ascii").splitlines()
+        for number, row in enumerate(path.read_text("ascii").splitlines(), 1):
+            where = f"{path}, line {number}"
+            line = from_json(row)  # refuses lone surrogates and what is nested deeply
+            if not isinstance(line, dict):
+                raise ValueError(f"it holds {row[:80]}")
+            lines.append((where, line))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}", expected="what export wrote") from error
-    lines = [_parsed(row, f"{path}, line {number}") for number, row in enumerate(rows, 1)]
-    if not lines or lines[0] != _FORMAT:
+        raise InputError(f"{where} cannot be read: {error}", expected=_UNEDITED) from error
+    if not lines or lines[0][1] != _FORMAT:
         raise InputError(
             f"{path} is no export of a journal", expected=f"a first line {json.dumps(_FORMAT)}"
         )
-    if lines[-1] != {"end": len(lines) - 1}:
+    if lines[-1][1] != {"end": len(lines) - 1}:
         raise InputError(
             f"{path} was cut: it ends at line {len(lines)} without saying so",
             expected="a whole export",
         )
-    return list(enumerate(lines[1:-1], 2))
-
-
-def _parsed(row: str, where: str) -> dict[str, Any]:
-    try:
-        line = from_json(row)  # refuses lone surrogates and what is nested deeply
-    except ValueError as error:
-        raise InputError(f"{where} is no JSON: {error}", expected=_UNEDITED) from error
-    if not isinstance(line, dict):
-        raise InputError(f"{where} holds {row[:80]}", expected=_UNEDITED)
-    return line
+    return lines[1:-1]

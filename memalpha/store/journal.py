@@ -1,10 +1,11 @@
 """The durable store: memories and indexes are built from an append-only log of operations.
 
-    journal = Journal.open("memories.db")                          # or
-    postgresql://user@host/database durable = journal.memory(Namespace("marta"),
-    MemorySchema.load("facts")) durable.apply(Operation(OperationKind.INSERT, "facts", "Marta lives
-    in Oslo"), Origin("me"))   # on disk when this returns durable.memory, durable.history("1"),
-    durable.as_of(1), durable.undo(1, Origin("me")), durable.forget("1")
+    journal = Journal.open("memories.db")  # or postgresql://user@host/database
+    durable = journal.memory(Namespace("marta"), MemorySchema.load("facts"))
+    oslo = Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo")
+    durable.apply(oslo, Origin("me"))  # on disk when this returns
+    durable.memory, durable.history("1"), durable.as_of(1)
+    durable.undo(1, Origin("me")), durable.forget("1")
 
 What always holds: a write is on disk before it is acknowledged, or nothing of it is kept;
 namespaces are isolated; damage is found before use; forgotten content does not return. The cost of
@@ -23,41 +24,37 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any
 
-from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
-from memalpha.memory.memory import Memory, count_words
+from memalpha.errors import InputError, JournalDamagedError, JournalError
+from memalpha.memory.memory import Applied, Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import TokenCounter
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
-from memalpha.store.exchange import export_to, import_from
-from memalpha.store.memory import (
-    Draft,
-    JournalMemory,
-    Step,
+from memalpha.store.history import (
+    Event,
     before_of,
-    events,
+    call_of,
+    events_of,
     line_changes,
-    lines_of,
-    read,
+    lines_by_operation,
+    replay,
     schema_of,
     shape,
     still_say,
-    taken_back,
+    undone_with_its_call,
 )
 from memalpha.store.records import (
     REGISTRY,
-    Event,
     Head,
-    Kind,
     Namespace,
     Origin,
     Receipt,
     Record,
+    RecordKind,
     Registered,
     hash_prompt,
 )
@@ -71,23 +68,21 @@ __all__ = [
     "Namespace",
     "Origin",
     "Receipt",
-    "Report",
+    "Verification",
     "hash_prompt",
 ]
 
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
 _SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
 _SCRUB_EVERY = 1.0  # seconds between two tries when the store is idle
-_SCRUB_CHEAP = 0.1  # seconds that a try may cost each use
 _DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
-_SAID = attrgetter("section", "content", "timestamp")
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What verification found; the same ``head``, one hash over all heads, later shows that the log
-    was not rewritten.
+class Verification:
+    """What ``Journal.verify`` found; the same ``head``, one hash over all heads, later shows that
+    the log was not rewritten.
     """
 
     faults: tuple[str, ...]
@@ -102,27 +97,65 @@ class Report:
         return not self.faults
 
 
-class Begun(NamedTuple):
-    """What the registry says of a namespace: chain id, schema shape, position and time."""
+class Tail:
+    """The end of one chain, as far as this process has read and written it."""
 
-    ns: str
-    shape: Any
-    seq: int
-    time: str
+    def __init__(self, database: Database, key: bytes | None, ns: str, name: str) -> None:
+        self.database = database
+        self.key = key
+        self.ns = ns
+        self.name = name
+        self.head = log.root(ns)
+        self.time = ""
+
+    def read_on(self) -> list[Record]:
+        """Return the checked records after the last one read; JournalDamagedError if the chain is
+        broken, or lost what it had.
+        """
+        head = self.database.head(self.ns)
+        if head == self.head:
+            return []
+        if head.seq <= self.head.seq:
+            faults = [f"it had {self.head.seq} operations and has {head.seq}, or others"]
+        else:
+            records = self.database.rows(self.ns, self.head.seq)
+            faults = log.check(records, self.head, head, self.key)
+        if faults:
+            raise JournalDamagedError(
+                f"{self.database.name}, {self.name}: {'; '.join(faults)}",
+                fix="bring a backup back",
+            )
+        self.head = head
+        self.time = records[-1].time
+        return records
+
+    def seal(self, kind: RecordKind, entry: str, moment: str, **content: Any) -> Record:
+        """Return the next record, of a moment that is not before the last; the tail is its end."""
+        self.time = max(self.time, moment)
+        names: dict[str, Any] = {"ns": self.ns, "kind": kind, "entry": entry, "time": self.time}
+        record = log.seal(self.head, self.key, **names, **content)
+        self.head = record.head
+        return record
 
 
 class Journal:
     """A store of memories; made by ``Journal.open``. Safe for several threads (one at a time) and
     processes, not across a fork.
+
+    ``registered`` and ``forgotten`` are what the registry says, inside of ``reading`` and
+    ``writing``: the record of each namespace that exists, and the receipts of those erased, by the
+    id of their chain. ``unscrubbed``: erased bytes are still in the files.
     """
 
     def __init__(self, database: Database, key: bytes | None = None) -> None:
-        self.database, self.key = database, key
+        self.database = database
+        self.key = key
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.lock = threading.RLock()
-        self.unscrubbed, self._next_scrub = False, 0.0
-        self._forget_registry()
-        self._scrub()  # if an erasure was interrupted
+        self.unscrubbed = False
+        self._drop_registry()
+        with self.lock:
+            self._scrub(_SCRUB_WAIT)  # if an erasure was interrupted
 
     @classmethod
     def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
@@ -164,43 +197,38 @@ class Journal:
     def namespaces(self) -> tuple[Namespace, ...]:
         """Return all existing namespaces of all users; for administrators."""
         with self.reading():
-            return tuple(self.begun)
+            return tuple(self.registered)
 
     def schema(self, namespace: Namespace) -> MemorySchema:
         """Return a schema with the recorded sections and no limits; InputError if the namespace
         does not exist.
         """
         with self.reading():
-            return schema_of(self.registered(namespace).shape)
+            return schema_of(self.registration(namespace).read(Registered).shape)
 
     def forget(self, namespace: Namespace) -> Receipt:
-        """Erase a namespace and its names for good; keep a receipt. Raises as
+        """Erase a namespace and its names for good, except for a receipt. Raises as
         ``DurableMemory.forget``.
         """
         with self.writing():
-            begun = self.registered(namespace)
-            head = self.database.head(begun.ns)
-            note = json.dumps({"operations": head.seq, "head": head.hash, "erased": [begun.seq]})
-            record = self.register(Kind.FORGET, begun.ns, gone=True, note=note)
-            self.database.erase(REGISTRY, [begun.seq])
-            self.database.drop(begun.ns)
-            self._forget_registry()
-        return Receipt(begun.ns, log.moment_of(record.time), head.seq, scrubbed=not self.unscrubbed)
-
-    export = export_to
-    import_ = import_from
+            registration = self.registration(namespace)
+            ns = registration.entry
+            head = self.database.head(ns)
+            note = {"operations": head.seq, "head": head.hash, "erased": [registration.seq]}
+            record = self.register(RecordKind.FORGET, ns, note=json.dumps(note))
+            self.database.erase(REGISTRY, [registration.seq])
+            self.database.drop(ns)
+            self._drop_registry()
+        return Receipt(ns, log.moment_of(record.time), head.seq, scrubbed=not self.unscrubbed)
 
     # --------------------------------------------------------------------------------------------
-    # transactions and chains
+    # transactions
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold the lock and read one snapshot, with a current registry."""
-        with self.lock:
-            with self.database.reading() as outermost:
-                self._follow_registry()
-                yield
-            if self.unscrubbed and outermost:
-                self._scrub()
+        with self.lock, self.database.reading():
+            self._follow_registry()
+            yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -213,161 +241,113 @@ class Journal:
                     self._follow_registry()
                     yield
             except BaseException:
-                self._forget_registry()
+                self._drop_registry()
                 raise
-            self._scrub()
+            if not self.unscrubbed:
+                self._scrub(_SCRUB_WAIT)
 
-    def _scrub(self) -> None:
-        """Remove erased data from the files, if there is any; what fails is tried again after each
-        use, and once a second.
+    def _scrub(self, wait: float) -> None:
+        try:
+            self.database.scrub(wait)
+            self.unscrubbed = False
+        except JournalError as error:
+            if not self.unscrubbed:
+                self.unscrubbed = True
+                _LOG.warning("%s", error)
+                threading.Thread(target=self._scrub_again, daemon=True).start()
 
-        A failure that took long, as on a full disk, is not tried again so soon.
-        """
-        with self.lock:
-            start, wait = monotonic(), 0.0 if self.unscrubbed else _SCRUB_WAIT
-            if self.unscrubbed and start < self._next_scrub:
-                return
-            try:
-                self.database.scrub(wait)
-                self.unscrubbed = False
-            except JournalError as error:
-                self._next_scrub = monotonic() + 10 * (monotonic() - start - wait - _SCRUB_CHEAP)
-                if not self.unscrubbed:
-                    self.unscrubbed = True
-                    _LOG.warning("%s", error)
-                    threading.Thread(target=self._scrub_when_idle, daemon=True).start()
-
-    def _scrub_when_idle(self) -> None:
+    def _scrub_again(self) -> None:
+        pause = _SCRUB_EVERY
         while self.unscrubbed:
-            sleep(_SCRUB_EVERY)
+            sleep(pause)
             with self.lock:
+                start = monotonic()
                 if self.unscrubbed:  # and not closed
-                    self._scrub()
+                    self._scrub(0.0)
+                pause = max(_SCRUB_EVERY, 10 * (monotonic() - start))  # as on a full disk
 
-    def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
-        """Return the checked records of a chain, all or those after ``before``; JournalDamagedError
-        if the chain is broken.
-        """
-        before = before or log.root(ns)
-        records = self.database.rows(ns, before.seq)
-        if faults := log.check(records, before, self.database.head(ns), self.key):
-            name = next(
-                (str(name) for name, begun in self.begun.items() if begun.ns == ns),
-                ns or "(registry)",
-            )
-            what = f"{self.database.name}, namespace {name}: {'; '.join(faults[:5])}"
-            raise JournalDamagedError(
-                what, fix="bring a backup back; journal.verify() lists everything"
-            )
-        return records
-
-    def registered(self, namespace: Namespace) -> Begun:
-        """Return what the registry says of a namespace; InputError if it does not exist."""
-        if namespace not in self.begun:
+    # --------------------------------------------------------------------------------------------
+    # the registry
+    def registration(self, namespace: Namespace) -> Record:
+        """Return the record of a namespace; InputError if it does not exist."""
+        if namespace not in self.registered:
             raise InputError(
                 f"no namespace {namespace}", fix="memalpha journal namespaces STORE lists them"
             )
-        return self.begun[namespace]
+        return self.registered[namespace]
 
-    def now(self, after: str) -> str:
-        """Return the time of the next record: the clock's, but not before ``after``."""
-        return max(after, log.stamp(self.clock()))
+    def now(self) -> str:
+        """Return the time of the clock."""
+        return log.stamp(self.clock())
 
-    def _forget_registry(self) -> None:
-        self._registry_head, self._registry_time = log.root(REGISTRY), ""
-        self.begun: dict[Namespace, Begun] = {}
+    def _drop_registry(self) -> None:
+        self._registry = Tail(self.database, self.key, REGISTRY, "the registry")
+        self.registered: dict[Namespace, Record] = {}
         self.forgotten: dict[str, Record] = {}
 
     def _follow_registry(self) -> None:
-        head = self.database.head(REGISTRY)
-        if head == self._registry_head:
-            return
-        if head.seq <= self._registry_head.seq:
-            raise JournalDamagedError(
-                f"{self.database.name}: the registry lost what it held", fix="bring a backup back"
-            )
-        for record in self.stretch(REGISTRY, self._registry_head):
-            if record.kind == Kind.FORGET:
-                self.forgotten[record.entry] = record
-                self.begun = {
-                    name: begun for name, begun in self.begun.items() if begun.ns != record.entry
-                }
-            elif record.body is not None:
-                names = record.read(Registered)
-                self.begun[names.namespace] = Begun(
-                    record.entry, names.shape, record.seq, record.time
-                )
-            self._registry_head, self._registry_time = record.head, record.time
+        for record in self._registry.read_on():
+            self._note(record)
 
-    def register(self, kind: Kind, ns: str, time: str = "", **more: Any) -> Record:
+    def _note(self, record: Record) -> None:
+        if record.kind == RecordKind.FORGET:
+            self.forgotten[record.entry] = record
+            for name in [
+                name for name, each in self.registered.items() if each.entry == record.entry
+            ]:
+                del self.registered[name]
+        elif record.body is not None:
+            self.registered[record.read(Registered).namespace] = record
+
+    def register(self, kind: RecordKind, ns: str, time: str = "", **content: Any) -> Record:
         """Add a namespace's beginning or receipt to the registry, of now or an earlier time; inside
         ``writing``.
         """
-        time = time or self.now(self._registry_time)
-        record = log.seal(
-            self._registry_head, self.key, ns=REGISTRY, kind=kind, time=time, entry=ns, **more
-        )
+        record = self._registry.seal(kind, ns, time or self.now(), **content)
         self.database.append([record])
-        self._follow_registry()
+        self._note(record)
         return record
 
     # --------------------------------------------------------------------------------------------
     # verification
-    def verify(self) -> Report:
+    def verify(self) -> Verification:
         """Check the whole store: files, chains, receipts, registry, and that each chain leads to a
         memory; raises nothing.
         """
-        chains: dict[str, list[Record]] = {}
-        faults, head = list[str](), ""
+        records = list[Record]()
+        faults = list[str]()
+        head = ""
+        heads: dict[str, Head] = {}
         with self.lock:
             try:
                 faults += self.database.integrity()
                 with self.database.reading():
                     heads = self.database.heads()
                     head = log.mix(heads.items())
-                    faults += self._faults(heads, chains)
+                    registry = self._verified(REGISTRY, None, faults)
+                    bodies = {each.entry: each.read(Registered) for each in registry if each.body}
+                    for ns in sorted(heads.keys() - {REGISTRY}):
+                        records += self._verified(ns, bodies.get(ns), faults)
+                    gone = {each.entry for each in registry if each.kind == RecordKind.FORGET}
+                    listed = {REGISTRY, *(each.entry for each in registry)} - gone
+                    chains = self.database.chains() | {REGISTRY}
+                    for ns in sorted((chains ^ listed) | (chains ^ {REGISTRY, *heads})):
+                        faults.append(f"registry, heads and records do not agree on chain {ns}")
             except JournalError as error:
                 faults.append(str(error))
-        records = [record for found in chains.values() for record in found]
-        forgotten = sum(record.erased for record in records)
-        return Report(tuple(dict.fromkeys(faults)), len(chains), len(records), forgotten, head)
+        erased = sum(record.erased for record in records)
+        namespaces = len(heads.keys() - {REGISTRY})
+        return Verification(tuple(faults), namespaces, len(records), erased, head)
 
-    def _faults(self, heads: dict[str, Head], chains: dict[str, list[Record]]) -> list[str]:
-        there, registry = self.database.chains(), self.database.rows(REGISTRY)
-        problems = log.check(
-            registry, log.root(REGISTRY), heads.get(REGISTRY, log.root(REGISTRY)), self.key
-        )
-        registry = [
-            record
-            for record in registry
-            if not log.fault(record, Head(record.seq - 1, record.previous), self.key)
-        ]
-        begun = {record.entry for record in registry if record.kind == Kind.BEGIN}
-        gone = {record.entry for record in registry if record.kind == Kind.FORGET}
-        faults = [
-            f"chain {ns or '(registry)'} has records and no head"
-            for ns in sorted(there - heads.keys())
-        ]
-        faults += [f"registry: {line}" for line in problems]
-        faults += [
-            f"namespace {ns} is in the registry and its records are missing"
-            for ns in sorted(begun - gone - heads.keys())
-        ]
-        faults += [
-            f"chain {ns} is in no registry" for ns in sorted(heads.keys() - begun - {REGISTRY})
-        ]
-        faults += [f"namespace {ns} was forgotten and has records" for ns in sorted(gone & there)]
-        shapes = {record.entry: record.read(Registered).shape for record in registry if record.body}
-        for ns in sorted(heads.keys() - {REGISTRY}):
-            try:
-                chains[ns] = self.database.rows(ns)
-                problems = log.check(chains[ns], log.root(ns), heads[ns], self.key)
-                if not problems and ns in shapes:
-                    JournalMemory(schema_of(shapes[ns])).replay(chains[ns])
-            except (JournalError, InputError) as error:
-                problems = [str(error)]
-            faults += [f"namespace {ns}: {line}" for line in problems]
-        return faults
+    def _verified(self, ns: str, body: Registered | None, faults: list[str]) -> list[Record]:
+        try:
+            records = Tail(self.database, self.key, ns, f"chain {ns or '(registry)'}").read_on()
+            if body:
+                replay(Memory(schema_of(body.shape)), events_of(records))
+            return records
+        except (JournalError, InputError) as error:
+            faults.append(str(error))
+            return []
 
 
 class DurableMemory:
@@ -382,21 +362,27 @@ class DurableMemory:
         schema: MemorySchema,
         count_tokens: TokenCounter,
     ) -> None:
-        self._journal, self.namespace, self.schema, self._count = (
-            journal,
-            namespace,
-            schema,
-            count_tokens,
-        )
-        self._reset()
+        self.namespace = namespace
+        self.schema = schema
+        self._journal = journal
+        self._count_tokens = count_tokens
+        self._start("")
 
-    def _reset(self) -> None:
-        self._ns = ""
-        self._head, self._time = Head(0, ""), ""
-        self._memory = JournalMemory(self.schema, self._count)
+    def _start(self, ns: str) -> None:
+        self._tail = self._tail_of(ns)
+        self._memory = self._new_memory()
+        self._memory.writable = False
+
+    def _tail_of(self, ns: str) -> Tail:
+        return Tail(self._journal.database, self._journal.key, ns, f"namespace {self.namespace}")
+
+    def _new_memory(self) -> Memory:
+        memory = Memory(self.schema, self._count_tokens)
+        memory.clock = 1
+        return memory
 
     @property
-    def memory(self) -> JournalMemory:
+    def memory(self) -> Memory:
         """The current memory, to read. After ``forget`` or a failed write it is another object:
         rebuild what depends on it.
         """
@@ -405,41 +391,35 @@ class DurableMemory:
             return self._memory
 
     @contextmanager
-    def writing(self, origin: Origin) -> Iterator[JournalMemory]:
+    def writing(self, origin: Origin) -> Iterator[Memory]:
         """Give the memory to write to; all operations inside are logged together or not at all.
         Other writers wait meanwhile.
         """
         with self._changing():
-            draft: list[Draft] = []
-            self._memory.draft = draft
-            yield self._memory
-            self._memory.draft = None
-            if draft and not self._ns:
-                self._ns = secrets.token_hex(16)
+            memory = self._memory
+            memory.applied.clear()
+            memory.writable = True
+            yield memory
+            memory.writable = False
+            if memory.applied and not self._tail.ns:
+                self._tail = self._tail_of(secrets.token_hex(16))
                 body = {**asdict(self.namespace), "schema": shape(self.schema)}
-                self._journal.register(Kind.BEGIN, self._ns, body=body)
-                self._head = log.root(self._ns)
-            if draft:
-                self._log(Kind.APPLY, origin, draft)
+                self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body)
+            if memory.applied:
+                self._append(RecordKind.APPLY, origin, memory.applied)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Be the only writer, on the current memory; after a failure the memory, if it was written
-        to, is rebuilt from the log.
-        """
-        entered, before = False, self._head
+        """Be the only writer, on the current memory; after a failure it is rebuilt from the log."""
+        entered = False
         try:
             with self._journal.writing():
-                entered = True
                 self._follow()
-                before = self._head
+                entered = True
                 yield
         except BaseException:
-            if entered and (
-                self._memory.draft is not None
-                or (self._head, self._memory.seq) != (before, before.seq)
-            ):
-                self._reset()
+            if entered:
+                self._start("")
             raise
 
     def apply(
@@ -457,93 +437,87 @@ class DurableMemory:
             return memory.apply(operation, chunk=chunk, time=time)
 
     def _follow(self) -> None:
-        begun = self._journal.begun.get(self.namespace)
-        if (begun.ns if begun else "") != self._ns:
-            self._reset()
-        if begun is None:
-            return
-        if begun.shape is not None and begun.shape != shape(self.schema):
-            what = f"namespace {self.namespace} was begun with the schema {begun.shape}"
-            raise InputError(
-                what,
-                fix="use a schema of that name, sections, kinds and times, or another namespace",
-            )
-        self._ns = begun.ns
-        head = self._journal.database.head(begun.ns)
-        if head == self._head:
-            return
-        if head.seq <= self._head.seq:
-            raise JournalDamagedError(
-                f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others"
-            )
-        records = self._journal.stretch(begun.ns, self._head if self._head.seq else None)
-        if any(
-            record.kind == Kind.FORGET for record in records
-        ):  # the memory in this process holds what was erased
-            self._memory = JournalMemory(self.schema, self._count)
-            records = self._chain()
-        self._memory.replay(records)
-        self._head, self._time = head, records[-1].time
+        registration = self._journal.registered.get(self.namespace)
+        ns = registration.entry if registration else ""
+        if ns != self._tail.ns:
+            self._start("")
+        if registration is not None and not self._tail.ns:
+            recorded = registration.read(Registered).shape
+            if recorded != shape(self.schema):
+                raise InputError(
+                    f"namespace {self.namespace} was begun with the schema {recorded}",
+                    fix="use a schema of that name, sections, kinds and times, "
+                    "or another namespace",
+                )
+            self._start(ns)
+        records = self._tail.read_on() if ns else []
+        if any(record.kind == RecordKind.FORGET for record in records):
+            self._start(ns)  # the memory in this process holds what was erased
+            records = self._tail.read_on()
+        replay(self._memory, events_of(records))
 
-    def _log(self, kind: Kind, origin: Origin, drafts: Sequence[Draft]) -> list[Step]:
-        """Write changes to the log, and those of an undo to the memory; InputError for what could
-        not be read again.
-        """
-        database, steps = self._journal.database, list[Step]()
-        secret = database.secret(self._ns) or database.new_secret(self._ns)
+    def _append(
+        self, kind: RecordKind, origin: Origin, changes: Sequence[Applied], **more: int | None
+    ) -> list[Event]:
+        database = self._journal.database
+        ns = self._tail.ns
+        secret = database.secret(ns) or database.new_secret(ns)
         by = [origin.agent, _keyed(origin.source, secret), _keyed(origin.prompt_hash, secret)]
-        self._time = self._journal.now(self._time)
-        for change, rest in drafts:
+        now = self._journal.now()
+        records = list[Record]()
+        history = list[Event]()
+        for change, operation, chunk, call in changes:
             entry = change.after or change.before
             assert entry is not None
-            body = {"origin": by, **rest, "after": asdict(change.after) if change.after else None}
-            gone = change.after is None
-            names: dict[str, Any] = {
-                "ns": self._ns,
-                "kind": kind,
-                "time": self._time,
-                "entry": entry.id,
-                "gone": gone,
+            body = {
+                "origin": by,
+                "operation": operation and _given(operation),
+                "chunk": chunk,
+                "call": call,
+                "after": change.after and asdict(change.after),
+                **more,
             }
-            record = log.seal(self._head, self._journal.key, **names, body=body)
+            records.append(self._tail.seal(kind, entry.id, now, body=body))
             try:
-                steps += read([record])
+                history += events_of(records[-1:], filter(None, [change.before]))
             except JournalDamagedError as error:
-                expected = "Unicode text, chunks from 0 to 2**63 - 1"
                 raise InputError(
-                    f"this cannot be stored: {error.what}", expected=expected
+                    f"this cannot be stored: {error.what}",
+                    expected="Unicode text, chunks from 0 to 2**63 - 1",
                 ) from error
-            self._head = record.head
-        records = [record for record, _ in steps]
         database.append(records)
-        if kind is Kind.UNDO:
-            self._memory.replay(records)
-        return steps
+        return history
 
-    def history(self, entry_id: str) -> list[Event]:
-        """Return all events of an entry, in order; empty for an unknown id."""
-        return [event for event in self.operations() if event.entry == entry_id]
+    def history(self, entry_id: str | None = None) -> list[Event]:
+        """Return all events of an entry (none for an unknown id), or of the namespace, in order."""
+        with self._journal.reading():
+            self._follow()
+            return [event for event in self._events() if entry_id in (None, event.entry)]
 
-    def operations(self) -> list[Event]:
-        """Return all events of the namespace, in order."""
-        return events(read(self._records()))
+    def _events(self) -> list[Event]:
+        return events_of(self._tail_of(self._tail.ns).read_on()) if self._tail.ns else []
 
     def as_of(self, at: int | datetime) -> Memory:
         """Return the memory after an operation (its number), or at a time; InputError for a wrong
         number or a time without zone.
         """
-        records = self._records()
+        events = self.history()
         if isinstance(at, datetime):
-            moment = log.stamp(at)
-            records = [record for record in records if record.time <= moment]
-        elif not 0 <= at <= len(records):
-            expected = f"a number from 0 to {len(records)}, the last operation of this namespace"
-            raise InputError(f"operation {at}", expected=expected)
+            if at.tzinfo is None:
+                raise InputError(
+                    f"the time {at} has no time zone", expected=f"such as {at.isoformat()}Z"
+                )
+            events = [event for event in events if event.time <= at]
+        elif not 0 <= at <= len(events):
+            raise InputError(
+                f"operation {at}",
+                expected=f"a number from 0 to {len(events)}, the last operation of this namespace",
+            )
         else:
-            records = records[:at]
-        memory = JournalMemory(self.schema, self._count)
-        memory.replay(records)
-        return memory.copy()
+            events = events[:at]
+        memory = self._new_memory()
+        replay(memory, events)
+        return memory
 
     def keyed(self, text: str) -> str:
         """Return a text with each SHA-256 digest keyed as in this namespace's log (``Origin``)
@@ -551,15 +525,7 @@ class DurableMemory:
         """
         with self._journal.reading():
             self._follow()
-            return _keyed(text, self._journal.database.secret(self._ns))
-
-    def _records(self) -> list[Record]:
-        with self._journal.reading():
-            self._follow()
-            return self._chain()
-
-    def _chain(self) -> list[Record]:
-        return self._journal.stretch(self._ns) if self._ns else []
+            return _keyed(text, self._journal.database.secret(self._tail.ns))
 
     def undo(self, seq: int, origin: Origin) -> Change:
         """Revert one operation by its number (an undo can be undone too); logged as a new
@@ -571,32 +537,34 @@ class DurableMemory:
         ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
-            steps = read(self._chain())
-            if seq not in range(1, len(steps) + 1):
-                expected = f"the number of an operation, up to {len(steps)}"
-                raise InputError(f"operation {seq!r} cannot be undone", expected=expected)
-            call = steps[seq - 1][1].call
-            numbers = [
-                record.seq for record, body in reversed(steps) if call and body.call == call
-            ] or [seq]
-            done = taken_back(steps, seq) if len(numbers) > 1 else None
-            if done:
-                return done
-            first, changes = len(steps) + 1, dict[int, Change]()
+            events = self._events()
+            if seq not in range(1, len(events) + 1):
+                raise InputError(
+                    f"operation {seq!r} cannot be undone",
+                    expected=f"the number of an operation, up to {len(events)}",
+                )
+            first = len(events) + 1
+            numbers = call_of(events, seq)
+            call = first if len(numbers) > 1 else None
+            change = undone_with_its_call(events, seq) if call else None
+            if change:
+                return change
+            changes = dict[int, Change]()
             for number in numbers:
-                entry_id = steps[number - 1][0].entry
-                before = before_of(events(steps), number)
-                for other in self._memory if before else ():
-                    if other.id != entry_id and _SAID(other) == _SAID(before):
-                        raise JournalConflictError(
-                            f"entry {other.id} says by now what entry {entry_id} said"
-                        )
-                changes[number] = Change(self._memory.get(entry_id), before)
-                rest = {"call": first if len(numbers) > 1 else None, "of": number}
-                steps += self._log(Kind.UNDO, origin, [(changes[number], rest)])
-            for number, change in line_changes(events(steps), first):
-                self._log(Kind.UNDO, origin, [(change, {"of": number})])
+                before = before_of(events, self._memory, number)
+                changes[number] = Change(self._memory.get(events[number - 1].entry), before)
+                events += self._take_back(number, changes[number], origin, call)
+            for number, change in line_changes(events, first):
+                events += self._take_back(number, change, origin)
             return changes[seq]
+
+    def _take_back(
+        self, number: int, change: Change, origin: Origin, call: int | None = None
+    ) -> list[Event]:
+        undo = Applied(change, None, None, call)
+        events = self._append(RecordKind.UNDO, origin, [undo], of=number)
+        replay(self._memory, events)
+        return events
 
     def forget(self, entry_id: str, also: Sequence[str] = ()) -> Receipt:
         """Erase an entry, and ``also`` others and lines, for good from log, memory and files;
@@ -607,60 +575,62 @@ class DurableMemory:
         it. Not covered: exports and copies.
         """
         with self._changing():
-            steps, database = read(self._chain()), self._journal.database
-            bodies = [(record, body) for record, body in steps if record.body]
+            events = self._events()
+            there = [event for event in events if not event.forgotten]
             ids = {entry_id, *also}
-            missing = sorted(ids.difference(record.entry for record, _ in bodies))
+            missing = sorted(ids.difference(event.entry for event in there))
             if missing:
-                what = f"nothing of an entry {', '.join(map(repr, missing))} is left in {self.namespace}"
-                raise InputError(what, expected="the id of an entry or line")
-            contents = _texts(bodies, ids)
-            history = events(steps)
-            told = lines_of(history, [event for event in history if event.entry in ids])
-            ids = ids.union(*told.values())
-            texts = _texts(bodies, ids)
-            live = {
-                entry.id for entry in self._memory if entry.id not in ids and entry.content in texts
-            }
-            others = [(record, body) for record, body in bodies if record.entry not in ids]
-            left = {
-                record.seq: body.after
-                for record, body in others
-                if record.entry in live or not body.texts & texts
-            }
-            erased = [record.seq for record, _ in bodies if record.seq not in left]
-            note, time = json.dumps({"erased": erased}), self._journal.now(self._time)
-            key = self._journal.key
-            receipt = log.seal(
-                self._head,
-                key,
-                ns=self._ns,
-                kind=Kind.FORGET,
-                time=time,
-                entry=entry_id,
-                gone=True,
-                note=note,
-            )
-            database.append([receipt])
-            database.erase(self._ns, erased)
-            database.new_secret(self._ns)
-            self._head, self._time = receipt.head, receipt.time
-            last = {record.entry: record.seq for record, _ in steps}
-            gone = set(erased)
-            self._memory = self._memory.without(
-                {entry for entry, seq in last.items() if seq in gone}
-            )
-        said_by = still_say(contents, filter(None, left.values()))
+                raise InputError(
+                    f"nothing of an entry {', '.join(map(repr, missing))} is left in "
+                    f"{self.namespace}",
+                    expected="the id of an entry or line",
+                )
+            contents = _texts(there, ids)
+            of_ids = [event for event in events if event.entry in ids]
+            ids = ids.union(*lines_by_operation(events, of_ids).values())
+            left = self._left(there, ids)
+            erased = sorted({event.seq for event in there} - {event.seq for event in left})
+            receipt = self._erase(entry_id, erased)
+            last = {event.entry: event.seq for event in events}
+            gone = {entry for entry, seq in last.items() if seq in set(erased)}
+            self._memory = self._memory.copy(without=gone)
+            self._memory.clock = receipt.seq + 1
+            self._memory.writable = False
         return Receipt(
-            entry_id, log.moment_of(time), len(erased), said_by, not self._journal.unscrubbed
+            entry_id,
+            log.moment_of(receipt.time),
+            len(erased),
+            still_say(contents, [event.after for event in left if event.after]),
+            not self._journal.unscrubbed,
         )
 
+    def _left(self, there: Sequence[Event], ids: set[str]) -> list[Event]:
+        texts = _texts(there, ids)
+        same = {entry.id for entry in self._memory if entry.content in texts} - ids
+        others = [event for event in there if event.entry not in ids]
+        return [event for event in others if event.entry in same or not event.texts & texts]
 
-def _texts(bodies: Sequence[Step], ids: set[str]) -> set[str]:
-    return {text for record, body in bodies if record.entry in ids for text in body.texts}
+    def _erase(self, entry_id: str, numbers: Sequence[int]) -> Record:
+        receipt = self._tail.seal(
+            RecordKind.FORGET,
+            entry_id,
+            self._journal.now(),
+            note=json.dumps({"erased": numbers}),
+        )
+        self._journal.database.append([receipt])
+        self._journal.database.erase(self._tail.ns, numbers)
+        self._journal.database.new_secret(self._tail.ns)
+        return receipt
 
 
-def _keyed(text: str, secret: bytes) -> str:
-    return _DIGEST.sub(
-        lambda found: hmac.digest(secret, found[0].encode("ascii"), "sha256").hex(), text
-    )
+def _given(operation: Operation) -> dict[str, Any]:
+    return {name: value for name, value in asdict(operation).items() if value is not None}
+
+
+def _texts(events: Sequence[Event], ids: set[str]) -> set[str]:
+    return {text for event in events if event.entry in ids for text in event.texts}
+
+
+def _keyed(text: str, secret: str) -> str:
+    key = secret.encode()
+    return _DIGEST.sub(lambda match: hmac.digest(key, match[0].encode(), "sha256").hex(), text)

@@ -1,10 +1,10 @@
-"""The records of the log, their hash chain, and related types.
+"""The records of a store's log, the hash chain that seals them, and the events they tell of.
 
-A record has a permanent header (no user text) and an erasable body. The hash covers the header,
-which holds the previous record's
-hash and a commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are
-erased the chain still holds, and nobody can confirm a guess of the content. Without a key
-(HMAC-SHA256) the chain detects accidents, but not an attacker.
+A record has a permanent header without a user's text, and a body that can be erased. The hash
+covers the header, which holds the hash of the record before and a commitment to the body: SHA-256
+over 32 random bytes (the salt) and the body. So the chain still holds after body and salt are
+erased, and nobody can confirm a guess of the content. With a key the hashes are HMAC-SHA256;
+without one the chain shows accidents, but not an attacker.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from memalpha.types import Entry, Operation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-REGISTRY = ""  # id of the registry chain
+REGISTRY = ""  # id of the chain that lists the namespaces
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
     """Owner of a memory: user, agent and session. Use one session name if a memory outlives
-    conversations.
+    conversations. InputError for names that are not 1 to 200 printable characters.
     """
 
     user: str
@@ -40,12 +40,8 @@ class Namespace:
     def __post_init__(self) -> None:
         for part in ("user", "agent", "session"):
             name = getattr(self, part)
-            if (
-                not isinstance(name, str)
-                or not 0 < len(name) <= 200
-                or not name.isprintable()
-                or name != name.strip()
-            ):
+            fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
+            if not fits or name != name.strip():
                 raise InputError(
                     f"{part} of a namespace is {name!r}",
                     expected="1 to 200 printable characters, no spaces around",
@@ -68,36 +64,25 @@ class Origin:
     prompt_hash: str = ""
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a record says."""
 
-    BEGIN = "begin"  # in the registry alone
+    BEGIN = "begin"  # of a namespace; in the registry alone
     APPLY = "apply"
     UNDO = "undo"
     FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
 
 
 def stamp(moment: datetime) -> str:
-    """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or
-    outside UTC years.
-    """
-    if moment.tzinfo is None:
-        raise InputError(
-            f"the time {moment} has no time zone", expected=f"such as {moment.isoformat()}Z"
-        )
-    try:
-        return (
-            moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-        )  # %Y would not pad the year
-    except OverflowError as error:
-        raise InputError(f"the time {moment} cannot be told in UTC") from error
+    """Return a moment as UTC text of fixed width, which sorts by time."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def moment_of(text: str) -> datetime:
     """Read what ``stamp`` wrote; ValueError for anything else."""
     moment = datetime.fromisoformat(text)
-    if stamp(moment) != text:
-        raise ValueError(f"{text!r} is not a time such as 2024-05-01T12:00:00.000000Z")
+    if moment.tzinfo != UTC or stamp(moment) != text:
+        raise ValueError(f"{text!r} is not a time such as 2024-05-01T12:00:00.000000+00:00")
     return moment
 
 
@@ -105,51 +90,33 @@ def _text(pattern: str) -> Any:
     return Field(strict=True, pattern=f"^{pattern}$")
 
 
-# Forms of values, checked where they come from outside: in notes and in imports.
-Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
+# Forms of values, checked where they come from outside: in bodies, notes and imports.
+Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Stamp = Annotated[str, AfterValidator(lambda text: stamp(moment_of(text)))]
 Chain = Annotated[str, _text("[0-9a-f]{32}")]
 Hash = Annotated[str, _text("[0-9a-f]{64}")]
 Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
 
 
-def _bounded(entry: Entry) -> Entry:
-    if not all(
-        0 <= number < 1 << 63 for number in (entry.created, entry.updated, entry.source_chunk or 0)
-    ):
-        raise ValueError(f"the numbers of entry {entry.id!r} are not all from 0 to 2**63 - 1")
-    return entry
-
-
 class Body(BaseModel):
-    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to
-    which chunk or undone.
+    """What can be erased: the resulting entry (None: deleted), who wrote it, what was applied to
+    which chunk, or undone.
+
+    ``call``: of several operations of one call, or of their undo, the number of the first.
     """
 
     model_config = ConfigDict(strict=True)
 
-    after: Annotated[Entry, AfterValidator(_bounded)] | None = None
+    after: Entry | None = None
     origin: tuple[str, str, str] | None = None
     operation: Operation | None = None
-    chunk: Number | None = None
-    said: str | None = None
-    of: Number | None = None
-    call: Number | None = (
-        None  # of several operations of one call, or their undo: the number of the first
-    )
-
-    @property
-    def texts(self) -> set[str]:
-        """The requested and the resulting content."""
-        return {
-            part.content.strip() for part in (self.operation, self.after) if part and part.content
-        }
+    chunk: Natural | None = None
+    of: Natural | None = None
+    call: Natural | None = None
 
 
 class Registered(BaseModel):
-    """The body of a registry record: names and schema shape (``store.memory.shape``) of a
-    namespace.
-    """
+    """The body of a registry record: names and schema shape (``history.shape``) of a namespace."""
 
     user: str
     agent: str
@@ -165,7 +132,7 @@ class Registered(BaseModel):
 class Note(BaseModel):
     """Permanent data of a receipt: the numbers of the erased records."""
 
-    erased: tuple[Number, ...] = ()
+    erased: tuple[Natural, ...] = ()
 
 
 class Head(NamedTuple):
@@ -178,16 +145,15 @@ class Head(NamedTuple):
 class Record(NamedTuple):
     """One line of the log, with the columns of the table.
 
-    ``seq`` counts from 1 without gaps; ``gone``: the entry does not exist afterwards; ``time``
-    never goes back; ``note`` is JSON of a ``Note``; ``body`` (JSON of a ``Body``, registry:
-    ``Registered``) and ``salt`` are None if there is none or it was erased.
+    ``seq`` counts from 1 without gaps; ``time`` never goes back; ``note`` is JSON of a ``Note``;
+    ``body`` (JSON of a ``Body``, in the registry ``Registered``) and ``salt`` are None if there is
+    none or it was erased.
     """
 
     ns: Chain
     seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
     kind: Annotated[str, _text("(apply|undo|forget)")]
     entry: Annotated[str, _text("[0-9a-z_-]{0,1000}")]
-    gone: Annotated[int, Field(strict=True, ge=0, le=1)]
     time: Stamp
     note: Ascii
     commitment: Hash | Annotated[str, _text("")]
@@ -208,42 +174,21 @@ class Record(NamedTuple):
 
     def header(self) -> bytes:
         """Return the bytes that are hashed: all fields before ``hash``."""
-        return json.dumps(self[:9]).encode("ascii")
+        return json.dumps(self[: self._fields.index("hash")]).encode("ascii")
 
     def read(self, model: type[_Model]) -> _Model:
         """Return its note as a ``Note``, or its body as another model; both may be empty.
-        JournalDamagedError if unreadable.
+        JournalDamagedError if it cannot be read.
         """
         text = self.note if model is Note else self.body
         try:
             return model.model_validate_json(text or "{}")
         except ValidationError as error:
             wrong = error.errors()[0]
-            why = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
-            what = f"operation {self.seq} holds {str(text)[:80]!r}, which is no {model.__name__.lower()}: {why}"
-            raise JournalDamagedError(what) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was
-    erased is None.
-
-    ``entry`` is the entry's id, ``undoes`` the number of the operation that an undo took back,
-    ``chunk`` that of what was read.
-    """
-
-    seq: int
-    entry: str
-    kind: Kind
-    time: datetime
-    origin: Origin | None
-    operation: Operation | None
-    before: Entry | None
-    after: Entry | None
-    forgotten: bool
-    undoes: int | None = None
-    chunk: int | None = None
+            raise JournalDamagedError(
+                f"operation {self.seq} holds {str(text)[:80]!r}, which is no "
+                f"{model.__name__.lower()}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +196,8 @@ class Receipt:
     """Proof of an erasure of an entry or a namespace's chain: how many records lost their content.
 
     ``said_by``: other entries and lines, of now or of the past, that still hold words of it, those
-        with most first; the log does not keep this list. ``scrubbed``: False if its bytes are still
-        in the files; the store then tries again by itself.
+    with most first; the log does not keep this list. ``scrubbed``: False if its bytes are still
+    in the files; the store then tries again by itself.
     """
 
     entry: str
@@ -267,6 +212,8 @@ def hash_prompt(ids: Sequence[int]) -> str:
     return hashlib.sha256(json.dumps(list(ids)).encode("ascii")).hexdigest()
 
 
+# ------------------------------------------------------------------------------------------------
+# the chain
 def root(ns: str) -> Head:
     """Return the head before the first record."""
     return Head(0, hashlib.sha256(f"memalpha journal {ns}".encode()).hexdigest())
@@ -277,7 +224,7 @@ def commit(body: str, salt: str) -> str:
     return hashlib.sha256(bytes.fromhex(salt) + body.encode("ascii")).hexdigest()
 
 
-def digest(header: bytes, key: bytes | None) -> str:
+def hash_header(header: bytes, key: bytes | None) -> str:
     """Return the hash of a header, keyed if there is a key."""
     return hmac.digest(key, header, "sha256").hex() if key else hashlib.sha256(header).hexdigest()
 
@@ -287,10 +234,9 @@ def seal(
     key: bytes | None,
     *,
     ns: str,
-    kind: Kind,
+    kind: RecordKind,
     time: str,
     entry: str = "",
-    gone: bool = False,
     note: str = "",
     body: Mapping[str, Any] | None = None,
 ) -> Record:
@@ -298,38 +244,26 @@ def seal(
     JSON.
     """
     text = None if body is None else json.dumps(body, separators=(",", ":"))
-    salt = None if body is None else secrets.token_hex(32)
-    commitment = "" if text is None or salt is None else commit(text, salt)
-    draft = Record(
-        ns,
-        head.seq + 1,
-        kind.value,
-        entry,
-        int(gone),
-        time,
-        note,
-        commitment,
-        head.hash,
-        "",
-        salt,
-        text,
-    )
-    return draft._replace(hash=digest(draft.header(), key))
+    salt = None if text is None else secrets.token_hex(32)
+    commitment = commit(text, salt) if text and salt else ""
+    header = (ns, head.seq + 1, kind.value, entry, time, note, commitment, head.hash)
+    draft = Record(*header, "", salt, text)
+    return draft._replace(hash=hash_header(draft.header(), key))
 
 
 def fault(record: Record, before: Head, key: bytes | None) -> str:
     """Return what is wrong with one record that should follow ``before``, or an empty text."""
     body, salt = record.body, record.salt
     try:
-        Kind(record.kind), moment_of(record.time)
-        sealed = (
-            salt is None
-            if body is None
-            else salt is not None and commit(body, salt) == record.commitment
-        )
+        RecordKind(record.kind)
+        moment_of(record.time)
+        if body is None or salt is None:
+            sealed = body is salt
+        else:
+            sealed = commit(body, salt) == record.commitment
     except (TypeError, ValueError) as error:
         return f"is unreadable ({error})"
-    if digest(record.header(), key) != record.hash:
+    if hash_header(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
     if record.seq != before.seq + 1:
         return f"follows number {before.seq}: those between are missing"
@@ -342,26 +276,32 @@ def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None
     """Return all faults of consecutive records of a chain after ``before`` up to ``head``, one line
     each.
     """
-    found, covered, last = [], set[int](), before
+    faults = list[str]()
+    forgotten = set[int]()
+    last = before
     for record in records:
-        if problem := fault(record, last, key):
-            found.append(f"operation {record.seq} {problem}")
+        problem = fault(record, last, key)
+        if problem:
+            faults.append(f"operation {record.seq} {problem}")
         last = record.head
-        if record.kind == Kind.FORGET:
+        if record.kind == RecordKind.FORGET:
             try:
-                covered.update(record.read(Note).erased)
+                forgotten.update(record.read(Note).erased)
             except JournalDamagedError as error:
-                found.append(str(error))
+                faults.append(str(error))
     if last != head:
-        found.append(f"the last operation is number {last.seq}, it should be number {head.seq}")
-    if bare := [r.seq for r in records if r.erased and r.seq not in covered]:
-        found.append(
-            f"operations {bare} have lost their content and no receipt says that they were forgotten"
+        faults.append(f"the last operation is number {last.seq}, it should be number {head.seq}")
+    bare = [each.seq for each in records if each.erased and each.seq not in forgotten]
+    if bare:
+        faults.append(
+            f"operations {bare} have lost their content "
+            "and no receipt says that they were forgotten"
         )
-    return found
+    return faults
 
 
 def mix(heads: Iterable[tuple[str, Head]]) -> str:
-    """Return the order-independent sum of the hashes of all heads (64 hex digits)."""
-    texts = (f"{ns} {head.seq} {head.hash}" for ns, head in heads)
-    return f"{sum(int(hashlib.sha256(text.encode()).hexdigest(), 16) for text in texts) % (1 << 256):064x}"
+    """Return the sum of the hashes of all heads, in any order (64 hex digits)."""
+    texts = [f"{ns} {head.seq} {head.hash}" for ns, head in heads]
+    total = sum(int(hashlib.sha256(text.encode()).hexdigest(), 16) for text in texts)
+    return f"{total % (1 << 256):064x}"

@@ -272,7 +272,7 @@ class MemoryAgent:
     def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
-                seen = memory.seq, memory.snapshot()
+                seen = memory.clock, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
             sampling = Sampling(self.step.config.max_completion_length)
             (completion,) = self.generator.generate([prompt], sampling)
@@ -280,10 +280,8 @@ class MemoryAgent:
             with self._store.writing(
                 whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))
             ) as memory:
-                if (memory.seq, memory.snapshot()) == seen:
-                    index = (
-                        memory.seq + 1
-                    )  # the next operation's number: no other text ever gets it
+                if (memory.clock, memory.snapshot()) == seen:
+                    index = memory.clock  # no other text ever gets this number
                     outcome = self.step.apply(
                         memory, index, chunk, completion.text, completion.cut_off
                     )
@@ -304,8 +302,8 @@ class MemoryAgent:
         ``DurableMemory.undo``.
         """
         whose = self._whose(namespace)
-        with self._writing(whose):
-            return self._store.undo(whose, operation, Origin(by))
+        with self._writing(whose), self._store.durable(whose) as durable:
+            return durable.undo(operation, Origin(by))
 
     def forget(
         self, entry: str, also: Sequence[str] = (), *, namespace: Namespace | str | None = None
@@ -328,12 +326,6 @@ class MemoryAgent:
 
     def _forget(self, whose: Namespace, entry: str | None, also: Sequence[str] = ()) -> Receipt:
         with self._writing(whose):
-            try:
-                self._store.durable(whose)
-            except InputError:  # begun with another schema: nothing of it is loaded here
-                if entry is None:
-                    return self.journal.forget(whose)
-                raise
             try:
                 return self._store.forget(whose, entry, also)
             finally:
@@ -368,9 +360,9 @@ class MemoryAgent:
     ) -> list[Hit]:
         """Return at most ``k`` entries and lines for a query, best first."""
         _need_text("query", query)
-        return self._store.search(
-            self._whose(namespace), query, self.retrieve_k if k is None else k
-        )
+        limit = self.retrieve_k if k is None else k
+        with self._store.reading(self._whose(namespace)) as (_, retriever):
+            return retriever.search(query, limit)[:limit]
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
         """Return all entries, written blocks included, in order of creation."""
@@ -382,9 +374,8 @@ class MemoryAgent:
     ) -> list[Event]:
         """Return the operations on an entry, or on the whole namespace, in order."""
         whose = self._whose(namespace)
-        with self._store.reading(whose):
-            durable = self._store.durable(whose)
-            return durable.operations() if entry is None else durable.history(entry)
+        with self._store.durable(whose) as durable:
+            return durable.history(entry)
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default

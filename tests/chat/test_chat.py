@@ -69,7 +69,7 @@ def said(talk, tmp_path):  # one conversation after the other on the same store
 def stored(tmp_path):
     with Journal.open(tmp_path / "memories.db") as journal:
         durable = journal.memory(Namespace("Marta"), MemorySchema.load("facts"))
-        return [entry.content for entry in durable.memory], durable.operations()
+        return [entry.content for entry in durable.memory], durable.history()
 
 
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):

@@ -25,6 +25,7 @@ from stores import (
     files_with,
     indexed,
     insert,
+    memory_of,
     opened,
     update,
 )
@@ -163,15 +164,15 @@ def settle(path, model, said):
         else:
             pending = action
     store = indexed(path)
-    memory = store.memory(MARTA)
+    memory = memory_of(store, MARTA)
     options = [model] if pending is None else [model, model.after(pending)]
     fits = [
         option
         for option in options
-        if contents(memory) == option.entries and memory.seq == option.seq
+        if contents(memory) == option.entries and memory.clock - 1 == option.seq
     ]
     assert fits, (
-        f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
+        f"store {contents(memory)} at {memory.clock - 1}, model {[(o.entries, o.seq) for o in options]}, {pending}"
     )
     assert memory.snapshot().next_id == fits[-1].next_id and agrees(store)
     report = store.journal.verify()
@@ -218,7 +219,7 @@ def undone_by_half(folder):
 
     def state():
         with MemoryAgent(step, ScriptedGenerator([]), store=folder / "m.db") as agent:
-            memory = agent._store.memory(MARTA)
+            memory = memory_of(agent._store)
             assert agent.journal.verify().ok
             return sorted(
                 entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name))

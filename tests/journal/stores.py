@@ -1,5 +1,7 @@
 """Short names for what the tests of the journal do."""
 
+import time
+
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
@@ -63,19 +65,47 @@ def state(memory):
 
 
 def rebuilt(durable):
-    return durable.as_of(durable.memory.seq)
+    return durable.as_of(seq(durable))
+
+
+def seq(durable):
+    """The number of the last operation."""
+    return durable.memory.clock - 1
 
 
 def agrees(store, name=MARTA) -> bool:
-    memory, anew = store.memory(name), rebuilt(store.durable(name))
-    fresh, queries = (
-        retriever_factory()(anew),
-        {word for entry in anew.entries() for word in entry.content.split()[:2]},
-    )
-    same = all(
-        store.search(name, query, 5) == fresh.search(query, 5) for query in sorted(queries)[:4]
-    )
-    return state(memory) == state(anew) and same
+    anew = rebuilt(durable_of(store, name))
+    fresh = retriever_factory()(anew)
+    queries = {word for entry in anew.entries() for word in entry.content.split()[:2]}
+    with store.reading(name) as (memory, retriever):
+        same = [retriever.search(query, 5) == fresh.search(query, 5) for query in sorted(queries)]
+        return state(memory) == state(anew) and all(same)
+
+
+def durable_of(store, name=MARTA):
+    with store.durable(name) as durable:
+        return durable
+
+
+def memory_of(store, name=MARTA):
+    return durable_of(store, name).memory
+
+
+def search(store, name, query, k):
+    with store.reading(name) as (_, retriever):
+        return retriever.search(query, k)
+
+
+def apply(store, name, operation, by=BY):
+    with store.writing(name, by) as memory:
+        return memory.apply(operation)
+
+
+def wait_until_scrubbed(journal):
+    end = time.monotonic() + 20
+    while journal.unscrubbed and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not journal.unscrubbed
 
 
 def files_with(folder, *texts):

@@ -8,6 +8,7 @@ import pytest
 from stores import BY, MARTA, SCHEMA, contents, files_with, insert, opened, rebuilt
 
 from memalpha.errors import JournalError
+from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal
 
 
@@ -27,12 +28,12 @@ def test_a_full_disk(make_disk, tmp_path):
         traceback.format_exception(caught.value)
     )  # a log would keep it
     assert contents(durable.memory) == contents(rebuilt(durable)) == written and journal.verify().ok
-    journal.export(tmp_path / "rescue.jsonl")  # to another disk
+    export_journal(journal, tmp_path / "rescue.jsonl")  # to another disk
     with Journal.open(tmp_path / "copy.db") as other:
-        other.import_(tmp_path / "rescue.jsonl")
+        import_journal(other, tmp_path / "rescue.jsonl")
         assert contents(other.memory(MARTA, SCHEMA).memory) == written
     with pytest.raises(JournalError, match="no-room"):
-        journal.export(small_disk / "no-room")
+        export_journal(journal, small_disk / "no-room")
     assert not (small_disk / "no-room").exists()
     ballast.unlink()
     assert durable.apply(insert("there is room again"), BY).changed

@@ -15,6 +15,7 @@ from stores import (
     insert,
     opened,
     rebuilt,
+    seq,
     state,
     tell_a_story,
     update,
@@ -22,6 +23,7 @@ from stores import (
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory
+from memalpha.store.exchange import export_journal
 from memalpha.store.journal import Journal, Namespace
 from memalpha.types import Change, Entry, ResultCode
 
@@ -46,7 +48,7 @@ def test_a_story_by_hand_and_after_reopening(folder, store):
     tell_a_story(durable)
     for memory in (durable.memory, rebuilt(durable), opened(folder / "store.db")[1].memory):
         assert tuple(memory) == (ROME, CORE) and memory.snapshot().next_id == 3
-    assert durable.memory.seq == 5
+    assert seq(durable) == 5
     events = [(e.seq, e.before, e.after, e.origin.agent) for e in durable.history("1")]
     assert events == [(1, None, OSLO, "tester"), (3, OSLO, ROME, "other")]
     event = durable.history("2")[1]
@@ -83,7 +85,7 @@ def test_a_durable_memory_goes_on_as_a_plain_one_would(folder, where):
     assert all(mine == theirs for mine, theirs in results)
     assert contents(plain) == contents(durable.memory) == {"1": "a", "3": "c", "core": "x"}
     kinds = [
-        e.operation.kind for e in durable.operations()
+        e.operation.kind for e in durable.history()
     ]  # what was refused or changed nothing is not in the log
     assert kinds == [
         "insert",
@@ -110,7 +112,7 @@ def test_several_operations_are_one_write_all_or_nothing(folder, store):
     with durable.writing(BY) as memory:
         first, second = memory.apply(insert("one")), memory.apply(insert("two"))
     assert (first.entry_id, second.entry_id) == ("2", "3")
-    assert [e.time for e in durable.operations()][1:] == [durable.operations()[1].time] * 2
+    assert [e.time for e in durable.history()][1:] == [durable.history()[1].time] * 2
 
 
 def test_nothing_writes_around_the_log(store):
@@ -159,9 +161,9 @@ def test_what_undo_refuses(store):
         JournalConflictError, match=r"(?s)written by operation 3 after operation 1.*undo 3 first"
     ):
         durable.undo(1, BY)
-    for seq in (0, 6, -1):
+    for number in (0, 6, -1):
         with pytest.raises(InputError, match="cannot be undone"):
-            durable.undo(seq, BY)
+            durable.undo(number, BY)
     durable.apply(insert("tea", "notes"), BY)
     with pytest.raises(JournalConflictError, match="entry 3 says by now what entry 2 said"):
         durable.undo(5, BY)
@@ -175,15 +177,11 @@ def test_a_clock_that_goes_back_does_not_disorder_the_past(store):
     for minutes, text in ((0, "a"), (-90, "b"), (10, "c"), (-1000, "d")):
         journal.clock = lambda minutes=minutes: NOON + timedelta(minutes=minutes)
         durable.apply(insert(text), BY)
-    assert [(e.time - NOON).total_seconds() / 60 for e in durable.operations()] == [0, 0, 10, 10]
+    assert [(e.time - NOON).total_seconds() / 60 for e in durable.history()] == [0, 0, 10, 10]
     at = [len(durable.as_of(NOON + timedelta(minutes=m))) for m in (-1, 0, 5, 10, 99)]
     assert at == [0, 2, 2, 4, 4] and contents(durable.as_of(datetime(999, 1, 1, tzinfo=UTC))) == {}
-    for wrong in (
-        datetime(2026, 1, 1),
-        99,
-        -1,
-        datetime.fromisoformat("0001-01-01T00:00:00+14:00"),
-    ):
+    assert len(durable.as_of(datetime.fromisoformat("0001-01-01T00:00:00+14:00"))) == 0
+    for wrong in (datetime(2026, 1, 1), 99, -1):
         with pytest.raises(InputError):
             durable.as_of(wrong)
     assert journal.verify().ok
@@ -219,7 +217,7 @@ def test_settings_keep_what_was_acknowledged_and_files_are_the_owners_alone(fold
     }
     assert pragmas == {"synchronous": 2, "journal_mode": "wal", "secure_delete": 1}
     store[1].apply(insert("a"), BY)
-    store[0].export(folder / "e.jsonl")
+    export_journal(store[0], folder / "e.jsonl")
     modes = {
         path.name: stat.S_IMODE(path.stat().st_mode)
         for path in folder.iterdir()

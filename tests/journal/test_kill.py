@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kill_worker import Model, act
-from stores import MARTA, agrees, contents, indexed, rebuilt, state
+from stores import MARTA, agrees, contents, durable_of, indexed, memory_of, rebuilt, state
 
 WORKER = Path(__file__).with_name("kill_worker.py")
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -54,15 +54,15 @@ def test_a_store_is_what_the_model_is(folder, seed):
     store = indexed(path)
     for n in range(30):
         action = model.plan(rng, n)
-        act(store.journal, store.durable(MARTA), action)
+        act(store.journal, durable_of(store, MARTA), action)
         model = model.after(action)
-        memory = store.memory(MARTA)
-        assert (contents(memory), memory.seq, memory.snapshot().next_id) == (
+        memory = memory_of(store, MARTA)
+        assert (contents(memory), memory.clock - 1, memory.snapshot().next_id) == (
             model.entries,
             model.seq,
             model.next_id,
         )
-        assert state(memory) == state(rebuilt(store.durable(MARTA)))
+        assert state(memory) == state(rebuilt(durable_of(store, MARTA)))
         past = ({} if action[0] == "forget" else past) | {
             model.seq: dict(model.entries)
         }  # what was forgotten is in no past
@@ -71,5 +71,5 @@ def test_a_store_is_what_the_model_is(folder, seed):
             store = indexed(path)
             assert agrees(store) and store.journal.verify().faults == ()
     if model.seq:
-        assert {seq: contents(store.durable(MARTA).as_of(seq)) for seq in past} == past
+        assert {seq: contents(durable_of(store, MARTA).as_of(seq)) for seq in past} == past
     store.journal.close()

@@ -14,12 +14,16 @@ from stores import (
     MARTA,
     SCHEMA,
     agrees,
+    apply,
     contents,
     delete,
+    durable_of,
     indexed,
     insert,
+    memory_of,
     opened,
     rebuilt,
+    search,
     state,
     update,
 )
@@ -51,7 +55,7 @@ def write(store, who):
                 memory.apply(insert(f"tea {who} {n} {mark_of(name)}"))
                 memory.apply(update(str(n), f"rain {who} {mark_of(name)}"))
                 memory.apply(delete(str(3 * n + 2)))
-            hits = store.search(name, "tea rain", 50)
+            hits = search(store, name, "tea rain", 50)
             assert hits and all(hit.entry.content.endswith(mark_of(name)) for hit in hits)
 
 
@@ -78,14 +82,14 @@ def test_threads_of_processes_that_make_the_store_at_once(folder, shared):
     for name in NAMES:
         plain, done = (
             Memory(SCHEMA),
-            [event.operation for event in store.durable(name).operations()],
+            [event.operation for event in durable_of(store, name).history()],
         )
         assert (
             all(plain.apply(op).changed for op in done)
             and sum(op.kind == "insert" for op in done) == 24
         )
         assert (
-            contents(plain) == contents(store.memory(name))
+            contents(plain) == contents(memory_of(store, name))
             and agrees(store, name)
             and store.journal.verify().ok
         )
@@ -140,16 +144,16 @@ def test_no_namespace_waits_for_the_index_of_another(folder):
     journal = Journal.open(folder / "s.db")
     journal.memory(MARTA, SCHEMA).apply(insert("long"), BY)
     store = IndexedStore(journal, SCHEMA, make)
-    store.apply(IVAN, insert("tea"), BY)
+    apply(store, IVAN, insert("tea"), BY)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(store.search, MARTA, "long", 5)
-        second = pool.submit(store.search, MARTA, "long", 5)
+        first = pool.submit(search, store, MARTA, "long", 5)
+        second = pool.submit(search, store, MARTA, "long", 5)
         assert building.wait(30)
         try:
-            assert [hit.entry.content for hit in pool_of_one(store.search, IVAN, "tea", 5)] == [
+            assert [hit.entry.content for hit in pool_of_one(search, store, IVAN, "tea", 5)] == [
                 "tea"
             ]
-            assert pool_of_one(store.apply, IVAN, insert("rain"), BY).entry_id == "2"
+            assert pool_of_one(apply, store, IVAN, insert("rain"), BY).entry_id == "2"
             assert pool_of_one(store.forget, IVAN, "1").operations == 1
             assert not first.done() and not second.done()
         finally:
@@ -162,13 +166,13 @@ def pool_of_one(call, *arguments):
 
 
 def test_a_memory_from_another_namespace_is_never_handed_out(folder):
-    store = indexed(folder / "s.db", keep=1)
+    store = indexed(folder / "s.db", in_memory=1)
     for name in NAMES:
-        store.apply(name, insert(f"tea {mark_of(name)}"), BY)
+        apply(store, name, insert(f"tea {mark_of(name)}"), BY)
     for name in [*NAMES, *reversed(NAMES)]:  # each evicts the one before
-        assert [hit.entry.content for hit in store.search(name, "tea", 9)] == [
+        assert [hit.entry.content for hit in search(store, name, "tea", 9)] == [
             f"tea {mark_of(name)}"
         ]
-    assert store.search(MARTA, "tea", 9) == []
+    assert search(store, MARTA, "tea", 9) == []
     with pytest.raises(JournalError):
-        store.memory(NAMES[0]).apply(insert("around"))
+        memory_of(store, NAMES[0]).apply(insert("around"))

@@ -127,10 +127,12 @@ def test_a_chunk_reaches_no_other_namespace(tmp_path, text):
     of it is shown or found."""
     agent, journal = agent_of("nano", "hermes"), Journal.open(tmp_path / "memories.db")
     store = IndexedStore(journal, SCHEMA, retriever_factory(RetrievalConfig()), count_words)
-    store.apply(OTHER, Operation(OperationKind.INSERT, "semantic", SECRET), Origin("ivan"))
-    before = store.memory(OTHER).snapshot()
+    with store.writing(OTHER, Origin("ivan")) as memory:
+        memory.apply(Operation(OperationKind.INSERT, "semantic", SECRET))
+    before = memory.snapshot()
     chunk = Chunk(f"{text} key flowerpot")
-    prompt = agent.prompt(store.memory(MINE), store.retriever(MINE), chunk)
+    with store.reading(MINE) as (memory, retriever):
+        prompt = agent.prompt(memory, retriever, chunk)
     shown = prompt.messages[-1]["content"].split("<memory>\n")[1]
     assert shown == "empty\n</memory>"
     with store.writing(MINE, Origin("policy")) as memory:
@@ -140,12 +142,10 @@ def test_a_chunk_reaches_no_other_namespace(tmp_path, text):
             chunk,
             "\n".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in STOLEN),
         )
-    assert [entry.content for entry in store.memory(MINE)] == [
-        "stolen"
-    ]  # its own core, and nothing else
-    assert store.memory(OTHER).snapshot() == before
-    assert SECRET not in [
-        hit.entry.content for hit in store.search(MINE, f"{text} key flowerpot", 10)
-    ]
-    assert len(store.durable(OTHER).operations()) == 1
+    with store.reading(MINE) as (memory, retriever):  # its own core, and nothing else
+        assert [entry.content for entry in memory] == ["stolen"]
+        hits = retriever.search(f"{text} key flowerpot", 10)
+    assert SECRET not in [hit.entry.content for hit in hits]
+    with store.durable(OTHER) as durable:
+        assert durable.memory.snapshot() == before and len(durable.history()) == 1
     journal.close()

@@ -180,7 +180,8 @@ def test_undo_goes_back_over_one_entry_twice_and_the_archive_follows(monkeypatch
     script = ScriptedGenerator(["+ Ann Oslo", "+ Bob Oslo", "move Oslo | Rome | 2"])
     agent = MemoryAgent(with_tools(monkeypatch, move, archive=True), script)
     *_, numbers = [agent.add(text).operations for text in ("Ann Oslo", "Bob Oslo", "all move")]
-    archive = agent._store.memory(agent._default)
+    with agent._store.reading(agent._default) as (archive, _):
+        pass
     assert texts(agent.memory()) == ["ROME", "Bob Rome"] and texts(archive.entries("_archive")) == [
         "all move"
     ]

@@ -146,11 +146,8 @@ def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     )
     assert callers.identify({}) == Caller("local", Namespace("marta"))
     assert (agent.name, agent.retrieve_k, agent.reader.budget_tokens) == ("agent", 3, 2048)
-    agent._store.apply(
-        Namespace("marta"),
-        Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"),
-        Origin("me"),
-    )
+    with agent._store.writing(Namespace("marta"), Origin("me")) as memory:
+        memory.apply(Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"))
     agent.close()
     with Journal.open(tmp_path / "s.db", key=b"a key") as journal:
         assert journal.verify().ok and journal.namespaces() == (Namespace("marta"),)
