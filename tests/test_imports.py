@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types", "files", "times"),
     ("protocols", "config", "text"),
-    ("endpoints", "policies", "memory", "units"),
+    ("endpoints", "memory", "units"),
     ("retrieval",),
     ("agent",),
     ("generation", "qa"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from memalpha.retrieval import RetrievalConfig
 
 AGENT_FILE = "memalpha_agent.json"
 SCHEMA_FILE = "memalpha_schema.yaml"  # copy of a schema that is no preset
-ROUTER_FILE = "memalpha_router.pt"  # copy of the section router of the retriever
 
 
 @dataclass(frozen=True)
@@ -56,18 +53,12 @@ class AgentConfig(RetrievalConfig):
     archive: bool = False
 
     def save(self, folder: str | Path) -> None:
-        """Write the configuration into a folder, with the schema file and the router it names."""
+        """Write the configuration into a folder, with the schema file that it names."""
         saved = self
         if self.schema not in presets():
             text = Path(self.schema).read_text(encoding="utf-8")
             (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
             saved = replace(saved, schema=SCHEMA_FILE)
-        if self.router:
-            source = Path(self.router)
-            source = source / "checkpoint.pt" if source.is_dir() else source
-            with suppress(shutil.SameFileError):
-                shutil.copyfile(source, Path(folder) / ROUTER_FILE)
-            saved = replace(saved, router=ROUTER_FILE)
         text = json.dumps(asdict(saved), indent=2)
         (Path(folder) / AGENT_FILE).write_text(f"{text}\n", encoding="utf-8")
 
@@ -86,13 +77,12 @@ class AgentConfig(RetrievalConfig):
         )
         check_folder(Path(folder))
         config = read(cls, read_object(path), str(path))
-        inside = {"schema": [SCHEMA_FILE, *presets()], "router": [ROUTER_FILE, ""]}
-        for option, names in inside.items():
-            InputError.raise_if(
-                getattr(config, option) not in names,
-                f"{path} names {getattr(config, option)!r}",
-                expected=f"one of {', '.join(filter(None, names))}",
-            )
+        names = [SCHEMA_FILE, *presets()]
+        InputError.raise_if(
+            config.schema not in names,
+            f"{path} names {config.schema!r}",
+            expected=f"one of {', '.join(names)}",
+        )
         if config.schema == SCHEMA_FILE:
             schema = Path(folder) / SCHEMA_FILE
             tools = read_object(schema).get("tools")
@@ -103,6 +93,4 @@ class AgentConfig(RetrievalConfig):
                 fix="if it is yours, or you have read it: trust_tools=True, --trust-tools",
             )
             config = replace(config, schema=str(schema))
-        if config.router:
-            config = replace(config, router=str(Path(folder) / ROUTER_FILE))
         return config

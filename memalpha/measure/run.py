@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
+from memalpha.agent.config import AGENT_FILE, SCHEMA_FILE
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import digest_instances
@@ -135,7 +135,6 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
         adapters = [str(system.options.get("adapter", "")) for system in evaluation.systems]
         reads = {
             "the model": [options.model],
-            "the router": [evaluation.agent.router],
             "the adapter": adapters,
         }
         check_apart(
@@ -184,9 +183,7 @@ def _digests(
     )
     return {
         "models": {host.model: known} if known else {},
-        "agents": {
-            adapter: digest(adapter, (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE)) for adapter in own
-        },
+        "agents": {adapter: digest(adapter, (AGENT_FILE, SCHEMA_FILE)) for adapter in own},
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
         "adapters": {adapter: digest(adapter, ("adapter_*",)) for adapter in adapters},
         "readers": {adapter: digest(adapter, ("adapter_*", ADAPTER_RECORD)) for adapter in readers},

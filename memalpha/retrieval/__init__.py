@@ -27,10 +27,8 @@ class RetrievalConfig(Options):
             or ``hybrid``.
         embedder: Embedder of ``dense`` and ``hybrid``.
         sections_kept: Sections that layer 1 keeps (0 = all).
-        router: Trained section router that layer 1 asks (empty = the built-in ranking).
     """
 
     retrieval: RetrievalMode = RetrievalMode.LEXICAL
     embedder: str = "minilm"
     sections_kept: NonNegativeInt = 0
-    router: str = ""

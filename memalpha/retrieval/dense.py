@@ -1,5 +1,5 @@
 """Dense retrieval: exact nearest neighbours by cosine with FAISS, per section, and sections ranked
-by vectors or by a trained router.
+by vectors.
 
 Scores are rounded to 6 decimals; of equal scores the id added last is first (an updated id keeps
 its rank). A search compares all candidates. No other module imports faiss.
@@ -9,25 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import faiss
 import numpy as np
 from numpy.typing import ArrayLike
 
 from memalpha.errors import InputError
-from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.protocols import Embedder
-from memalpha.retrieval.embedders import Vectors, make_embedder
+from memalpha.retrieval.embedders import Vectors
 from memalpha.types import Entry
 
-if TYPE_CHECKING:
-    from memalpha.policies import Policy
-
 _DECIMALS = 6
-_LIKELY = 0.5  # least probability of a section that a router searches
 
 
 def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
@@ -176,63 +170,3 @@ class DenseSide:
         texts = [f"{section.name.replace('_', ' ')}: {section.description}" for section in lists]
         names = [section.name for section in lists]
         return dict(zip(names, self._embedder.embed(texts), strict=True))
-
-
-class LearnedSectionRouter:
-    """Ranks sections for a question as ``memalpha router train`` on ``task: sections`` learned it.
-
-    A section without entries in training is searched after the others; at least one trained one is
-    searched. Several agents decide by their mean probability. ``routes`` is the checkpoint's,
-    ``embedder`` that of training; InputError if its dimension differs.
-    """
-
-    def __init__(
-        self, policies: Sequence[Policy], routes: dict[str, Any], embedder: Embedder
-    ) -> None:
-        self.sections: tuple[str, ...] = tuple(routes["sections"])
-        self._trained = set(routes["trained_sections"])
-        self._policies = list(policies)
-        self._embedder = embedder
-        size = policies[0].shape.size
-        InputError.raise_if(
-            size != embedder.dimension,
-            f"a router for embeddings of {size}",
-            expected=f"the embedder's dimension, {embedder.dimension}",
-        )
-
-    @classmethod
-    def load(cls, path: str | Path) -> LearnedSectionRouter:
-        """Load a checkpoint or its run folder; InputError without routes."""
-        from memalpha.policies import Checkpoint  # imports torch
-
-        checkpoint = Checkpoint.load(path)
-        policies = checkpoint.policies()
-        InputError.raise_if(
-            not checkpoint.routes.get("sections") or not policies,
-            f"{path} holds no policy that ranks sections (learner {checkpoint.learner!r})",
-            expected="a checkpoint of mappo, grpo or ppo on task: sections",
-        )
-        embedder = make_embedder(str(checkpoint.routes["embedder"]))
-        return cls(policies, dict(checkpoint.routes), embedder)
-
-    def rank(self, query: str, memory: Memory) -> list[str]:
-        """Return the sections to search, likeliest first; InputError if the memory's list sections
-        are not those of training.
-        """
-        import torch
-
-        from memalpha.policies import mean_probabilities
-
-        present = tuple(section.name for section in memory.schema.lists)
-        InputError.raise_if(
-            present != self.sections,
-            f"a router trained on the sections {', '.join(self.sections)}",
-            expected=f"one trained on those of the memory, {', '.join(present)}, or no router",
-        )
-        seen = torch.from_numpy(self._embedder.embed([query])[:1].astype(np.float32))
-        search = mean_probabilities(self._policies, seen)[0, :, 1].numpy()  # (K,)
-        order = np.argsort(-search, kind="stable")
-        ranked = [i for i in order if self.sections[i] in self._trained]
-        chosen = [i for i in ranked if search[i] >= _LIKELY] or ranked[:1]
-        untrained = [name for name in self.sections if name not in self._trained]
-        return [*(self.sections[i] for i in chosen), *untrained]

@@ -1,7 +1,7 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by
-both, or by a router. Lines of the archive are ranked with the entries, whatever layer 1 chooses; of
+both. Lines of the archive are ranked with the entries, whatever layer 1 chooses; of
 what says nearly the same, the newest ranks highest (``retrieval.current``). ``k`` limits the
 entries and the lines, each: an entry is short and should not take a line's place. All applied
 changes are seen; of equal scores the entry created last is first; results depend only on the
@@ -28,8 +28,6 @@ from memalpha.types import Entry
 if TYPE_CHECKING:
     from memalpha.retrieval.dense import DenseSide
 
-Router = Callable[[str, Memory], list[str]]
-"""The list sections to search for a query, best first (``LearnedSectionRouter.rank``)."""
 RetrieverFactory = Callable[[Memory], Retriever]
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
 # of a cosine in a hybrid score; the rest is BM25 over the best BM25 (Bruch, Gai and Ingber, TOIS
@@ -55,13 +53,11 @@ class TwoLayerRetriever:
         memory: Memory,
         config: RetrievalConfig | None = None,
         embedder: Embedder | None = None,
-        router: Router | None = None,
         archive: bool = True,
     ) -> None:
         self._memory = memory
         self._config = config or RetrievalConfig()
         self._embedder = embedder
-        self._router = router
         self._lists = tuple(section.name for section in memory.schema.lists)
         self._sections = (*self._lists, ARCHIVE.name) if archive else self._lists
         self._reset()
@@ -106,10 +102,7 @@ class TwoLayerRetriever:
 
     def _layer_one(self, query: str, names: Sequence[str]) -> list[str]:
         kept = self._config.sections_kept
-        if self._router is not None:
-            ranked = self._router(query, self._memory)
-            self._check_sections(ranked, "sections ranked by the router")
-        elif 0 < kept < len(names):
+        if 0 < kept < len(names):
             words = self._lexical.rank_groups(query) if self._lexical is not None else {}
             cosines = self._dense.rank_sections(query) if self._dense is not None else {}
             scores = self._weighed(words, cosines)
@@ -253,8 +246,8 @@ class TwoLayerRetriever:
 def retriever_factory(
     config: RetrievalConfig | None = None, *, archive: bool = True
 ) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; all share one router, and all of the
-    process one embedder.
+    """Return a function that makes a memory's retriever; all of the process share one
+    embedder.
 
     Without ``archive`` the lines that a memory may hold are not found.
     """
@@ -262,14 +255,7 @@ def retriever_factory(
     embedder = None
     if config.retrieval is not RetrievalMode.LEXICAL:
         embedder = make_embedder(config.embedder)
-    router = None
-    if config.router:
-        from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
-
-        router = LearnedSectionRouter.load(config.router).rank
-    return partial(
-        TwoLayerRetriever, config=config, embedder=embedder, router=router, archive=archive
-    )
+    return partial(TwoLayerRetriever, config=config, embedder=embedder, archive=archive)
 
 
 def _place(entry: Entry) -> tuple[str, int]:

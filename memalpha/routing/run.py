@@ -16,28 +16,26 @@ from pydantic import NonNegativeInt, PositiveInt
 from memalpha.config import Options, parse, read
 from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError, RunFolderError
-from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
 from memalpha.record.folder import RunFolder, environment
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.routing.environment import EnvironmentOptions, EnvironmentTask
-from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
-from memalpha.routing.learner import MAPPO, PPO, Task, begin
-from memalpha.routing.linucb import LinUCB
-from memalpha.routing.logged import LogTask
+from memalpha.routing.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
+from memalpha.routing.policy import Checkpoint, PolicyOptions, Shape, plain
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import (
+    EnvironmentOptions,
+    EnvironmentTask,
     Floats,
     Integers,
-    SectionOptions,
-    SectionTask,
+    LogTask,
+    SyntheticEpisodes,
     SyntheticOptions,
     SyntheticTask,
+    Task,
 )
 
-Learner = PPO | LinUCB
-Report = Callable[
-    [dict[str, Any]], None
-]  # called after each update with its metrics, ``step`` and ``steps``
+Learner = MAPPO | LinUCB  # MultiAgentGRPO is a MAPPO
+# Called after each update with its metrics, ``step`` and ``steps``.
+Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +43,9 @@ class RunOptions(Options):
     """Options of learner, task and measurement.
 
     Attributes:
-        learner: ``mappo``, ``grpo``, ``ppo`` or ``linucb``.
-        task: ``synthetic``, ``sections``, ``log`` (rows of a log) or ``environment`` (one's own).
-        task_options: Its options: ``SyntheticOptions``, ``SectionOptions``, ``LogOptions`` or
-            ``EnvironmentOptions``.
+        learner: ``mappo``, ``grpo`` or ``linucb``.
+        task: ``synthetic``, ``log`` (rows of a log) or ``environment`` (one's own).
+        task_options: Its options: ``SyntheticOptions``, ``LogOptions`` or ``EnvironmentOptions``.
         eval_options: Those that differ for the held-out task.
         seed: Draws first weights, actions and minibatches; the task has its own seed.
         steps: Steps over all agents and episodes; the last update may exceed it by less than one
@@ -60,8 +57,8 @@ class RunOptions(Options):
         checkpoint_every: Updates between checkpoints (0 = only at the end).
     """
 
-    learner: Literal["mappo", "grpo", "ppo", "linucb"] = "mappo"
-    task: Literal["synthetic", "sections", "log", "environment"] = "synthetic"
+    learner: Literal["mappo", "grpo", "linucb"] = "mappo"
+    task: Literal["synthetic", "log", "environment"] = "synthetic"
     task_options: Mapping[str, Any] = field(default_factory=dict)
     eval_options: Mapping[str, Any] = field(default_factory=dict)
     seed: NonNegativeInt = 42
@@ -119,40 +116,31 @@ def make_tasks(config: RouterConfig) -> tuple[Task, Task]:
     """Return the task to train on and the held-out one; InputError if an option of theirs is
     wrong.
     """
-    what, options = f"task_options of the {config.run.task} task", config.run.task_options
-    other = {**options, **config.run.eval_options}
+    what = f"task_options of the {config.run.task} task"
+    options = config.run.task_options
+    held_out = {**options, **config.run.eval_options}
     if config.run.task == "synthetic":
-        return SyntheticTask(read(SyntheticOptions, options, what)), SyntheticTask(
-            read(SyntheticOptions, other, what)
-        )
+        train, test = (read(SyntheticOptions, given, what) for given in (options, held_out))
+        return SyntheticTask(train), SyntheticTask(test)
     if config.run.task == "environment":
-        return EnvironmentTask(read(EnvironmentOptions, options, what)), EnvironmentTask(
-            read(EnvironmentOptions, other, what)
-        )
-    if config.run.task == "log":
-        return log_tasks(read(LogOptions, options, what), read(LogOptions, other, what))
-    train, held_out = read(SectionOptions, options, what), read(SectionOptions, other, what)
-    if train.embedder != held_out.embedder:
-        raise InputError(
-            f"the held-out task has embedder {held_out.embedder!r}", expected=train.embedder
-        )
-    embedder = make_embedder(train.embedder)
-    return SectionTask(train, embedder), SectionTask(held_out, embedder)
+        own, other = (read(EnvironmentOptions, given, what) for given in (options, held_out))
+        return EnvironmentTask(own), EnvironmentTask(other)
+    return log_tasks(read(LogOptions, options, what), read(LogOptions, held_out, what))
 
 
 def log_tasks(options: LogOptions, held_out: LogOptions) -> tuple[LogTask, LogTask]:
     """Return the task of the rows to train on and of those held out: another file, or a share of
     the prompts.
     """
-    log, embedder = read_log(options), make_embedder(options.embedder)
+    log = read_log(options)
+    embedder = make_embedder(options.embedder)
     names = [sorted(set(column)) for column in zip(*log.routes, strict=True)]
-    first, second = (
-        (log, read_log(held_out))
-        if held_out.rows != options.rows
-        else split_log(log, options.held_out)
-    )
-    train = LogTask(first, names, embedder, options.embedder)
-    return train, LogTask(second, names, embedder, options.embedder, train)
+    if held_out.rows != options.rows:
+        rows, held_out_rows = log, read_log(held_out)
+    else:
+        rows, held_out_rows = split_log(log, options.held_out)
+    train = LogTask(rows, names, embedder, options.embedder)
+    return train, LogTask(held_out_rows, names, embedder, options.embedder, train)
 
 
 def make_learner(config: RouterConfig, shape: Shape) -> Learner:
@@ -162,9 +150,9 @@ def make_learner(config: RouterConfig, shape: Shape) -> Learner:
         return LinUCB(shape)
     if run.learner == "grpo":
         return MultiAgentGRPO(shape, policy, ppo, group, run.seed)
-    if run.learner == "mappo" and policy.kind != "team":
+    if policy.kind != "team":
         raise InputError(f"MAPPO with a policy of kind {policy.kind!r}", expected="team")
-    return (MAPPO if run.learner == "mappo" else PPO)(shape, policy, ppo, run.seed)
+    return MAPPO(shape, policy, ppo, run.seed)
 
 
 def fit(
@@ -173,12 +161,8 @@ def fit(
     """Train a learner; yields the number of updates taken and the metrics of the last one."""
     for index in range(first, run.updates):
         seed = int(np.random.SeedSequence([run.seed, index]).generate_state(1)[0])
-        yield (
-            index + 1,
-            learner.update(
-                task, run.envs, run.update_every // run.envs, seed, 1 - index / run.updates
-            ),
-        )
+        length = run.update_every // run.envs
+        yield index + 1, learner.update(task, run.envs, length, seed, 1 - index / run.updates)
 
 
 def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str, Any]:
@@ -186,28 +170,24 @@ def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str,
     expected one where it is known.
     """
 
-    def greedy(seen: Floats) -> Integers:
-        return np.asarray(learner.probabilities(seen).argmax(axis=-1))
+    def greedy(observations: Floats) -> Integers:
+        return np.asarray(learner.probabilities(observations).argmax(axis=-1))
 
     if isinstance(task, LogTask):
         return task.estimate(np.eye(task.shape.choices)[greedy(task.embeddings)])
-    running = begin(task, episodes, seed, held_out=True)
-    earned = np.zeros(len(running.observe()))
-    ends = np.zeros(len(earned), dtype=bool)
-    while not ends.all():
+    running = task.begin(episodes, seed, held_out=True)
+    returns = np.zeros(len(running.observe()))
+    over = np.zeros(len(returns), dtype=bool)
+    while not over.all():
         rewards, terminated, truncated, _ = running.step(greedy(running.observe()))
-        earned += np.where(ends, 0.0, rewards)
-        ends |= terminated | truncated
-    reward, number = float(earned.mean()), len(earned)
-    if isinstance(task, EnvironmentTask):
-        return {"reward": reward, "stderr": float(earned.std() / number**0.5), "episodes": number}
-    best = float(running.optimum.mean())
-    return {
-        "reward": reward,
-        "optimal": best,
-        "fraction_of_optimal": reward / best,
-        "episodes": number,
-    }
+        returns += np.where(over, 0.0, rewards)
+        over |= terminated | truncated
+    reward = float(returns.mean())
+    measured = {"reward": reward, "episodes": len(returns)}
+    if isinstance(running, SyntheticEpisodes):
+        optimal = float(running.optimum.mean())
+        return {**measured, "optimal": optimal, "fraction_of_optimal": reward / optimal}
+    return {**measured, "stderr": float(returns.std() / len(returns) ** 0.5)}
 
 
 def train(
@@ -221,53 +201,55 @@ def train(
     """Train a router in the run folder ``output`` and return the summary; InputError or
     RunFolderError if it cannot run.
     """
-    began, cpu, run, wanted = time.perf_counter(), time.process_time(), config.run, config.flat()
+    started = time.perf_counter()
+    processor = time.process_time()
+    run = config.run
+    options = config.flat()
     task, held_out = make_tasks(config)
-    learner, first = make_learner(config, task.shape), 0
-    folder = RunFolder.create(output, wanted, overwrite=overwrite, resume=resume)
-    if resume:
-        checkpoint = Checkpoint.load(folder.path)
-        if differing := sorted(
-            name for name in wanted if checkpoint.config.get(name) != wanted[name]
-        ):
-            raise RunFolderError(
-                f"resume with other options: {', '.join(differing)}",
-                expected="those of the run's config.yaml",
-            )
-        learner.load_state(dict(checkpoint.state))
-        folder.drop_after(checkpoint.steps)
-        first = checkpoint.updates
+    learner = make_learner(config, task.shape)
+    folder = RunFolder.create(output, options, overwrite=overwrite, resume=resume)
+    first = _resume(folder, learner, options) if resume else 0
     folder.write_json("environment.json", environment())
-    kind = {
+    steps = run.updates * run.update_every
+    for updates, metrics in fit(learner, task, run, first):
+        taken = updates * run.update_every
+        row = {"step": taken, **metrics}
+        if run.eval_every and updates % run.eval_every == 0:
+            measured = measure(learner, held_out, run.eval_size, run.seed)
+            if "optimal" in measured:
+                row["fraction_of_optimal"] = measured["fraction_of_optimal"]
+            else:
+                row["held_out"] = measured["reward"]
+        folder.append_line("metrics.jsonl", row)
+        if report:
+            report({**row, "steps": steps})
+        is_due = run.checkpoint_every and updates % run.checkpoint_every == 0
+        if updates == run.updates or is_due:
+            state = learner.state()
+            saved = Checkpoint(run.learner, updates, taken, run.seed, options, state, task.routes)
+            saved.save(folder.path / "checkpoint.pt")
+    summary = {
         "learner": run.learner,
         "task": run.task,
         "seed": run.seed,
-        "steps": run.updates * run.update_every,
+        "steps": steps,
+        "seconds": round(time.perf_counter() - started, 2),
+        "cpu_seconds": round(time.process_time() - processor, 2),
+        **measure(learner, held_out, run.eval_size, run.seed),
     }
-    for updates, metrics in fit(learner, task, run, first):
-        row = {"step": updates * run.update_every, **metrics}
-        if run.eval_every and updates % run.eval_every == 0:
-            measured = measure(learner, held_out, run.eval_size, run.seed)
-            name = "fraction_of_optimal" if "optimal" in measured else "reward"
-            row[name.replace("reward", "held_out")] = measured[name]
-        folder.append_line("metrics.jsonl", row)
-        if report:
-            report({**row, "steps": kind["steps"]})
-        if updates == run.updates or (run.checkpoint_every and updates % run.checkpoint_every == 0):
-            saved = Checkpoint(
-                run.learner,
-                updates,
-                updates * run.update_every,
-                run.seed,
-                wanted,
-                learner.state(),
-                task.routes,
-            )
-            saved.save(folder.path / "checkpoint.pt")
-    spent = {
-        "seconds": round(time.perf_counter() - began, 2),
-        "cpu_seconds": round(time.process_time() - cpu, 2),
-    }
-    summary = {**kind, **spent, **measure(learner, held_out, run.eval_size, run.seed)}
     folder.write_json("summary.json", summary)
     return summary
+
+
+def _resume(folder: RunFolder, learner: Learner, options: Mapping[str, Any]) -> int:
+    """Load the checkpoint of a run folder into a learner; return its number of updates."""
+    checkpoint = Checkpoint.load(folder.path)
+    differing = [name for name in sorted(options) if checkpoint.config.get(name) != options[name]]
+    if differing:
+        expected = "those of the run's config.yaml"
+        raise RunFolderError(
+            f"resume with other options: {', '.join(differing)}", expected=expected
+        )
+    learner.load_state(dict(checkpoint.state))
+    folder.drop_after(checkpoint.steps)
+    return checkpoint.updates

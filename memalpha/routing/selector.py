@@ -4,15 +4,13 @@
     selector.register("search", "looks facts up in the memory")
     selector.register("ask_user", "asks the person a question")
     selection = selector.select("What is the city of Marta?", context="...")
-    selector.observe(selection, reward=1.0)        # learns by itself after ``update_every``
-    observations
+    selector.observe(selection, reward=1.0)  # learns by itself after ``update_every``
 
 Several steps: ``observe(..., next_observation=(query, context), done=False)``, then ``select(query,
 context, after=selection)``. Exploring, agents take turns, an episode each, and draw from their own
 probabilities; greedy, the group takes the highest mean probability. Learning is that of multi-agent
-GRPO (``grpo.learn``) on GAE. What another agent or an older policy chose is weighted by its ratio
-(``advantages``): all agents learn from all steps, outcomes may come late, the buffer can be trained
-from.
+GRPO (``learn_as_group``) on GAE. What another agent or an older policy chose is weighted by its
+ratio: all agents learn from all steps, outcomes may come late, the buffer can be trained from.
 Departure from the public selector: features are embeddings, not random numbers; their projection
 keeps networks and file small.
 """
@@ -20,10 +18,11 @@ keeps networks and file small.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import islice, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,53 +34,68 @@ from torch import Tensor, nn
 
 from memalpha.config import Options, read
 from memalpha.errors import InputError
-from memalpha.policies import Checkpoint, PolicyOptions, Shape, packed, plain, unpacked
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.routing.grpo import GroupOptions, learn, make_agents
-from memalpha.routing.learner import batch_of, replay, seeds_of
-from memalpha.routing.ppo import Agent, Experience, PPOOptions, pack, unpack
+from memalpha.routing.learner import (
+    GroupOptions,
+    learn_as_group,
+    make_agents,
+    replay,
+    seeds_of,
+)
+from memalpha.routing.policy import Checkpoint, PolicyOptions, Shape, packed, plain, unpacked
+from memalpha.routing.ppo import Agent, PPOOptions, batch_of, pack, unpack
+from memalpha.routing.tasks import Experience
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length
 Evaluator = Callable[[str, str], float]  # how good a context is for a query
-Reward = Callable[
-    [str, float, float], float
-]  # of the tool, and how good the context was before and after it
-Progress = Callable[
-    [int, Mapping[str, float]], None
-]  # called with each agent's number and probabilities, as they are computed
+# Of the tool, and how good the context was before and after it.
+Reward = Callable[[str, float, float], float]
+# Called with each agent's number and probabilities, as they are computed.
+Progress = Callable[[int, Mapping[str, float]], None]
+
+# Defaults of a selector.
+SMALL = PolicyOptions(hidden=(16,))
+FAST = PPOOptions(lr_actor=6e-3, lr_critic=6e-3)
+TRIO = GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01))
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions(Options):
-    """Options of a selector."""
+    """Options of a selector.
 
-    update_every: NonNegativeInt = (
-        100  # observations between updates (0 = only when ``update`` is called)
-    )
-    replay: NonNegativeInt = 0  # earlier observations that an update also learns from
-    # most steps of the buffer, and choices that wait for an outcome; the oldest are dropped
+    Attributes:
+        update_every: Observations between updates (0 = only when ``update`` is called).
+        replay: Earlier observations that an update also learns from.
+        capacity: Most steps of the buffer, and choices that wait for an outcome; the oldest are
+            dropped.
+        embedder: Makes the features, unless a function does.
+        features: Numbers that the embeddings of a query and its context are projected to.
+        policy: Every agent's, ``separate``.
+        ppo: Of every agent.
+        group: The agents.
+        seed: Draws first weights, explored tools and minibatches.
+        device: Torch device of the networks.
+    """
+
+    update_every: NonNegativeInt = 100
+    replay: NonNegativeInt = 0
     capacity: PositiveInt = 128
-    embedder: str = "minilm"  # makes the features, unless a function does
-    features: PositiveInt = (
-        64  # numbers that the embeddings of a query and its context are projected to
-    )
-    policy: PolicyOptions = field(
-        default_factory=lambda: PolicyOptions(hidden=(16,))
-    )  # every agent's, ``separate``
-    ppo: PPOOptions = field(default_factory=lambda: PPOOptions(lr_actor=6e-3, lr_critic=6e-3))
-    group: GroupOptions = field(
-        default_factory=lambda: GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01))
-    )
-    seed: NonNegativeInt = 0  # draws first weights, explored tools and minibatches
-    device: str = "cpu"  # torch device of the networks
+    embedder: str = "minilm"
+    features: PositiveInt = 64
+    policy: PolicyOptions = SMALL
+    ppo: PPOOptions = FAST
+    group: GroupOptions = TRIO
+    seed: NonNegativeInt = 0
+    device: str = "cpu"
 
     def check(self) -> None:
         """Check that an update's steps fit into the buffer and that tools can be added to the
         networks.
         """
         if self.update_every > self.capacity or self.policy.kind != "separate":
-            what = f"update_every {self.update_every}, capacity {self.capacity}, kind {self.policy.kind!r}"
-            raise InputError(what, expected="update_every of at most the capacity, kind separate")
+            what = f"update_every {self.update_every}, capacity {self.capacity}"
+            expected = "update_every of at most the capacity, kind separate"
+            raise InputError(f"{what}, kind {self.policy.kind!r}", expected=expected)
 
 
 class Selection(NamedTuple):
@@ -131,23 +145,23 @@ class ToolSelector:
     ) -> None:
         self.options = options or SelectorOptions()
         self.tools: dict[str, str] = {}
-        self.earned: dict[
-            str, tuple[int, float]
-        ] = {}  # of each tool: outcomes, and the sum of their rewards
+        # of each tool: outcomes, and the sum of their rewards
+        self.earned: dict[str, tuple[int, float]] = {}
         self.updates = 0
         self.buffer: deque[_Step] = deque(maxlen=self.options.capacity)
         self._extract = feature_extractor or _embedding(
             self.options.embedder, self.options.features
         )
-        self._reward, self._evaluate = reward_function, context_evaluator
+        self._reward = reward_function
+        self._evaluate = context_evaluator
         self._agents: list[Agent] = []
         self._members = b""  # they as they are saved; empty once they have changed
         self._size = 0  # of a feature vector; 0: none was seen
         self._generator = torch.Generator().manual_seed(self.options.seed)
         self._open: dict[int, _Step] = {}
-        self._number = self._episodes = self._fresh = (
-            0  # selections, episodes, steps at the buffer's end not learned from
-        )
+        self._number = 0  # of selections
+        self._episodes = 0
+        self._fresh = 0  # steps at the buffer's end that were not learned from
 
     def register(self, name: str, description: str) -> None:
         """Add a tool; InputError if the name is empty or taken. What was learned is kept."""
@@ -174,47 +188,38 @@ class ToolSelector:
         InputError with fewer than two tools, features of another length, or an ``after`` that is
         not in the buffer or open.
         """
-        features, names = self._features(query, context), list(self.tools)
+        features = self._features(query, context)
+        names = list(self.tools)
         before = None if after is None else self._find(after)
         rows = []
+        everyone = []
         for i, agent in enumerate(self._agents):
             with torch.no_grad():
-                rows.append(
-                    agent.policy.log_probs(features[None].to(self.options.device))[0, 0].exp().cpu()
-                )
+                log_probs = agent.policy.log_probs(features[None].to(self.options.device))
+            rows.append(log_probs[0, 0].exp().cpu())
+            everyone.append(dict(zip(names, rows[-1].tolist(), strict=True)))
             if progress:
-                progress(i, dict(zip(names, rows[-1].tolist(), strict=True)))
-        everyone = tuple(dict(zip(names, row.tolist(), strict=True)) for row in rows)
-        number, self._number = self._number, self._number + 1
+                progress(i, everyone[-1])
+        number = self._number
+        self._number += 1
         if not explore:
             mean = torch.stack(rows).mean(dim=0)
-            return Selection(
-                names[int(mean.argmax())],
-                dict(zip(names, mean.tolist(), strict=True)),
-                everyone,
-                None,
-                number,
-            )
-        own = before.agent if before else self._episodes % len(rows)
-        episode, self._episodes = (
-            (before.episode, self._episodes) if before else (self._episodes, self._episodes + 1)
-        )
+            probabilities = dict(zip(names, mean.tolist(), strict=True))
+            best = names[int(mean.argmax())]
+            return Selection(best, probabilities, tuple(everyone), None, number)
+        if before:
+            own, episode, previous = before.agent, before.episode, before.number
+        else:
+            own, episode, previous = self._episodes % len(rows), self._episodes, -1
+            self._episodes += 1
         action = int(torch.multinomial(rows[own], 1, generator=self._generator))
-        step = _Step(
-            features,
-            action,
-            float(rows[own][action].log()),
-            own,
-            episode,
-            number,
-            before.number if before else -1,
-        )
-        self._open[number] = (
-            step._replace(quality=self._evaluate(query, context)) if self._evaluate else step
-        )
+        log_prob = float(rows[own][action].log())
+        quality = self._evaluate(query, context) if self._evaluate else 0.0
+        step = _Step(features, action, log_prob, own, episode, number, previous, quality)
+        self._open[number] = step
         if len(self._open) > self.options.capacity:
             del self._open[min(self._open)]
-        return Selection(names[action], everyone[own], everyone, own, number)
+        return Selection(names[action], everyone[own], tuple(everyone), own, number)
 
     def observe(
         self,
@@ -280,20 +285,19 @@ class ToolSelector:
 
     def _learn(self, steps: Sequence[_Step]) -> dict[str, float]:
         seed = int(np.random.SeedSequence([self.options.seed, self.updates]).generate_state(1)[0])
-        ordered = sorted(steps, key=lambda step: (step.episode, step.number))
+        ordered = sorted(steps, key=attrgetter("episode", "number"))
         team = Experience(*(column.to(self.options.device) for column in _columns(ordered)))
-        batches = [
-            batch_of(replay(agent.policy, team, agent.options.max_ratio), agent.options)
-            for agent in self._agents
-        ]
-        reports = learn(self._agents, self.options.group.relative_weights, batches, seed)
+        batches = []
+        for agent in self._agents:
+            replayed = replay(agent.policy, team, agent.options.max_ratio)
+            batches.append(batch_of(replayed, agent.options))
+        reports = learn_as_group(self._agents, self.options.group.relative_weights, batches, seed)
         self._members = b""
         self.updates += 1
-        return {
-            f"agent_{i}/{name}": value
-            for i, report in enumerate(reports)
-            for name, value in report.items()
-        }
+        metrics = {}
+        for i, report in enumerate(reports):
+            metrics |= {f"agent_{i}/{name}": value for name, value in report.items()}
+        return metrics
 
     def save(self, path: str | Path) -> None:
         """Write all there is: tools, options, agents, optimizers, buffer, choices without an
@@ -301,26 +305,25 @@ class ToolSelector:
         """
         self._features("", "")
         self._members = self._members or packed(pack(self._agents))
-        members = torch.frombuffer(bytearray(self._members), dtype=torch.uint8)
-        held = {
+        state = {
+            "members": torch.frombuffer(bytearray(self._members), dtype=torch.uint8),
+            "generator": self._generator.get_state(),
+            "earned": self.earned,
             "buffer": _pack(self.buffer),
             "open": _pack(self._open.values()),
             "episodes": self._episodes,
             "fresh": self._fresh,
         }
-        state = {
-            "members": members,
-            "generator": self._generator.get_state(),
-            "earned": self.earned,
-            **held,
-        }
-        routes, config = (
-            {"tools": dict(self.tools), "size": self._size},
-            plain(asdict(self.options)),
+        checkpoint = Checkpoint(
+            learner="tool_selector",
+            updates=self.updates,
+            steps=self._number,
+            seed=self.options.seed,
+            config=plain(asdict(self.options)),
+            state=state,
+            routes={"tools": dict(self.tools), "size": self._size},
         )
-        Checkpoint(
-            "tool_selector", self.updates, self._number, self.options.seed, config, state, routes
-        ).save(path)
+        checkpoint.save(path)
 
     def stats(self) -> dict[str, Any]:
         """Return what every tool has earned, and how much was observed and learned."""
@@ -354,28 +357,24 @@ class ToolSelector:
         checkpoint = Checkpoint.load(path)
         if checkpoint.learner != "tool_selector":
             raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
-        options = read(
-            SelectorOptions,
-            {**checkpoint.config, **({"device": device} if device else {})},
-            f"the selector {path}",
-        )
-        made = cls(options, **functions)
+        config = dict(checkpoint.config)
+        config["device"] = device or config["device"]
+        selector = cls(read(SelectorOptions, config, f"the selector {path}"), **functions)
         for name, description in checkpoint.routes["tools"].items():
-            made.register(name, description)
-        made._size = checkpoint.routes["size"]
-        made._features("", "")
+            selector.register(name, description)
+        selector._size = checkpoint.routes["size"]
+        selector._features("", "")
         state = checkpoint.state
-        unpack(unpacked(state["members"].numpy().tobytes()), made._agents)
-        made._generator.set_state(state["generator"])
-        made.updates, made._number = checkpoint.updates, checkpoint.steps
-        made._episodes, made._fresh, made.earned = (
-            state["episodes"],
-            state["fresh"],
-            state["earned"],
-        )
-        made.buffer.extend(_unpack(state["buffer"]))
-        made._open = {step.number: step for step in _unpack(state["open"])}
-        return made
+        unpack(unpacked(state["members"].numpy().tobytes()), selector._agents)
+        selector._generator.set_state(state["generator"])
+        selector.updates = checkpoint.updates
+        selector._number = checkpoint.steps
+        selector._episodes = state["episodes"]
+        selector._fresh = state["fresh"]
+        selector.earned = state["earned"]
+        selector.buffer.extend(_unpack(state["buffer"]))
+        selector._open = {step.number: step for step in _unpack(state["open"])}
+        return selector
 
     def _find(self, selection: Selection | int) -> _Step | None:
         if isinstance(selection, Selection) and selection.agent is None:
@@ -405,9 +404,11 @@ class ToolSelector:
             )
         self._size = len(found)
         if not self._agents:
-            o, shape = self.options, Shape(self._size, 1, len(self.tools), ((0, self._size),))
+            options = self.options
+            shape = Shape(self._size, 1, len(self.tools), ((0, self._size),))
+            (seed,) = seeds_of(options.seed, 1)
             self._agents = make_agents(
-                shape, o.policy, o.ppo, o.group, seeds_of(o.seed, 1)[0], o.device
+                shape, options.policy, options.ppo, options.group, seed, options.device
             )
         return found
 
@@ -419,10 +420,13 @@ def _embedding(name: str, width: int) -> Features:
     """
     embedder = make_embedder(name)
     bits = np.random.SeedSequence(width).generate_state(2 * embedder.dimension * width) % 2
-    signs = (np.float32(2) * bits - 1).astype(np.float32).reshape(-1, width) / np.float32(
-        width**0.5
-    )
-    return lambda query, context: np.concatenate(embedder.embed([query, context])) @ signs
+    signs = (np.float32(2) * bits - 1).astype(np.float32).reshape(-1, width)
+    signs /= np.float32(width**0.5)
+
+    def features(query: str, context: str) -> NDArray[np.float32]:
+        return np.asarray(np.concatenate(embedder.embed([query, context])) @ signs)
+
+    return features
 
 
 def _columns(steps: Sequence[_Step]) -> Experience:
@@ -441,16 +445,19 @@ def _columns(steps: Sequence[_Step]) -> Experience:
     )
 
 
-def _pack(steps: Any) -> dict[str, Any]:
+def _pack(steps: Iterable[_Step]) -> dict[str, Any]:
     """Return steps as few tensors: features, next ones where there are any, and the plain rest."""
     steps = list(steps)
     reached = [step.reached for step in steps if step.reached is not None]
-    stacks = [
-        torch.stack(column) if column else torch.zeros(0, 0)
-        for column in ([step.features for step in steps], reached)
-    ]
-    rest = [[*step[1:-1], step.reached is not None] for step in steps]
-    return {"features": stacks[0], "reached": stacks[1], "rest": rest}
+    return {
+        "features": _stacked([step.features for step in steps]),
+        "reached": _stacked(reached),
+        "rest": [[*step[1:-1], step.reached is not None] for step in steps],
+    }
+
+
+def _stacked(rows: list[Tensor]) -> Tensor:
+    return torch.stack(rows) if rows else torch.zeros(0, 0)
 
 
 def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
@@ -472,17 +479,13 @@ def _add_choice(agent: Agent) -> None:
         old: Tensor = getattr(last, name)
         new = nn.Parameter(torch.cat([old.detach(), old.detach().mean(dim=0, keepdim=True)]))
         for group in agent.optimizer.param_groups:
-            group["params"] = [
-                new if parameter is old else parameter for parameter in group["params"]
-            ]
-        if moments := agent.optimizer.state.pop(
-            old, None
-        ):  # all but "step" have the parameter's shape
-            padded = {
-                key: torch.cat([m, torch.zeros_like(m[:1])]) if m.dim() else m
-                for key, m in moments.items()
-            }
-            agent.optimizer.state[new] = padded
+            group["params"] = [new if own is old else own for own in group["params"]]
+        moments = agent.optimizer.state.pop(old, {})
+        for key, moment in moments.items():
+            if moment.dim():  # all but "step" have the parameter's shape
+                moments[key] = torch.cat([moment, torch.zeros_like(moment[:1])])
+        if moments:
+            agent.optimizer.state[new] = moments
         setattr(last, name, new)
     last.out_features = policy.shape.choices + 1
     policy.shape = policy.shape._replace(choices=last.out_features)

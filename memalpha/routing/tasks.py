@@ -1,351 +1,374 @@
-"""Routing tasks: a synthetic one with a known optimum, and which sections of a memory to search for
-a question.
+"""Routing tasks: a synthetic one with a known optimum, a log of what was done, an environment of
+one's own.
 
-A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each
-and the team earns one reward. A state is a tuple of arrays whose first axis is the episode.
-
-Synthetic task: prompts are random unit vectors, each option has hidden specialty vectors, and the
-reward is the cosine with noise. All prompts of an episode are drawn at its start, so the best
-expected return is known exactly.
-
-Section task: observations are sentence embeddings of questions; one decider per section searches it
-or not. The reward is the question's accuracy minus ``cost`` times the share of entries searched.
-Each generated dialogue becomes one memory, in one wording:
-``words`` (``Marta city Oslo``), ``sentence`` (``The city of Marta is Oslo.``) or ``verbatim``, the
-dialogue's own line.
+A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each,
+and the team earns one reward. ``begin`` starts episodes; each has ``observe`` and ``step``.
 """
 
-import itertools
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from torch import Tensor
 
-from memalpha.config import Options
-from memalpha.data.pools import Split, Templates, pools
-from memalpha.data.synthetic import PRESETS, generate
-from memalpha.data.teacher import TeacherConfig, teach
-from memalpha.errors import InputError
-from memalpha.memory.memory import Memory, count_words
-from memalpha.memory.schema import MemorySchema
-from memalpha.policies import Shape
-from memalpha.protocols import Embedder, Hit, Retriever
-from memalpha.qa.evaluator import QAEvaluator
-from memalpha.qa.metrics import contains
-from memalpha.qa.readers import RecallReader
-from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Instance, Question
+from memalpha.config import Options, load_function
+from memalpha.data.routes import Log
+from memalpha.errors import InputError, MissingExtraError
+from memalpha.protocols import Embedder
+from memalpha.routing.policy import Shape
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
-State = tuple[NDArray[Any], ...]
-Sections = NDArray[np.bool_]  # a set of the list sections, shape (S,)
+# Rewards (n,), terminated (n,), truncated (n,), observations before any restart (n, size).
+Stepped = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Floats]
 
 
-class Outcome(NamedTuple):
-    """Result of one step: the next state, rewards (n,) and whether each episode is over (n,)."""
-
-    state: State
-    rewards: NDArray[np.float64]
-    ended: NDArray[np.bool_]
-
-
+# ------------------------------------------------------------------------------------- synthetic
 @dataclass(frozen=True, slots=True)
 class SyntheticOptions(Options):
-    """The synthetic task."""
+    """The synthetic task.
 
-    dimension: PositiveInt = 32  # length of a prompt
-    choices: Annotated[int, Field(ge=2)] = 4  # options of each decider
-    deciders: PositiveInt = 1  # routers that choose at a time, each for its own prompt
-    facets: PositiveInt = 1  # hidden specialties of each option; the nearest to the prompt counts
-    noise: NonNegativeFloat = 0.1  # standard deviation of the reward's noise
-    steps: PositiveInt = 1  # most steps of an episode
-    p_end: Annotated[float, Field(ge=0, lt=1)] = (
-        0.0  # probability that an episode ends after a step
-    )
-    seed: NonNegativeInt = 42  # draws the hidden specialties
+    Attributes:
+        dimension: Length of a prompt.
+        choices: Options of each decider.
+        deciders: Routers that choose at a time, each for its own prompt.
+        facets: Hidden specialties of each option; the nearest to the prompt counts.
+        noise: Standard deviation of the reward's noise.
+        steps: Most steps of an episode.
+        p_end: Probability that an episode ends after a step.
+        seed: Draws the hidden specialties.
+    """
+
+    dimension: PositiveInt = 32
+    choices: Annotated[int, Field(ge=2)] = 4
+    deciders: PositiveInt = 1
+    facets: PositiveInt = 1
+    noise: NonNegativeFloat = 0.1
+    steps: PositiveInt = 1
+    p_end: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    seed: NonNegativeInt = 42
+
+
+class Prompts(NamedTuple):
+    """Episodes of the synthetic task: prompts (n, steps, K, D), lengths (n,), the step each is at
+    (n,).
+    """
+
+    vectors: NDArray[np.float64]
+    lengths: Integers
+    at: Integers
 
 
 class SyntheticTask:
-    """Cosine to hidden ``specialties`` (K, A, facets, D) plus noise.
+    """Prompts are random unit vectors, each option has hidden ``specialties`` (K, A, facets, D),
+    and the reward is the mean cosine of the chosen ones, with noise.
 
-    States hold prompts (n, steps, K, D), lengths (n,) and the step each episode is at (n,).
-    ``routes`` goes into a checkpoint.
+    All prompts of an episode are drawn at its start, so the best expected return is known.
     """
 
-    def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
-        self.options = o = options
-        views = tuple((k * o.dimension, (k + 1) * o.dimension) for k in range(o.deciders))
-        self.shape, self.routes = (
-            Shape(o.deciders * o.dimension, o.deciders, o.choices, views),
-            dict[str, Any](),
-        )
-        rng = np.random.default_rng(o.seed)
-        self.specialties = _unit(rng.normal(size=(o.deciders, o.choices, o.facets, o.dimension)))
+    def __init__(self, options: SyntheticOptions | None = None) -> None:
+        self.options = options or SyntheticOptions()
+        dimension = self.options.dimension
+        deciders = self.options.deciders
+        choices = self.options.choices
+        views = tuple((k * dimension, (k + 1) * dimension) for k in range(deciders))
+        self.shape = Shape(deciders * dimension, deciders, choices, views)
+        self.routes: dict[str, Any] = {}
+        rng = np.random.default_rng(self.options.seed)
+        size = (deciders, choices, self.options.facets, dimension)
+        self.specialties = _unit(rng.normal(size=size))
 
-    def start(self, n: int, rng: np.random.Generator) -> State:
+    def draw(self, n: int, rng: np.random.Generator) -> Prompts:
         """Draw ``n`` new episodes."""
-        o = self.options
-        prompts = _unit(rng.normal(size=(n, o.steps, o.deciders, o.dimension)))
-        lengths = (
-            np.minimum(rng.geometric(o.p_end, size=n), o.steps) if o.p_end else np.full(n, o.steps)
-        )
-        return prompts, lengths, np.zeros(n, dtype=np.int64)
+        options = self.options
+        size = (n, options.steps, options.deciders, options.dimension)
+        vectors = _unit(rng.normal(size=size))
+        lengths = np.full(n, options.steps)
+        if options.p_end:
+            lengths = np.minimum(rng.geometric(options.p_end, size=n), options.steps)
+        return Prompts(vectors, lengths, np.zeros(n, dtype=np.int64))
 
-    def held_out(self, n: int, seed: int) -> State:
-        """Draw ``n`` episodes that no training run draws; the same for the same seed."""
-        return self.start(n, np.random.default_rng([seed, 1]))
+    def begin(self, n: int, seed: int, *, held_out: bool = False) -> SyntheticEpisodes:
+        """Return ``n`` episodes; held out: those that no training run draws, without noise."""
+        rng = np.random.default_rng([seed, 1] if held_out else seed)
+        return SyntheticEpisodes(self, n, rng, held_out)
 
-    def observe(self, state: State) -> Floats:
-        """Return the prompts of the current step, joined over deciders, shape (n, K * D)."""
-        return self._prompts(state).reshape(len(state[2]), -1).astype(np.float32)
+    def gains(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the cosine of each option's nearest facet: (..., K, D) to (..., K, A)."""
+        cosines = np.einsum("...kd,kafd->...kaf", vectors, self.specialties)
+        return np.asarray(cosines.max(axis=-1))
 
-    def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
-        """Take one step by actions (n, K), 0 to A - 1, for the mean of the chosen cosines; ``rng``
-        None adds no noise.
-        """
-        prompts, lengths, at = state
-        gains = self._gains(self._prompts(state))
-        rewards = np.take_along_axis(gains, actions[..., None], axis=-1)[..., 0].mean(axis=-1)
-        if rng is not None:
-            rewards = rewards + rng.normal(scale=self.options.noise, size=rewards.shape)
-        return Outcome((prompts, lengths, at + 1), rewards, at + 1 >= lengths)
 
-    def optimum(self, state: State) -> NDArray[np.float64]:
-        """Return the best expected return of new episodes, undiscounted, (n,): the mean of the
-        highest cosines, summed.
-        """
-        prompts, lengths, _ = state
-        best = self._gains(prompts).max(axis=-1).mean(axis=-1)  # (n, steps)
-        return np.asarray((best * (np.arange(best.shape[1]) < lengths[:, None])).sum(axis=1))
+class SyntheticEpisodes:
+    """``n`` episodes in lockstep; one that ends is followed by another at once, if it is not held
+    out. ``optimum`` (n,): the best expected return, undiscounted, of held-out ones.
+    """
 
-    def _prompts(self, state: State) -> NDArray[np.float64]:
-        prompts, _, at = state
-        return np.asarray(prompts[np.arange(len(at)), np.minimum(at, prompts.shape[1] - 1)])
+    def __init__(
+        self, task: SyntheticTask, n: int, rng: np.random.Generator, held_out: bool
+    ) -> None:
+        self._task = task
+        self._rng = rng
+        self._held_out = held_out
+        self._prompts = task.draw(n, rng)
+        best = task.gains(self._prompts.vectors).max(axis=-1).mean(axis=-1)  # (n, steps)
+        counted = np.arange(best.shape[1]) < self._prompts.lengths[:, None]
+        self.optimum = np.asarray((best * counted).sum(axis=1))
 
-    def _gains(self, prompts: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cosine of each option's nearest facet: (..., K, D) to (..., K, A)."""
-        return np.asarray(np.einsum("...kd,kafd->...kaf", prompts, self.specialties).max(axis=-1))
+    def observe(self) -> Floats:
+        """Return the prompts of the current step, joined over deciders, (n, K * D)."""
+        return self._flat(self._prompts)
+
+    def step(self, actions: Integers) -> Stepped:
+        """Take one step by ``actions`` (n, K), 0 to A - 1."""
+        prompts = self._prompts
+        gains = self._task.gains(self._current(prompts))
+        chosen = np.take_along_axis(gains, actions[..., None], axis=-1)[..., 0]
+        rewards = chosen.mean(axis=-1)
+        if not self._held_out:
+            rewards = rewards + self._rng.normal(scale=self._task.options.noise, size=rewards.shape)
+        after = prompts._replace(at=prompts.at + 1)
+        ended = after.at >= after.lengths
+        reached = self._flat(after)
+        if ended.any() and not self._held_out:
+            after = Prompts(*(column.copy() for column in after))
+            fresh = self._task.draw(int(ended.sum()), self._rng)
+            for column, values in zip(after, fresh, strict=True):
+                column[ended] = values
+        self._prompts = after
+        return rewards, ended, np.zeros_like(ended), reached
+
+    def _current(self, prompts: Prompts) -> NDArray[np.float64]:
+        at = np.minimum(prompts.at, prompts.vectors.shape[1] - 1)
+        return np.asarray(prompts.vectors[np.arange(len(at)), at])
+
+    def _flat(self, prompts: Prompts) -> Floats:
+        return self._current(prompts).reshape(len(prompts.at), -1).astype(np.float32)
 
 
 def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
 
 
+# ------------------------------------------------------------------------------------- environment
 @dataclass(frozen=True, slots=True)
-class SectionOptions(Options):
-    """A section task over generated dialogues."""
+class EnvironmentOptions(Options):
+    """An environment.
 
-    instances: PositiveInt = 60  # number of dialogues, each with a memory and its questions
-    split: Split = "train"  # whose names and values, ``train`` or ``test``
-    templates: Templates = (
-        "train"  # sentences of the dialogues, ``train``, ``held_out`` (unseen wording) or ``all``
-    )
-    preset: str = "long"  # their size, see ``memalpha.data.synthetic.PRESETS``
-    seed: int = 0  # draws the dialogues
-    schema: str = "nine_categories"  # memory schema
-    wording: Literal["words", "sentence", "verbatim"] = (
-        "verbatim"  # form of entries: ``words``, ``sentence`` or ``verbatim``
-    )
-    only: tuple[
-        str, ...
-    ] = ()  # attributes whose questions are kept, by their words; empty keeps all
-    mode: RetrievalMode = (
-        RetrievalMode.DENSE
-    )  # how entries are ranked: ``lexical``, ``dense`` or ``hybrid``
-    embedder: str = "minilm"  # embeds questions and entries
-    k: PositiveInt = 3  # entries retrieved for a question
-    reader_tokens: PositiveInt = 256  # budget of the reader, in words
-    cost: NonNegativeFloat = 0.1  # reward lost by searching everything
-
-    def check(self) -> None:
-        """Check that the preset and the attributes are known."""
-        if self.preset not in PRESETS:
-            raise InputError(f"preset is {self.preset!r}", expected=f"one of {', '.join(PRESETS)}")
-        if unknown := set(self.only) - {
-            attribute.word for attribute in pools(self.split).attributes
-        }:
-            raise InputError(
-                f"no attributes {sorted(unknown)}", expected="words of memalpha/data/pools.yaml"
-            )
-
-
-class Case(NamedTuple):
-    """One question about one memory, with that memory's retriever over all sections."""
-
-    question: Question
-    memory: Memory
-    retriever: Retriever
-
-
-def remember(instance: Instance, schema: MemorySchema, wording: str) -> Memory:
-    """Return the memory of a generated dialogue after its last session, with all facts kept and
-    corrected.
-    """
-    if wording == "verbatim":  # notes are the lines that say the facts
-        facts = []
-        for fact in instance.facts:
-            said = [
-                line
-                for line in instance.chunks[fact.chunk].text.splitlines()
-                if line.startswith(f"{fact.subject}: ")
-            ]
-            note = next((line for line in said if contains(line, fact.value)), "")
-            facts.append(replace(fact, note=note))
-        instance = replace(instance, facts=tuple(facts))
-    config = TeacherConfig(
-        style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim"
-    )
-    memory = Memory(schema)
-    teach(memory, instance, random.Random(f"{instance.id}:0"), config)
-    return memory
-
-
-class SectionTask:
-    """Routing of questions to sections; states hold case numbers (n,). InputError if no question is
-    left.
+    Attributes:
+        environment: MODULE:CLASS of a ``gymnasium.Env``, or the id of a registered one.
+        arguments: What it is made with.
     """
 
-    def __init__(self, options: SectionOptions, embedder: Embedder) -> None:
-        self.options = options
-        self.evaluator = QAEvaluator(RecallReader(options.reader_tokens, count_words), options.k)
-        schema = MemorySchema.load(options.schema)
-        self.sections = tuple(section.name for section in schema.lists)
-        self.cases: list[Case] = []
-        config = replace(PRESETS[options.preset], split=options.split, templates=options.templates)
-        for instance in generate(options.instances, options.seed, config):
-            memory = remember(instance, schema, options.wording)
-            ranking = RetrievalConfig(retrieval=options.mode, embedder=options.embedder)
-            retriever = TwoLayerRetriever(memory, ranking, embedder=embedder)
-            for question in instance.questions:
-                if not options.only or any(
-                    contains(question.text, attribute) for attribute in options.only
-                ):
-                    self.cases.append(Case(question, memory, retriever))
-        if not self.cases:
-            raise InputError(
-                "a section task without questions",
-                expected="at least one",
-                fix="more instances, or another only",
-            )
-        self.embeddings = embedder.embed([case.question.text for case in self.cases])
-        size, many = embedder.dimension, len(self.sections)
-        self.shape = Shape(size, many, 2, ((0, size),) * many)
-        self.sizes = np.array(
-            [[case.memory.section_size(name) for name in self.sections] for case in self.cases]
-        )
-        trained = [name for i, name in enumerate(self.sections) if self.sizes[:, i].any()]
-        self.routes: dict[str, Any] = {
-            "sections": list(self.sections),
-            "trained_sections": trained,
-            "embedder": options.embedder,
-        }
-        self._found: dict[tuple[int, bytes], tuple[float, float]] = {}
-        self._best: dict[int, Sections] = {}
-
-    def start(self, n: int, rng: np.random.Generator) -> State:
-        """Draw ``n`` questions, with replacement."""
-        return (rng.integers(len(self.cases), size=n),)
-
-    def held_out(self, n: int, seed: int) -> State:
-        """Return the first ``n`` questions; ``seed`` has no effect."""
-        return (np.arange(min(n, len(self.cases))),)
-
-    def observe(self, state: State) -> Floats:
-        """Return the questions' embeddings."""
-        return self.embeddings[state[0]]
-
-    def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
-        """Search the chosen sections; this ends the episode."""
-        rewards = [
-            self.reward(int(number), chosen)
-            for number, chosen in zip(state[0], actions.astype(bool), strict=True)
-        ]
-        return Outcome(state, np.array(rewards), np.ones(len(rewards), dtype=bool))
-
-    def optimum(self, state: State) -> NDArray[np.float64]:
-        """Return the best reward of any set of sections, shape (n,)."""
-        return np.array([self.reward(int(number), self.best(int(number))) for number in state[0]])
-
-    def found(self, number: int, chosen: Sections) -> tuple[float, float]:
-        """Return the accuracy of searching the chosen sections for question ``number``, and the
-        share of entries searched.
-        """
-        chosen = chosen & (self.sizes[number] > 0)  # empty ones give nothing
-        key = (number, chosen.tobytes())
-        if key not in self._found:
-            case, sizes = self.cases[number], self.sizes[number]
-            within = _Within(
-                case.retriever,
-                [name for name, wanted in zip(self.sections, chosen, strict=True) if wanted],
-            )
-            ((record,),) = self.evaluator.evaluate_many([(case.memory, within, [case.question])])
-            self._found[key] = record.score, float(sizes[chosen].sum() / max(1, sizes.sum()))
-        return self._found[key]
-
-    def reward(self, number: int, chosen: Sections) -> float:
-        """Return accuracy minus the cost of what was searched."""
-        accuracy, searched = self.found(number, chosen)
-        return accuracy - self.options.cost * searched
-
-    def best(self, number: int) -> Sections:
-        """Return the set of sections with the highest reward for question ``number``; the smallest
-        if equal. It tries all sets.
-        """
-        if number not in self._best:
-            filled = np.flatnonzero(self.sizes[number])
-            sets = [
-                members
-                for size in range(len(filled) + 1)
-                for members in itertools.combinations(filled, size)
-            ]
-            masks = [np.isin(np.arange(len(self.sections)), members) for members in sets]
-            self._best[number] = max(masks, key=lambda chosen: self.reward(number, chosen))
-        return self._best[number]
+    environment: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-class _Within:
-    def __init__(self, retriever: Retriever, names: Sequence[str]) -> None:
-        self._retriever, self._names = retriever, names
+class EnvironmentTask:
+    """Copies of an environment that shows a Box of one axis and takes Discrete, or MultiDiscrete of
+    equal sizes, one decider each.
 
-    def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        return self._retriever.search(query, k, self._names) if self._names else []
+    InputError for other spaces. All deciders see everything; the best return is not known.
+    """
+
+    def __init__(self, options: EnvironmentOptions) -> None:
+        try:
+            import gymnasium
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("gymnasium", "routing") from error
+        name = options.environment
+        entry: Any = load_function(name, "environment") if ":" in name else None
+
+        def make() -> Any:
+            if entry is None:
+                return gymnasium.make(name, **options.arguments)
+            return entry(**options.arguments)
+
+        self._make = make
+        environment = make()
+        observations: Any = environment.observation_space
+        actions: Any = environment.action_space
+        self._single = isinstance(actions, gymnasium.spaces.Discrete)
+        if self._single:
+            counts = [int(actions.n)]
+        else:
+            counts = np.ravel(getattr(actions, "nvec", [])).tolist()
+        is_vector = isinstance(observations, gymnasium.spaces.Box) and len(observations.shape) == 1
+        if not is_vector or len(set(counts)) != 1:
+            expected = "a Box of one axis, Discrete or MultiDiscrete of equal sizes"
+            raise InputError(f"{name} of {observations} and {actions}", expected=expected)
+        size = int(observations.shape[0])
+        self.shape = Shape(size, len(counts), counts[0], ((0, size),) * len(counts))
+        self.routes: dict[str, Any] = {"environment": name}
+
+    def begin(self, n: int, seed: int, *, held_out: bool = False) -> EnvironmentEpisodes:
+        """Return ``n`` copies that run in lockstep, through Gymnasium's vector API."""
+        from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+        mode = AutoresetMode.SAME_STEP
+        copies = SyncVectorEnv([self._make] * n, autoreset_mode=mode)
+        return EnvironmentEpisodes(copies, seed, self._single)
 
 
-class Episodes:
-    """``n`` episodes of a task in lockstep; one that ends is followed by another at once.
-    ``held_out``: no noise, no other.
+class EnvironmentEpisodes:
+    """Copies of an environment in lockstep; one that ends begins anew at once."""
+
+    def __init__(self, copies: Any, seed: int, single: bool) -> None:
+        self._copies = copies
+        self._single = single
+        self._observations = copies.reset(seed=seed)[0]
+
+    def observe(self) -> Floats:
+        """Return the observations, (n, size)."""
+        return np.asarray(self._observations, dtype=np.float32)
+
+    def step(self, actions: Integers) -> Stepped:
+        """Take one step by ``actions`` (n, K)."""
+        given = actions[:, 0] if self._single else actions
+        self._observations, rewards, terminated, truncated, infos = self._copies.step(given)
+        reached = self.observe().copy()
+        for i in np.flatnonzero(terminated | truncated):
+            reached[i] = infos["final_obs"][i]
+        return rewards, terminated, truncated, reached
+
+
+# ------------------------------------------------------------------------------------- log
+class Experience(NamedTuple):
+    """Old steps in order, (n, ...): ``log_probs`` (n,) of the joint action when it was taken;
+    ``reached``: the next observation.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    rewards: Tensor
+    reached: Tensor
+    terminated: Tensor
+    last: Tensor
+
+
+class LogTask:
+    """Rows (prompt, route, reward, cost, probability) of a log, with the names of each actor's
+    routes; a held-out one is ``like`` that of training.
+
+    Where no row says with which probability its route was taken, a logistic regression of the route
+    on the prompt estimates it. Training is off policy. InputError without rows, for unknown routes,
+    or if actors differ in the number of routes.
     """
 
     def __init__(
-        self, task: SyntheticTask | SectionTask, n: int, seed: int, *, held_out: bool = False
+        self,
+        log: Log,
+        names: Sequence[Sequence[str]],
+        embedder: Embedder,
+        name: str,
+        like: LogTask | None = None,
     ) -> None:
-        self.task, self._rng = task, None if held_out else np.random.default_rng(seed)
-        self._state = task.start(n, self._rng) if self._rng else task.held_out(n, seed)
-        self.optimum = task.optimum(self._state) if held_out else None
+        counts = [len(own) for own in names]
+        try:
+            actions = [_numbers(row, names) for row in log.routes]
+        except ValueError as error:
+            raise InputError(f"a route of the log: {error}", expected="a known route") from error
+        if not actions or len(set(counts)) > 1 or counts[0] < 2:
+            expected = (
+                "rows to train on and to measure on, two or more routes, as many for each actor"
+            )
+            raise InputError(
+                f"{len(actions)} rows, {counts} routes of the actors", expected=expected
+            )
+        size = embedder.dimension
+        self.shape = Shape(size, len(names), counts[0], ((0, size),) * len(names))
+        self.routes: dict[str, Any] = {"workers": [list(own) for own in names], "embedder": name}
+        self.embeddings = embedder.embed(log.prompts)
+        self.rewards = log.rewards
+        self.actions = np.array(actions)
+        self.logging: list[Callable[[Floats], NDArray[Any]]] = like.logging if like else []
+        if log.probabilities is not None:
+            self.probabilities = log.probabilities
+            return
+        if not like:
+            weights = np.ones(len(self.actions))
+            for own in self.actions.T:
+                self.logging.append(logistic(self.embeddings, own, weights, counts[0]))
+        if not self.logging:
+            expected = "probabilities in both files, or in none"
+            raise InputError("held-out rows without probabilities", expected=expected)
+        estimates = [estimate(self.embeddings) for estimate in self.logging]
+        self.probabilities = self._of_rows(np.stack(estimates, axis=1))
 
-    def observe(self) -> Floats:
-        """Return the observations, shape (n, size)."""
-        return self.task.observe(self._state)
+    def _of_rows(self, probabilities: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what probabilities (n, K, A) give to the rows' joint routes, (n,)."""
+        taken = np.take_along_axis(probabilities, self.actions[..., None], axis=-1)[..., 0]
+        return np.asarray(taken.prod(axis=1), dtype=np.float64)
 
-    def step(
-        self, actions: Integers
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Floats]:
-        """Take one step by ``actions`` (n, K); returns rewards, terminated, truncated (n,) and
-        observations before any restart.
+    def draw(self, n: int, seed: int) -> Experience:
+        """Return ``n`` rows drawn with replacement as episodes of one step."""
+        drawn = np.random.default_rng(seed).integers(len(self.rewards), size=n)
+        observations = torch.from_numpy(self.embeddings[drawn])
+        ended = torch.ones(n, dtype=torch.bool)
+        log_probs = torch.as_tensor(np.log(self.probabilities)[drawn]).float()
+        rewards = torch.as_tensor(self.rewards[drawn]).float()
+        actions = torch.from_numpy(self.actions[drawn])
+        return Experience(observations, actions, log_probs, rewards, observations, ended, ended)
+
+    def estimate(self, probabilities: NDArray[Any]) -> dict[str, Any]:
+        """Return the self-normalised estimate of the reward of a policy with ``probabilities``
+        (n, K, A) on these rows, and its standard error.
+
+        Swaminathan and Joachims 2015, "The self-normalized estimator for counterfactual learning",
+        section 4: the mean reward weighted by ``policy / probability``. It knows nothing of routes
+        that the log never took. ``effective``: rows that the weights amount to,
+        (sum w)^2 / sum w^2; the reward is null if no row has a weight.
         """
-        state, rewards, ended = self.task.act(self._state, actions, self._rng)
-        reached = self.task.observe(state)
-        if self._rng and ended.any():
-            state = tuple(array.copy() for array in state)
-            for array, fresh in zip(
-                state, self.task.start(int(ended.sum()), self._rng), strict=True
-            ):
-                array[ended] = fresh
-        self._state = state
-        return rewards, ended, np.zeros_like(ended), reached
+        weights = self._of_rows(probabilities) / self.probabilities
+        logged = {"logged": float(self.rewards.mean()), "episodes": len(self.rewards)}
+        if not weights.any():
+            return {"reward": None, "stderr": None, "effective": 0.0, **logged}
+        share = weights / weights.sum()
+        reward = float(share @ self.rewards)
+        error = float(np.sqrt((share**2 * (self.rewards - reward) ** 2).sum()))
+        effective = float(1 / (share**2).sum())
+        return {"reward": reward, "stderr": error, "effective": effective, **logged}
+
+
+def _numbers(routes: Sequence[str], names: Sequence[Sequence[str]]) -> list[int]:
+    return [own.index(route) for route, own in zip(routes, names, strict=True)]
+
+
+def logistic(
+    observations: Floats, chosen: NDArray[Any], weights: NDArray[Any], choices: int
+) -> Callable[[Floats], NDArray[Any]]:
+    """Fit a multinomial logistic regression with a ridge penalty of 1; return a function from
+    observations (n, size) to probabilities (n, A).
+    """
+    inputs = torch.from_numpy(observations).double()
+    targets = torch.from_numpy(chosen)
+    scale = torch.as_tensor(weights).double()
+    table = torch.zeros(inputs.shape[1] + 1, choices, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([table], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        logits = inputs @ table[:-1] + table[-1]
+        losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+        total = (scale * losses).sum() + table[:-1].square().sum() / 2
+        total.backward()  # type: ignore[no-untyped-call]
+        return total
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    fitted = table.detach().numpy()
+
+    def probabilities(given: Floats) -> NDArray[Any]:
+        logits = torch.from_numpy(given @ fitted[:-1] + fitted[-1])
+        return np.asarray(torch.softmax(logits, dim=-1).numpy())
+
+    return probabilities
+
+
+Task = SyntheticTask | EnvironmentTask | LogTask

@@ -601,7 +601,6 @@ def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
         "adapter": [run.adapter],
         "reader_adapter": [run.reader_adapter],
         "model": [run.model],
-        "router": [arguments.agent.router],
         "train_data": source_names(run.train_data),
         "eval_data": source_names(run.eval_data),
     }

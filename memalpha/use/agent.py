@@ -148,7 +148,6 @@ class MemoryAgent:
         key: bytes | None = None,
         reader: Reader | str | Path | None = None,
         reader_tokens: int = 512,
-        router: str | Path | None = None,
         retrieve_k: int | None = None,
         archive: bool | None = None,
         device: str = "cpu",
@@ -167,7 +166,6 @@ class MemoryAgent:
         step, generator, name = load_trained(
             trained,
             model,
-            router=router,
             archive=archive,
             device=device,
             dtype=dtype,
@@ -418,7 +416,6 @@ _AGENT_FILES = [
     "*.txt",
     "*.model",
     "memalpha_schema.yaml",
-    "memalpha_router.pt",
 ]
 _EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
 
@@ -466,7 +463,6 @@ def load_trained(
     trained: str | Path,
     model: str | Path | None = None,
     *,
-    router: str | Path | None = None,
     archive: bool | None = None,
     device: str = "cpu",
     dtype: str = "float32",
@@ -474,7 +470,7 @@ def load_trained(
 ) -> tuple[AgentStep, Generator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
-    ``model`` is the base (None: the one the adapter names), ``router`` a section router,
+    ``model`` is the base (None: the one the adapter names),
     ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
     the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. The third value is
     the agent's name, a Hub name with its commit.
@@ -485,8 +481,6 @@ def load_trained(
 
     folder, name = find_trained(trained)
     config = AgentConfig.load(folder, trust_tools)
-    if router is not None:
-        config = replace(config, router=str(router))
     if archive is not None:
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()

@@ -45,9 +45,9 @@ def memory():
     return memory
 
 
-def retriever(memory, mode, router=None, embedder=None, **settings):
+def retriever(memory, mode, embedder=None, **settings):
     return TwoLayerRetriever(
-        memory, RetrievalConfig(retrieval=mode, **settings), embedder or HashingEmbedder(), router
+        memory, RetrievalConfig(retrieval=mode, **settings), embedder or HashingEmbedder()
     )
 
 
@@ -262,21 +262,6 @@ def test_layer_one_keeps_the_best_of_the_sections_asked_for(mode):
     assert texts(search("tea", 9, ["people", "towns"])) == ["Bob likes tea"]
 
 
-def test_a_router_takes_the_place_of_layer_one(memory):
-    def sections(names, **settings):
-        made = retriever(memory, "lexical", router=lambda query, memory: names, **settings)
-        return {hit.entry.section for hit in made.search("Ann Bob Cid", 99)}
-
-    assert sections(["episodic", "semantic"]) == {"episodic", "semantic"}
-    assert sections(["episodic", "semantic"], sections_kept=1) == {"episodic"}
-    assert sections(["semantic"]) == {"semantic"}
-    assert sections([]) == set()
-    with pytest.raises(InputError, match=r"sections ranked by the router: \['core'\]"):
-        sections(["core"])
-
-
-# --------------------------------------------------------------------------------------------
-# making one
 def test_lexical_mode_loads_no_model_and_no_faiss():
     code = """
 import sys

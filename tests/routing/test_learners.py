@@ -12,13 +12,31 @@ from hypothesis import strategies as st
 from torch import nn
 
 from memalpha.errors import InputError
-from memalpha.policies import Policy, PolicyOptions, Shape, make_policy
-from memalpha.routing.advantages import gae
-from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO, learn, make_agents, relative_returns
-from memalpha.routing.learner import Experience, batch_of, collect, replay, seeds_of
-from memalpha.routing.linucb import LinUCB
-from memalpha.routing.ppo import Agent, Batch, PPOOptions, normalised, pack, ppo_losses, unpack
-from memalpha.routing.tasks import Outcome, SyntheticOptions, SyntheticTask
+from memalpha.routing.learner import (
+    GroupOptions,
+    LinUCB,
+    MultiAgentGRPO,
+    collect,
+    learn_as_group,
+    make_agents,
+    relative_returns,
+    replay,
+    seeds_of,
+)
+from memalpha.routing.policy import Policy, PolicyOptions, Shape, make_policy
+from memalpha.routing.ppo import (
+    Agent,
+    Batch,
+    PPOOptions,
+    Trajectories,
+    batch_of,
+    gae,
+    normalised,
+    pack,
+    ppo_losses,
+    unpack,
+)
+from memalpha.routing.tasks import Experience, SyntheticOptions, SyntheticTask
 
 SHAPE = Shape(4, 2, 3, ((0, 2), (2, 4)))
 TEAM = SyntheticTask(SyntheticOptions(dimension=3, choices=2, deciders=2))
@@ -61,8 +79,12 @@ def test_a_teams_actor_sees_its_view_alone_and_the_value_sees_all(share):
     assert policy.value(seen) != policy.value(other)
 
 
-# ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
 # GAE
+def advantages_of(*columns, gamma, lam):
+    return gae(Trajectories(None, None, None, *columns), gamma, lam)
+
+
 def test_advantages_of_two_episodes_of_unequal_length_by_hand():
     def column(*values):
         return torch.tensor(values, dtype=torch.float64)[:, None]
@@ -72,7 +94,7 @@ def test_advantages_of_two_episodes_of_unequal_length_by_hand():
     # (its episode ends), A0 = 1 + .25 * 1
     last = torch.tensor([[False], [True], [True]])
     given = column(1, 2, 3), column(0.5, 1, 2), column(1, 0, 0), last
-    advantages, returns = gae(*given, column(1, 1, 1), 0.5, 0.5)
+    advantages, returns = advantages_of(*given, column(1, 1, 1), gamma=0.5, lam=0.5)
     assert advantages.flatten().tolist() == [1.25, 1.0, 1.0] and returns.flatten().tolist() == [
         1.75,
         2.0,
@@ -80,7 +102,7 @@ def test_advantages_of_two_episodes_of_unequal_length_by_hand():
     ]
     # ratios 2, .5, 4: x2 = 4, x1 = .5, x0 = 2 * 1 + .25 * 1 * .5; A0 = 1 + .25 * .5, A1 = 1, A2 =
     # 1; targets V + x
-    advantages, returns = gae(*given, column(2, 0.5, 4), 0.5, 0.5)
+    advantages, returns = advantages_of(*given, column(2, 0.5, 4), gamma=0.5, lam=0.5)
     assert advantages.flatten().tolist() == [1.125, 1.0, 1.0] and returns.flatten().tolist() == [
         2.625,
         1.5,
@@ -118,15 +140,14 @@ def test_advantages_are_the_sum_they_are_defined_by_and_columns_do_not_mix(
         torch.stack([tensor, torch.zeros_like(tensor)], dim=1) for tensor in tensors
     ]  # beside a column of zeros
     ended = torch.tensor(last)[:, None].expand(-1, 2)
-    advantages, returns = gae(
-        *both, ended, torch.ones(len(last), 2, dtype=torch.float64), gamma, lam
-    )
+    ratios = torch.ones(len(last), 2, dtype=torch.float64)
+    advantages, returns = advantages_of(*both, ended, ratios, gamma=gamma, lam=lam)
     wanted = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(advantages, torch.stack([wanted, torch.zeros(len(last))], dim=1))
     torch.testing.assert_close(returns, advantages + both[1])
 
 
-# ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
 # PPO
 class Table(Policy):  # probabilities and value are parameters, the same for every observation
     def __init__(self, first: float, second: float, value: float) -> None:
@@ -317,14 +338,21 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_o
 
 # observes and earns 1, 2, 3, ...; even episodes end after two steps, odd ones after nine
 class Counting:
-    def start(self, n, rng):
-        return (np.ones(n), np.where(np.arange(n) % 2, 9, 2))
+    def begin(self, n, seed):
+        self.at = np.ones(n)
+        self.ends = np.where(np.arange(n) % 2, 9, 2)
+        return self
 
-    def observe(self, state):
-        return state[0][:, None].astype(np.float32)
+    def observe(self):
+        return self.at[:, None].astype(np.float32)
 
-    def act(self, state, actions, rng):
-        return Outcome((state[0] + 1, state[1]), state[0], state[0] >= state[1])
+    def step(self, actions):
+        rewards = self.at
+        ended = rewards >= self.ends
+        reached = (rewards + 1)[:, None].astype(np.float32)
+        self.at = np.where(ended, 1, rewards + 1)
+        self.ends = np.where(ended, 2, self.ends)
+        return rewards, ended, np.zeros_like(ended), reached
 
 
 class Watcher:  # always takes option 0 and values an observation by its first number
@@ -372,7 +400,7 @@ def test_old_steps_are_replayed_with_todays_probabilities_values_and_bounded_rat
     )
 
 
-# ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
 # multi-agent GRPO
 def test_relative_returns_by_hand():
     # means -2 and -6, of the group -4; squared distances 9, 1, 1, 9, so the deviation is sqrt(5);
@@ -401,7 +429,7 @@ def test_each_agent_learns_the_mixture_and_nothing_else(weight):
     )
     group, (twin, _) = (make_agents(RAGGED.shape, *options, 3) for _ in range(2))
     data = [batch_of_policy(agent.policy, 24, seed=i, deciders=1) for i, agent in enumerate(group)]
-    reports = learn(group, [weight, 0.5], data, seed=9)
+    reports = learn_as_group(group, [weight, 0.5], data, seed=9)
     mean = (data[0].returns.mean() + data[1].returns.mean()) / 2
     deviation = ((torch.cat([data[0].returns, data[1].returns]) - mean) ** 2).mean().sqrt()
     own = data[0].advantages / (data[0].advantages ** 2).mean() ** 0.5
@@ -426,13 +454,16 @@ def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_dec
     policies, kept = [agent.policy for agent in fresh.agents], []
     steps = collect(RAGGED, policies, 4, 8, seeds_of(5, 3)[:2])
     monkeypatch.setattr(
-        "memalpha.routing.grpo.learn", lambda *given: kept.append(given[2]) or learn(*given)
+        "memalpha.routing.learner.learn_as_group",
+        lambda *given: kept.append(given[2]) or learn_as_group(*given),
     )
     metrics = learner.update(RAGGED, 4, length=8, seed=5, share_left=1.0)
     for i, (batch, policy) in enumerate(zip(kept[0], policies, strict=True)):
         part = [tensor[:, 2 * i : 2 * i + 2] for tensor in steps]
         assert metrics[f"agent_{i}/reward"] == pytest.approx(part[3].mean().item())
-        torch.testing.assert_close(batch.advantages, gae(*part[3:], 0.99, 0.95)[0].flatten())
+        torch.testing.assert_close(
+            batch.advantages, gae(Trajectories(*part), 0.99, 0.95)[0].flatten()
+        )
         taken = (
             policy.log_probs(batch.observations).gather(-1, batch.actions[..., None]).squeeze(-1)
         )
@@ -445,7 +476,7 @@ def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_dec
         learner.update(RAGGED, 3, 2, 0, 1.0)
 
 
-# ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
 # LinUCB
 def test_estimates_and_bounds_are_those_of_ridge_regression():
     rng = np.random.default_rng(0)

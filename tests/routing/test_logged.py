@@ -14,13 +14,12 @@ import torch
 from memalpha.cli import run as command
 from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError
-from memalpha.policies import Checkpoint, PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.routing.learner import MAPPO, collect
-from memalpha.routing.linucb import LinUCB
-from memalpha.routing.logged import LogTask, logistic
+from memalpha.routing.learner import MAPPO, LinUCB, collect
+from memalpha.routing.policy import Checkpoint, PolicyOptions
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.run import log_tasks, measure
+from memalpha.routing.tasks import LogTask, logistic
 
 WORDS = {"count": "how many pets", "search": "what is the city", "ask": "does she agree"}
 HWU64 = Path(__file__).resolve().parents[3] / "shared" / "data" / "nlu_hwu64"
@@ -224,26 +223,7 @@ def test_mappo_and_linucb_learn_from_a_skewed_log_with_two_actors(tmp_path, caps
     assert Checkpoint.load(tmp_path / "run").routes["workers"] == [sorted(WORDS)]
 
 
-@pytest.mark.skipif(
-    not HWU64.is_dir(), reason="the sentences of HWU64 are not in shared/data/nlu_hwu64"
-)
-def test_the_estimate_from_a_log_of_real_sentences_is_near_the_truth():
-    from router_hwu64 import main
-
-    (rows,) = main(HWU64, seeds=1, rows=1200, embedder="hashing", updates=1)["runs"]
-    assert set(rows) == {
-        "the policy that logged",
-        "logistic regression, weighted",
-        "LinUCB",
-        "MAPPO",
-    }
-    told = rows["the policy that logged"]
-    assert (
-        told["right"] > 10 / 64 and abs(told["reward"] - told["right"]) < 3 * told["stderr"] < 0.5
-    )
-
-
-# ------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------
 # environments of one's own
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -280,9 +260,9 @@ class First(torch.nn.Module):  # takes option 1; the value is the first number
 
 
 def test_an_environment_of_ones_own_tells_terminated_from_truncated(monkeypatch):
-    from memalpha.routing.environment import EnvironmentOptions, EnvironmentTask
+    from memalpha.routing.tasks import EnvironmentOptions, EnvironmentTask
 
-    monkeypatch.setattr("memalpha.routing.environment.load_function", lambda place, what: Walk)
+    monkeypatch.setattr("memalpha.routing.tasks.load_function", lambda place, what: Walk)
     task = EnvironmentTask(EnvironmentOptions("walk:Walk"))
     steps = collect(
         task, [First()], episodes=2, length=4, seeds=[0, 0]

@@ -8,7 +8,7 @@ import yaml
 
 from memalpha.cli import run as command
 from memalpha.errors import InputError, RunFolderError
-from memalpha.policies import Checkpoint
+from memalpha.routing.policy import Checkpoint
 from memalpha.routing.run import load_config, make_learner, make_tasks, measure, train
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
 
@@ -87,11 +87,11 @@ def test_learners_learn_episodes_of_unequal_length(tmp_path, config, learner, re
 def test_measuring_adds_up_whole_episodes_and_the_best_router_reaches_the_optimum():
     task = SyntheticTask(SyntheticOptions(dimension=5, deciders=2, steps=4, p_end=0.4))
     oracle = SimpleNamespace(
-        probabilities=lambda seen: task._gains(seen.reshape(len(seen), 2, -1).astype(float))
+        probabilities=lambda seen: task.gains(seen.reshape(len(seen), 2, -1).astype(float))
     )
     best = measure(oracle, task, 200, 0)
     assert best["fraction_of_optimal"] == pytest.approx(1) and best["episodes"] == 200
-    assert best["reward"] == pytest.approx(task.optimum(task.held_out(200, 0)).mean())
+    assert best["reward"] == pytest.approx(task.begin(200, 0, held_out=True).optimum.mean())
 
 
 WRONG = [
@@ -111,8 +111,7 @@ def test_wrong_options_are_named(config, name, value):
 
 
 def test_the_command_line_trains_and_ends_with_one_json_object(tmp_path, config, capsys):
-    sections = {"instances": 2, "preset": "small", "mode": "lexical", "embedder": "hashing"}
-    config(task="sections", task_options=sections, eval_options={"split": "test"})
+    config()
     arguments = [
         "router",
         "train",

@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_flatten
 
 from memalpha.cli import run as command
 from memalpha.errors import InputError
-from memalpha.policies import PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.routing.grpo import GroupOptions, learn
+from memalpha.routing.learner import GroupOptions, learn_as_group
+from memalpha.routing.policy import PolicyOptions
 from memalpha.routing.ppo import PPOOptions, pack
 from memalpha.routing.selector import SelectorOptions, ToolSelector, _pack
 
@@ -154,7 +154,8 @@ def test_what_cannot_be_observed_or_chosen_is_named():
 def test_advantages_run_over_an_agents_episodes_and_stop_where_a_step_is_missing(monkeypatch):
     made, kept = selector(never()), []
     monkeypatch.setattr(
-        "memalpha.routing.selector.learn", lambda *given: kept.append(given) or learn(*given)
+        "memalpha.routing.selector.learn_as_group",
+        lambda *given: kept.append(given) or learn_as_group(*given),
     )
     first = made.select("a")
     other = made.select("x")  # an episode of the other agent in between
@@ -204,7 +205,8 @@ def test_late_outcomes_are_weighted_by_how_the_policy_changed_and_the_buffer_can
     for _ in range(8):
         made.train()
     monkeypatch.setattr(
-        "memalpha.routing.selector.learn", lambda *given: kept.append(given[2]) or learn(*given)
+        "memalpha.routing.selector.learn_as_group",
+        lambda *given: kept.append(given[2]) or learn_as_group(*given),
     )
     now = logits_of(made, WANTS["count"].format("Zora"))[late.agent][
         list(TOOLS).index(late.tool)
@@ -430,16 +432,57 @@ def test_the_command_line_selects_learns_and_refuses(tmp_path, capsys):
     assert command(["router", "select", "a", *place]) == 1 and "search" in capsys.readouterr().err
 
 
-def test_it_recovers_when_the_best_tool_changes_and_gae_beats_the_bandit_over_three_steps():
-    from tool_selection import change, steps
-
-    rewards, known = change(0)
-    assert known == [
-        1.0,
-        1.0,
-    ]  # the greedy tools are right at the change, and 200 selections after it
-    assert np.mean(rewards[-50:]) > np.mean(rewards[300:350]) + 0.2
-    assert (steps(0, gae=True), steps(0, gae=False, episodes=100)) == (
-        pytest.approx(1.0),
-        pytest.approx(0.3),
+def one_hot_selector(words, tools, update_every, ppo, group):
+    options = SelectorOptions(update_every, replay=2 * update_every, ppo=ppo, group=group)
+    made = ToolSelector(
+        options,
+        feature_extractor=lambda text, context: np.eye(len(words), dtype="f4")[words.index(text)],
     )
+    for tool in tools:
+        made.register(tool, tool)
+    return made
+
+
+def test_it_recovers_when_the_best_tool_changes():
+    fast = {"epochs": 8, "clip": 0.3, "max_ratio": 3.0, "target_kl": 0.0, "batch_size": 32}
+    ppo = PPOOptions(lr_actor=3e-2, lr_critic=3e-2, **fast)
+    tools = ("tool 0", "tool 1", "tool 2")
+    made = one_hot_selector(("look", "count"), tools, 10, ppo, GroupOptions((0.0,) * 3, (0.4,) * 3))
+    rng = np.random.default_rng(0)
+    rewards = []
+    for n in range(500):
+        kind, shift = int(rng.integers(2)), int(n >= 300)
+        chosen = made.select(("look", "count")[kind])
+        is_right = chosen.tool == tools[(kind + shift) % 3]
+        rewards.append(float(is_right != (rng.random() < 0.1)))
+        made.observe(chosen, rewards[-1])
+    assert made.select("look", explore=False).tool == "tool 1"
+    assert made.select("count", explore=False).tool == "tool 2"
+    assert np.mean(rewards[-50:]) > np.mean(rewards[300:350]) + 0.2
+
+
+def play(made, gae, explore=True):
+    """Three steps: preparing twice earns nothing, then answering 1; answering at once earns .1."""
+    earned, prepared, chosen = 0.0, 0, None
+    for step in range(3):
+        after = chosen if gae and explore else None
+        chosen = made.select(f"{step} {prepared}", explore=explore, after=after)
+        ready = step == 2 and prepared == 2
+        prepared += chosen.tool == "prepare"
+        reward = (1.0 if ready else 0.1) if chosen.tool == "answer" else 0.0
+        earned += reward
+        done = step == 2 or not gae
+        following = None if done else (f"{step + 1} {prepared}", "")
+        made.observe(chosen, reward, done=done, next_observation=following)
+    return earned
+
+
+@pytest.mark.parametrize(("gae", "episodes", "best"), [(True, 300, 1.0), (False, 100, 0.3)])
+def test_gae_beats_the_bandit_over_three_steps(gae, episodes, best):
+    states = [f"{step} {prepared}" for step in range(3) for prepared in range(3)]
+    ppo = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, epochs=4, target_kl=0.0, batch_size=32)
+    group = GroupOptions((0.0, 0.3, 0.3), (0.05,) * 3)
+    made = one_hot_selector(states, ("answer", "prepare"), 30, ppo, group)
+    for _ in range(episodes):
+        play(made, gae)
+    assert play(made, gae, explore=False) == pytest.approx(best)

@@ -98,7 +98,7 @@ def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
 
 
 def test_a_machine_of_several_is_told_by_the_launchers_own_options():
-    arguments, environment = launched(
+    arguments, _ = launched(
         "ddp",
         "--num_machines",
         "4",

@@ -408,13 +408,6 @@ OUTSIDE = {
         say(agent, "memalpha_agent.json", schema="memalpha_schema.yaml"),
         link(agent / "memalpha_schema.yaml", "private/s.yaml"),
     ),
-    "router by name": lambda agent: say(
-        agent, "memalpha_agent.json", router="../../private/router.pt"
-    ),
-    "router linked": lambda agent: (
-        say(agent, "memalpha_agent.json", router="memalpha_router.pt"),
-        link(agent / "memalpha_router.pt", "private/router.pt"),
-    ),
     "weights listed": lambda agent: say(
         agent, "model.safetensors.index.json", weight_map={"a": "../../private/w.safetensors"}
     ),

@@ -1,10 +1,10 @@
-"""Policy networks: K deciders choose among A options each, plus a state value; and their checkpoint
-files.
+"""Policy networks and their checkpoint files.
 
-``separate`` is one network of the observation with K x A logits; ``team`` an actor per decider on
-its view, or one for all with the decider's one-hot; a learned projection can come first. Weights
-are orthogonal: gain sqrt(2) before a ReLU, 0.01 for logits, 1 for values. Departure from the public
-code: every parameter is in an optimizer's group, not the last layers alone.
+K deciders choose among A options each, and a critic gives a state's value. ``separate`` is one
+network of the observation with K x A logits; ``team`` an actor per decider on its view, or one for
+all with the decider's one-hot; a learned projection can come first. Weights are orthogonal: gain
+sqrt(2) before a ReLU, 0.01 for logits, 1 for values. Departure from the public code: every
+parameter is in an optimizer's group, not the last layers alone.
 """
 
 from __future__ import annotations
@@ -100,12 +100,9 @@ class Policy(nn.Module):
 
     def parameter_groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Return the parameters that the logits use, and all others."""
-        critic = list(self.critic.parameters())
-        return [
-            parameter
-            for name, parameter in self.named_parameters()
-            if not name.startswith("critic.")
-        ], critic
+        named = self.named_parameters()
+        actor = [parameter for name, parameter in named if not name.startswith("critic.")]
+        return actor, list(self.critic.parameters())
 
 
 def make_policy(shape: Shape, options: PolicyOptions, seed: int) -> Policy:
@@ -141,9 +138,7 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A trained router (``routes`` has sections and ``embedder``) or tool selector (``tools``);
-    ``state`` is the learner's.
-    """
+    """A trained router or tool selector (``routes`` has its tools); ``state`` is the learner's."""
 
     learner: str
     updates: int
@@ -168,11 +163,8 @@ class Checkpoint:
         """
         file = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
         if not file.is_file():
-            raise InputError(
-                f"no router at {str(file)!r}",
-                expected="a checkpoint",
-                fix="make one with memalpha router train",
-            )
+            fix = "make one with memalpha router train"
+            raise InputError(f"no router at {str(file)!r}", expected="a checkpoint", fix=fix)
         for leftover in file.parent.glob(f".{file.name}.[0-9]*"):
             if not Path("/proc", leftover.suffix[1:]).exists():
                 leftover.unlink(missing_ok=True)
@@ -182,27 +174,11 @@ class Checkpoint:
                 raise ValueError("it is damaged, or no checkpoint")
             return cls(**unpacked(content[32:]))
         except _DAMAGE as error:
-            fix = "put the file back from a copy, or remove it and begin anew"
             raise InputError(
                 f"{file} cannot be read: {error}",
                 expected="a checkpoint of memalpha router",
-                fix=fix,
+                fix="put the file back from a copy, or remove it and begin anew",
             ) from error
-
-    def policies(self) -> list[Policy]:
-        """Return the trained policies."""
-        found = []
-        for packed in self.state.get("members", []):
-            shape = packed["policy"]["shape"]
-            views = tuple(map(tuple, shape["views"]))
-            policy = make_policy(
-                Shape(**{**shape, "views": views}),
-                PolicyOptions(**packed["policy"]["options"]),
-                seed=0,
-            )
-            policy.load_state_dict(packed["weights"])
-            found.append(policy)
-        return found
 
 
 # Errors of torch.load for a foreign file.
