@@ -17,7 +17,7 @@ from memalpha.config import Options, Share
 from memalpha.errors import InputError
 from memalpha.routing.policy import Policy, PolicyOptions, Shape, make_policy, mean_probabilities
 from memalpha.routing.ppo import Agent, Batch, PPOOptions, Trajectories, batch_of, pack, unpack
-from memalpha.routing.tasks import Experience, Floats, Integers, LogTask, Task
+from memalpha.routing.tasks import Experience, Floats, Integers, LiveTask, LogTask, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def seeds_of(seed: int, n: int) -> list[int]:
 
 @torch.no_grad()
 def collect(
-    task: Task, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]
+    task: LiveTask, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]
 ) -> Trajectories:
     """Take ``length`` (T) steps in each of ``episodes`` (N) fresh episodes, shared equally among
     the policies; ``seeds``: of task and actions.
@@ -127,15 +127,18 @@ class MAPPO:
         if isinstance(task, LogTask):
             seeds = seeds_of(collecting[0], many)
             drawn = [task.draw(episodes // many * length, own) for own in seeds]
-            pairs = zip(self.agents, drawn, strict=True)
-            parts = [replay(agent.policy, old, agent.options.max_ratio) for agent, old in pairs]
+            parts = [
+                replay(agent.policy, old, agent.options.max_ratio)
+                for agent, old in zip(self.agents, drawn, strict=True)
+            ]
         else:
             policies = [agent.policy for agent in self.agents]
             steps = collect(task, policies, episodes, length, collecting)
             columns = [column.chunk(many, dim=1) for column in steps]
             parts = [Trajectories(*own) for own in zip(*columns, strict=True)]
-        pairs = zip(parts, self.agents, strict=True)
-        batches = [batch_of(own, agent.options) for own, agent in pairs]
+        batches = [
+            batch_of(own, agent.options) for own, agent in zip(parts, self.agents, strict=True)
+        ]
         rewards = [float(part.rewards.double().mean()) for part in parts]
         return {"reward": float(np.mean(rewards)), **self.learn(batches, batch_seed, rewards)}
 

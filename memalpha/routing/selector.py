@@ -294,7 +294,7 @@ class ToolSelector:
         reports = learn_as_group(self._agents, self.options.group.relative_weights, batches, seed)
         self._members = b""
         self.updates += 1
-        metrics = {}
+        metrics: dict[str, float] = {}
         for i, report in enumerate(reports):
             metrics |= {f"agent_{i}/{name}": value for name, value in report.items()}
         return metrics

@@ -137,7 +137,8 @@ class SyntheticEpisodes:
         ended = after.at >= after.lengths
         reached = self._flat(after)
         if ended.any() and not self._held_out:
-            after = Prompts(*(column.copy() for column in after))
+            vectors, lengths, at = after
+            after = Prompts(vectors.copy(), lengths.copy(), at.copy())
             fresh = self._task.draw(int(ended.sum()), self._rng)
             for column, values in zip(after, fresh, strict=True):
                 column[ended] = values
@@ -371,4 +372,5 @@ def logistic(
     return probabilities
 
 
-Task = SyntheticTask | EnvironmentTask | LogTask
+LiveTask = SyntheticTask | EnvironmentTask  # one can act in it
+Task = LiveTask | LogTask
