@@ -1,13 +1,15 @@
 """A small valid file of every set, made up here in its published form."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.load import get_source
+from memalpha.data.packing import count_words_and_signs
 from memalpha.data.schema import instance_to_json
-from memalpha.data.source import LoadResult
+from memalpha.data.source import Tally
 from memalpha.types import Instance
 
 
@@ -503,13 +505,21 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a fi
 }
 
 
+class Counts(NamedTuple):
+    """What a source left out, and how many questions it read."""
+
+    skipped: Counter[str]
+    notes: Counter[str]
+    problems: list[str]
+    asked: int
+
+
 def load(
-    name: str, path: object, seed: int = 0, **options: Any
-) -> tuple[list[Instance], LoadResult]:
-    """A source's instances and its ledger, whose counts must add up."""
-    result = get_source(name).load(str(path), options, seed)
-    instances = list(result.instances)
-    assert result.asked == sum(len(instance.questions) for instance in instances) + sum(
-        result.skipped.values()
-    )
-    return instances, result
+    name: str, path: object, seed: int = 0, count: Any = count_words_and_signs, **options: Any
+) -> tuple[list[Instance], Counts]:
+    """A source's instances, and what it left out."""
+    tally = Tally()
+    source = get_source(name)
+    instances = list(tally.instances(source.load(str(path), options, seed, count)))
+    asked = sum(len(instance.questions) for instance in instances) + tally.skipped.total()
+    return instances, Counts(+tally.skipped, +tally.notes, tally.problems, asked)

@@ -53,8 +53,8 @@ def add_verbs(verbs: Any) -> None:
 
 def run_prepare(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Prepare a data set and print a short manifest."""
+    from memalpha.data.load import prepare
     from memalpha.data.packing import count_words_and_signs, tokenizer_counter
-    from memalpha.data.prepare import prepare
     from memalpha.models import resolve_model
 
     if wrong := next((text for text in arguments.option if "=" not in text), None):

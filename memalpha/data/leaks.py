@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from memalpha.data.packing import apart
-from memalpha.data.wording import as_asked
+from memalpha.data.source import as_asked
 from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, Question

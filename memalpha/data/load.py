@@ -1,45 +1,51 @@
-"""The data sources, and loading of instances by name: a prepared folder, a file of instances, or a
+"""The data sources by name; a source prepared to a folder; instances of a folder, a file or a
 generated source.
+
+A prepared folder is ``instances.parquet`` and ``manifest.json``. It is written under a temporary
+name and renamed last; instances stream. The same source, input, options, seed and token counter
+give the same bytes.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from memalpha import __version__
 from memalpha.data import (
     articles,
-    classification,
     dialogues,
     documents,
+    labelled,
     natural,
     sgd,
     synthetic,
     toy,
 )
-from memalpha.data.schema import PARQUET_NAME, iter_parquet, read_instances
-from memalpha.data.source import Source
+from memalpha.data.leaks import LeakCheck, LeakError, without
+from memalpha.data.packing import count_words_and_signs
+from memalpha.data.schema import PARQUET_NAME, iter_parquet, read_instances, write_parquet
+from memalpha.data.source import Source, Tally
 from memalpha.errors import InputError, SchemaError
-from memalpha.files import file_sha256
+from memalpha.files import file_sha256, replacing_folder
+from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
+_MODULES = (articles, dialogues, documents, labelled, natural, sgd, synthetic, toy)
 SOURCES: dict[str, Source] = {
-    source.name: source
-    for module in (articles, classification, dialogues, documents, natural, sgd, synthetic, toy)
-    for source in module.SOURCES
+    source.name: source for module in _MODULES for source in module.SOURCES
 }
+_GENERATED = [name for name, source in SOURCES.items() if not source.needs_input]
 
 
 def get_source(name: str) -> Source:
     """Return a source; InputError lists all names if there is none."""
-    if name not in SOURCES:
-        raise InputError(
-            f"unknown data source {name!r}", expected=f"one of {', '.join(sorted(SOURCES))}"
-        )
+    expected = f"one of {', '.join(sorted(SOURCES))}"
+    InputError.raise_if(name not in SOURCES, f"unknown data source {name!r}", expected=expected)
     return SOURCES[name]
 
 
@@ -58,10 +64,10 @@ class Manifest:
     sha256: str
     seed: int
     options: dict[str, Any]
-    notes: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    asked: int = 0
-    checked_against: list[str] = field(default_factory=list)
+    notes: dict[str, int]
+    problems: list[str]
+    asked: int
+    checked_against: list[str]
     version: str = __version__
 
 
@@ -72,32 +78,24 @@ def read_manifest(folder: str | Path) -> Manifest:
         return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         fix = "make one with: memalpha prepare"
-        raise InputError(
-            f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix=fix
-        ) from error
+        what = f"{folder} has no {MANIFEST_NAME}"
+        raise InputError(what, expected="a prepared folder", fix=fix) from error
     except (ValueError, TypeError) as error:
-        raise SchemaError(
-            f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it"
-        ) from error
+        expected = "an object as memalpha prepare writes it"
+        raise SchemaError(f"{path} is not a manifest: {error}", expected=expected) from error
 
 
 def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     """Yield the instances of a prepared folder; InputError if it is missing or not what its
     manifest says.
     """
-    manifest, path, fix = (
-        read_manifest(folder),
-        Path(folder) / PARQUET_NAME,
-        "prepare it again with overwrite",
-    )
-    if not path.is_file():
-        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix=fix)
-    if (found := file_sha256(path)) != manifest.sha256:
-        raise InputError(
-            f"{path} has sha256 {found}",
-            expected=f"{manifest.sha256}, as its manifest says",
-            fix=fix,
-        )
+    manifest = read_manifest(folder)
+    path = Path(folder) / PARQUET_NAME
+    sha256 = f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256: it is not there"
+    expected = f"sha256 {manifest.sha256}"
+    if sha256 != expected:
+        fix = "prepare it again with overwrite"
+        raise InputError(f"{path} has {sha256}", expected=expected, fix=fix)
     return iter_parquet(path)
 
 
@@ -107,20 +105,15 @@ def load_data(
     """Return the instances of one or more sources (``options``: of the first); InputError as
     ``load_one``, or if ids repeat.
     """
-    loaded = (
-        load_one(name, None if i else options, seed) for i, name in enumerate(source_names(names))
-    )
-    instances = [instance for some in loaded for instance in some]
-    if twice := next(
-        (id for id, times in Counter(instance.id for instance in instances).items() if times > 1),
-        None,
-    ):
-        fix = "prepare one of the sets with another seed"
-        raise InputError(
-            f"two instances of {names!r} are called {twice!r}",
-            expected="ids that are unique over all data",
-            fix=fix,
-        )
+    instances: list[Instance] = []
+    for name in source_names(names):
+        instances += load_one(name, None if instances else options, seed)
+    times = Counter(instance.id for instance in instances)
+    for id, number in times.items():
+        if number > 1:
+            what = f"two instances of {names!r} are called {id!r}"
+            fix = "prepare one of the sets with another seed"
+            raise InputError(what, expected="ids that are unique over all data", fix=fix)
     return instances
 
 
@@ -136,24 +129,140 @@ def load_one(
     InputError if none or wrong.
     """
     path = Path(name_or_path)
-    generated = [name for name, source in SOURCES.items() if not source.needs_input]
-    if name_or_path in generated and not path.exists():
+    if name_or_path in _GENERATED and not path.exists():
         values = dict(options or {})
-        return list(
-            get_source(name_or_path).load(None, values, int(values.pop("seed", seed))).instances
-        )
+        seed = int(values.pop("seed", seed))
+        return list(Tally().instances(SOURCES[name_or_path].load(None, values, seed)))
     if not path.exists():
-        expected = (
-            f"a prepared folder, an instances.jsonl, or a generated source ({', '.join(generated)})"
-        )
-        raise InputError(
-            f"no data at {name_or_path!r}", expected=expected, fix="make it with memalpha prepare"
-        )
+        listed = ", ".join(_GENERATED)
+        expected = f"a prepared folder, an instances.jsonl, or a generated source ({listed})"
+        fix = "make it with memalpha prepare"
+        raise InputError(f"no data at {name_or_path!r}", expected=expected, fix=fix)
     if options:
-        raise InputError(
-            f"options {dict(options)} are given for {name_or_path!r}",
-            expected="options only for generated sources",
-        )
+        what = f"options {dict(options)} are given for {name_or_path!r}"
+        raise InputError(what, expected="options only for generated sources")
     if (path / MANIFEST_NAME).is_file():
         return list(iter_prepared(path))
     return list(iter_parquet(path)) if path.suffix == ".parquet" else read_instances(path)
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Running counts of what is written; tokens by the chosen counter."""
+
+    instances: int = 0
+    chunks: int = 0
+    questions: int = 0
+    tokens_of_chunks: int = 0
+    tokens_of_questions: int = 0
+    tokens_of_longest_chunk: int = 0
+
+    def add(self, instance: Instance, count: TokenCounter) -> None:
+        lengths = [count(chunk.text) for chunk in instance.chunks]
+        self.instances += 1
+        self.chunks += len(lengths)
+        self.questions += len(instance.questions)
+        self.tokens_of_chunks += sum(lengths)
+        self.tokens_of_questions += sum(count(question.text) for question in instance.questions)
+        self.tokens_of_longest_chunk = max(self.tokens_of_longest_chunk, *lengths)
+
+
+def prepare(
+    name: str,
+    input: str | Path | None,
+    output: str | Path,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    count_tokens: TokenCounter = count_words_and_signs,
+    token_counter: str = "words",
+    overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
+    check_against: Sequence[str | Path] = (),
+    drop_leaks: bool = False,
+) -> Manifest:
+    """Make a folder of instances from a source of ``SOURCES`` and return its manifest; InputError
+    if that cannot be.
+
+    ``input`` is a file or Hub name, None for generated data. LeakError lists what repeats questions
+    or contexts of the folders ``check_against``; with ``drop_leaks`` it is skipped.
+    ``token_counter`` names ``count_tokens`` in the manifest.
+    """
+    source = get_source(name)
+    folder = Path(output).resolve()
+    _check_output(folder, overwrite=overwrite)
+    parsed = source.parse(options)
+    leaks = LeakCheck()
+    for other in check_against:
+        examples = read_manifest(other).options.get("examples")
+        leaks.learn(iter_prepared(other), own_examples=not examples)
+    count = lru_cache(maxsize=256)(count_tokens)  # the loader and the manifest count the same chunk
+    tally = Tally()
+    sizes = _Sizes()
+
+    def instances() -> Iterator[Instance]:
+        for instance in tally.instances(source.load(input, options, seed, count)):
+            found = leaks.check(instance, own_examples=not getattr(parsed, "examples", ""))
+            left = without(instance, found) if drop_leaks else instance
+            questions = len(left.questions) if left else 0
+            tally.skipped["repeats a checked set"] += len(instance.questions) - questions
+            if left is not None:
+                yield left
+                sizes.add(left, count)
+                if progress is not None:
+                    progress(sizes.instances)
+
+    with replacing_folder(folder) as partial:
+        write_parquet(partial / PARQUET_NAME, instances())
+        if not sizes.instances:
+            raise _nothing_made(name, input, tally)
+        if leaks.leaks and not drop_leaks:
+            raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
+        skipped = dict(sorted((+tally.skipped).items()))
+        manifest = Manifest(
+            source=source.name,
+            # a folder is machine-specific
+            input=None
+            if input is None
+            else Path(input).name
+            if Path(input).exists()
+            else str(input),
+            instances=sizes.instances,
+            chunks=sizes.chunks,
+            questions=sizes.questions,
+            skipped=skipped,
+            tokens={
+                "chunks": sizes.tokens_of_chunks,
+                "questions": sizes.tokens_of_questions,
+                "longest_chunk": sizes.tokens_of_longest_chunk,
+            },
+            token_counter=token_counter,
+            sha256=file_sha256(partial / PARQUET_NAME),
+            seed=seed,
+            options=json.loads(json.dumps(asdict(parsed))),  # tuples as lists, as in the file
+            notes=dict(sorted((+tally.notes).items())),
+            problems=tally.problems,
+            asked=sizes.questions + sum(skipped.values()),
+            checked_against=[Path(other).name for other in check_against],
+        )
+        text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2) + "\n"
+        # file names may hold surrogates
+        (partial / MANIFEST_NAME).write_text(text, encoding="utf-8", errors="replace")
+    return manifest
+
+
+def _check_output(folder: Path, *, overwrite: bool) -> None:
+    names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    ours = overwrite and names <= {PARQUET_NAME, MANIFEST_NAME}
+    if folder.is_file() or (names and not ours):
+        what = f"output {folder} exists and holds {', '.join(sorted(names)[:5])}"
+        new = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
+        raise InputError(what, expected=new)
+
+
+def _nothing_made(name: str, input: str | Path | None, tally: Tally) -> InputError:
+    reasons = [f"{number} {reason}" for reason, number in (+tally.skipped).most_common()]
+    problem = f"; the first problem: {tally.problems[0]}" if tally.problems else ""
+    made = f"source {name!r} made no instance{f' of {input}' if input else ''}"
+    what = f"{made}: {', '.join(reasons) or 'no question found'}{problem}"
+    return InputError(what, expected="at least one question that can be kept")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +67,8 @@ def read_log(options: LogOptions) -> Log:
     and others not.
     """
     found = []
-    for where, data in iter_rows(str(existing_file(options.rows))):
-        if isinstance(data, Exception):
-            raise data
+    for row in iter_rows(str(existing_file(options.rows))):
+        data: Any = row.data
         try:
             given = [
                 float(data[name]) if name in data else None for name in ("cost", "probability")
@@ -83,8 +82,9 @@ def read_log(options: LogOptions) -> Log:
                 )
             )
         except (KeyError, TypeError, ValueError) as error:
-            expected = f"prompt, {', '.join(options.actors)}, reward, and cost and probability in all rows or none"
-            raise InputError(f"{where} of the log: {error!r}", expected=expected) from error
+            names = ", ".join(options.actors)
+            expected = f"prompt, {names}, reward, and cost and probability in all rows or none"
+            raise InputError(f"{row.where} of the log: {error!r}", expected=expected) from error
     if not found:
         raise InputError(f"{options.rows} has no rows", expected="at least one")
     prompts, routes, rewards, *columns = map(list, zip(*found, strict=True))

@@ -1,9 +1,9 @@
-"""Rows of a data file or of a data set on the Hugging Face Hub, each with its place, and checks of
-their fields.
+"""Rows of a data file or of a data set on the Hugging Face Hub, and typed access to their fields.
 
-Read are JSON (a list of rows, or one object), JSON Lines, CSV with a header, and Parquet, each also
-as ``.gz``; ``.txt`` means JSON Lines, no suffix JSON. A JSON document is read whole, the others
-stream. A bad file is one InputError.
+Read are JSON (a list of rows, or one object), JSON Lines, CSV with a header, each also as ``.gz``,
+and Parquet; ``.txt`` means JSON Lines, no suffix JSON. A JSON document is read whole, the others
+stream. A file that cannot be read is one InputError with its place. ``datasets.load_dataset`` reads
+the Hub alone: of a JSON file it gives mixed columns back as text, and one bad row spoils them all.
 """
 
 import csv
@@ -14,71 +14,143 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple, TypeVar
-
-from pydantic import BaseModel, BeforeValidator, Field, PydanticUserError, ValidationError
+from typing import IO, Any
 
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
 
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
-EMPTY_ANSWER = "empty answer"  # skip reason: all answers are blank or missing
-_KINDS = (".json", ".jsonl", ".parquet", ".csv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _AGAIN = "download it again: it may be cut off"
-_M = TypeVar("_M", bound=BaseModel)
 
 
-class Row(NamedTuple):
-    """One row: its place, e.g. ``train.jsonl line 3``, and its data, or a SchemaError if it is not
-    a row.
-    """
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A value and its place; what does not fit what is asked of it is a SchemaError with both."""
 
-    where: str
-    data: Any
+    where: str  # of the row, e.g. ``train.jsonl line 3``
+    data: object
+    path: str = ""  # of the field in the row, e.g. ``turns[2].text``; "" for the row itself
+    form: str = "an object"  # that the row should have
+
+    def unfit(self, expected: str) -> SchemaError:
+        """Return the error that says where the value stands, what it is, and what was expected."""
+        value = "is missing" if self.data is None else f"is {self.data!r:.60}"
+        field = f" field {self.path!r}" if self.path else ""
+        return SchemaError(f"{self.where}{field} {value}", expected=expected)
+
+    def __getitem__(self, name: str) -> "Row":
+        """Return a field of an object; its data are None if it is missing."""
+        if not isinstance(self.data, Mapping):
+            raise self.unfit(self.form)
+        return Row(self.where, self.data.get(name), f"{self.path}.{name}".lstrip("."))
+
+    def fields(self) -> dict[str, "Row"]:
+        """Return the fields of an object, without space around their names; none if missing."""
+        names = {} if self.data is None else self.data
+        if not isinstance(names, Mapping):
+            raise self.unfit("an object")
+        return {Row(self.where, name, self.path).string(): self[name] for name in names}
+
+    def items(self, *, needed: bool = True) -> list["Row"]:
+        """Return the items of a list; unless it is ``needed``, none if it is missing."""
+        data = [] if self.data is None and not needed else self.data
+        if not isinstance(data, list):
+            raise self.unfit("a list")
+        return [Row(self.where, data[i], f"{self.path}[{i}]") for i in range(len(data))]
+
+    def pair(self) -> list["Row"]:
+        """Return the items of a list of two."""
+        if not isinstance(self.data, list) or len(self.data) != 2:
+            raise self.unfit("a list of two")
+        return self.items()
+
+    def string(self) -> str:
+        """Return a text, which may be empty, cleaned."""
+        if not isinstance(self.data, str) or _SURROGATE.search(self.data):
+            raise self.unfit("text")
+        return clean(self.data)
+
+    def text(self) -> str:
+        """Return a text that is not blank, cleaned."""
+        text = self.string()
+        if not text:
+            raise self.unfit("text that is not blank")
+        return text
+
+    def scalar(self) -> str:
+        """Return a text or a number as text; empty if it is missing or NaN."""
+        if self.data is None or self.data != self.data:
+            return ""
+        if isinstance(self.data, str):
+            return self.string()
+        number = isinstance(self.data, int | float) and not isinstance(self.data, bool)
+        if not number or self.data in (math.inf, -math.inf):
+            raise self.unfit("text or a finite number")
+        return str(self.data)
+
+    def answers(self) -> tuple[str, ...]:
+        """Return the distinct texts and numbers, not blank, of a value or a list of values."""
+        values = self.items() if isinstance(self.data, list) else [self]
+        return tuple(dict.fromkeys(filter(None, map(Row.scalar, values))))
+
+    def integer(self) -> int:
+        """Return an integer, which may be written as text."""
+        if not re.fullmatch(r"-?[0-9]{1,9}(?:\.0)?", self.scalar()):
+            raise self.unfit("an integer")
+        return int(float(self.scalar()))
+
+    def decoded(self) -> "Row":
+        """Return the value that a text spells as JSON; any other value as it is."""
+        if not isinstance(self.data, str):
+            return self
+        return replace(self, data=_json(self.data, f"{self.where} field {self.path!r}"))
+
+
+def clean(text: str) -> str:
+    r"""Return a text with ``\n`` line ends, without space around it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
     """Read rows from a file, else from the Hub's ``owner/name[:configuration]``; InputError if
     neither, SchemaError if damaged.
     """
-    if (kind := kind_of(source)) == "hub":
+    readers = {
+        "": _document_rows,
+        ".json": _document_rows,
+        ".jsonl": _line_rows,
+        ".txt": _line_rows,
+        ".csv": _table_rows,
+        ".parquet": _parquet_rows,
+    }
+    kind = Path(source.lower().removesuffix(".gz")).suffix
+    file = path_exists(source) or Path(source).parent.exists() or (kind and kind in readers)
+    if not file and _HUB_NAME.fullmatch(source):
         return _hub_rows(source, split)
     path = existing_file(source)
-    match kind:
-        case ".json" | "":
-            data = json_document(source)
-            return (
-                Row(f"{path.name} item {i}", item)
-                for i, item in enumerate(data if isinstance(data, list) else [data])
-            )
-        case ".jsonl" | ".txt":
-            return _line_rows(path)
-        case ".parquet":
-            return _parquet_rows(path)
-        case ".csv":
-            return _table_rows(path)
-    raise InputError(
-        f"{path} is of an unknown kind",
-        expected=f"a name that ends in {', '.join(_KINDS)}, with or without .gz",
-    )
+    if kind not in readers:
+        endings = ", ".join(filter(None, readers))
+        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {endings}")
+    return readers[kind](path)
 
 
-def data_path(source: str) -> Path:
-    """Return the path of a source, which may not exist; InputError if the path is invalid."""
-    return path_of(source, "the path of a file, or owner/name on the Hub")
+def path_exists(source: str) -> bool:
+    """Whether a path exists; InputError if the path is invalid."""
+    return path_of(source, "the path of a file, or owner/name on the Hub").exists()
 
 
 def existing_file(source: str) -> Path:
     """Return the path of an existing file; InputError otherwise."""
-    path = data_path(source)
-    if not path.is_file():
+    path = Path(source)
+    if not path_exists(source) or path.is_dir():
         what = f"{path} is a folder" if path.is_dir() else f"no file {source}"
-        raise InputError(
-            what, expected="a data file, packed (.gz) or not, or owner/name on the Hub"
-        )
+        expected = "a data file, packed (.gz) or not, or owner/name on the Hub"
+        raise InputError(what, expected=expected)
     return path
 
 
@@ -86,137 +158,101 @@ def data_files(source: str, pattern: str) -> list[Path]:
     """Return the file ``source``, or the sorted files of a folder that match ``pattern``, packed or
     not; InputError if none.
     """
-    folder = data_path(source)
-    if not folder.is_dir():
+    if not path_exists(source) or not Path(source).is_dir():
         return [existing_file(source)]
-    if not (
-        found := sorted(
-            path
-            for each in (pattern, f"{pattern}.gz")
-            for path in folder.glob(each)
-            if path.is_file()
-        )
-    ):
-        raise InputError(
-            f"{folder} has no file {pattern}",
-            expected=f"a folder with files {pattern}, or one file",
-        )
-    return found
-
-
-def kind_of(source: str) -> str:
-    """Return a file's suffix in lower case, without ``.gz``; "hub" for ``owner/name`` if no such
-    path exists.
-    """
-    kind = Path(source.lower().removesuffix(".gz")).suffix
-    known = kind in _KINDS or data_path(source).exists() or Path(source).parent.exists()
-    return kind if known or not _HUB_NAME.fullmatch(source) else "hub"
+    folder = Path(source)
+    files = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
+    if not files:
+        expected = f"a folder with files {pattern}, or one file"
+        raise InputError(f"{folder} has no file {pattern}", expected=expected)
+    return files
 
 
 @contextmanager
-def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(
-            f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again"
-        ) from error
-    except MemoryError as error:
-        raise InputError(
-            f"{path} does not fit into memory", expected="a smaller file, or JSON Lines"
-        ) from error
+        raise InputError(f"cannot read {path}: {error}", fix=_AGAIN) from error
+
+
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            yield f"{path.name} line {number}", line
 
 
 def text_lines(source: str) -> Iterator[Row]:
     """Read a text file line by line without line ends; keeps blank lines; lines that are not UTF-8
     are read as Latin-1.
     """
-    path = existing_file(source)
-    with _open_bytes(path) as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError:
-                line = raw.decode("latin-1")
-            yield Row(f"{path.name} line {number}", line.rstrip("\r\n"))
-
-
-def json_document(source: str) -> Any:
-    """Read a whole JSON document; SchemaError if it is damaged, InputError if it expands to more
-    than ``MAX_UNPACKED`` bytes.
-    """
-    path = existing_file(source)
-    limit = MAX_UNPACKED if path.suffix.lower() == ".gz" else -2
-    with _open_bytes(path) as file:
-        raw = file.read(limit + 1)
-        if 0 < limit < len(raw):
-            raise InputError(
-                f"{path} expands to more than {MAX_UNPACKED} bytes",
-                expected="a smaller file, or JSON Lines",
-            )
+    for where, line in _lines(existing_file(source)):
         try:
-            return json.loads(raw.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise SchemaError(
-                f"{path} is not JSON: {error}", expected="one JSON document in UTF-8", fix=_AGAIN
-            ) from error
+            text = line.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = line.decode("latin-1")
+        yield Row(where, text.rstrip("\r\n"))
+
+
+def _json(raw: bytes | str, what: str) -> object:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        problem = f"{what} is not JSON: {error}"
+        raise SchemaError(problem, expected="JSON in UTF-8", fix=_AGAIN) from error
+
+
+def read_json(path: Path) -> Row:
+    """Read a whole JSON document; SchemaError if it is damaged, InputError if it is packed and
+    expands to more than ``MAX_UNPACKED`` bytes.
+    """
+    with _opened(path) as file:
+        raw = file.read(MAX_UNPACKED + 1 if path.suffix.lower() == ".gz" else -1)
+    if len(raw) > MAX_UNPACKED and path.suffix.lower() == ".gz":
+        expected = "a smaller file, or JSON Lines"
+        raise InputError(f"{path} expands to more than {MAX_UNPACKED} bytes", expected=expected)
+    return Row(path.name, _json(raw, str(path)))
+
+
+def _document_rows(path: Path) -> Iterator[Row]:
+    data = read_json(path).data
+    for number, item in enumerate(data if isinstance(data, list) else [data]):
+        yield Row(f"{path.name} item {number}", item)
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
-    with _open_bytes(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"{path.name} line {number}"
-            if line.strip():
-                try:
-                    data = json.loads(line.decode("utf-8-sig"))
-                except (ValueError, RecursionError) as error:
-                    raise SchemaError(
-                        f"{where} is not JSON: {error}", expected="JSON in UTF-8", fix=_AGAIN
-                    ) from error
-                yield Row(where, data)
+    return (Row(where, _json(line, where)) for where, line in _lines(path) if line.strip())
 
 
 def _table_rows(path: Path) -> Iterator[Row]:
-    csv.field_size_limit(max(2**31 - 1, csv.field_size_limit()))  # process-wide; only ever raised
-    with _open_bytes(path) as file:
-        table = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+    csv.field_size_limit(2**31 - 1)  # process-wide
+    with _opened(path) as file:
+        text = TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        table = csv.DictReader(text, strict=True)
         try:
             for data in table:
-                where, names = f"{path.name} line {table.line_num}", len(table.fieldnames or ())
-                if None in data:
-                    found = names + len(data[None])
-                    yield Row(
-                        where,
-                        SchemaError(
-                            f"{where} has {found} fields",
-                            expected=f"{names}, as the first line names",
-                        ),
-                    )
-                else:
-                    yield Row(
-                        where, {key: value for key, value in data.items() if value is not None}
-                    )
+                where = f"{path.name} line {table.line_num}"
+                names = f"{len(table.fieldnames or ())} fields, as the first line names"
+                yield Row(where, list(data.values()) if None in data else data, form=names)
         except (csv.Error, UnicodeDecodeError) as error:
             where = f"{path.name} after line {table.line_num}"
-            raise SchemaError(
-                f"{where} is not CSV in UTF-8: {error}", expected="a table with names on top"
-            ) from error
+            expected = "a table with names on top"
+            problem = f"{where} is not CSV in UTF-8: {error}"
+            raise SchemaError(problem, expected=expected) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
     import pyarrow.parquet as parquet
     from datasets import Features
 
-    with _open_bytes(path) as file:
-        try:
-            table = parquet.ParquetFile(file)
-            rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
-            yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
-        except (NotImplementedError, OverflowError, ValueError) as error:
-            raise SchemaError(
-                f"{path} is not a Parquet file that can be read: {error}", fix=_AGAIN
-            ) from error
+    try:
+        table = parquet.ParquetFile(path)
+        rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
+        yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
+    except (NotImplementedError, OverflowError, ValueError, OSError) as error:
+        problem = f"{path} is not a Parquet file that can be read: {error}"
+        raise SchemaError(problem, fix=_AGAIN) from error
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -227,90 +263,15 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         rows = load_dataset(*name.split(":"), split=split, streaming=True)
         yield from _named(rows, rows.features, f"{name} {split}")
     except (OSError, RuntimeError, ValueError, OverflowError, DatasetsError) as error:
-        what = f"no file {name}, and split {split!r} of the Hub's data set of that name cannot be read: {error}"
-        raise InputError(
-            what, expected="a path, or owner/name", fix="give the path of a downloaded file"
-        ) from error
+        problem = f"no file {name}, and split {split!r} of that set on the Hub: {error}"
+        fix = "give the path of a downloaded file"
+        raise InputError(problem, expected="a path, or owner/name", fix=fix) from error
 
 
 def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) -> Iterator[Row]:
-    names = {
-        key: feature.names
-        for key, feature in (features or {}).items()
-        if hasattr(feature, "int2str")
-    }
+    """Yield rows with the names of classes in place of their numbers, None for one without."""
+    labels = {key: each.names for key, each in (features or {}).items() if hasattr(each, "int2str")}
     for number, row in enumerate(rows):
-        numbers = {key: row[key] for key in names if row[key] is not None}
-        classes = {
-            key: names[key][n] if 0 <= n < len(names[key]) else None for key, n in numbers.items()
-        }
-        yield Row(f"{where} row {number}", {**row, **classes})
-
-
-def clean(value: Any) -> str:
-    r"""Return a text with ``\n`` line ends, stripped; ValueError if it is not text or not valid
-    Unicode.
-    """
-    if not isinstance(value, str):
-        raise ValueError("expected text")
-    value.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
-    return value.replace("\r\n", "\n").replace("\r", "\n").strip()
-
-
-def scalar(value: Any) -> str:
-    """Return a text, or a number as text, "" for null and NaN; ValueError for anything else,
-    including infinity.
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return clean(value)
-    if math.isinf(value):
-        raise ValueError("expected text or a finite number")
-    return str(value)
-
-
-def _answers(value: Any) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(filter(None, map(scalar, value if isinstance(value, list) else [value])))
-    )
-
-
-Cleaned = Annotated[str, BeforeValidator(clean)]
-Text = Annotated[str, BeforeValidator(clean), Field(min_length=1)]
-Scalar = Annotated[str, BeforeValidator(scalar)]
-Answers = Annotated[tuple[str, ...], BeforeValidator(_answers)]
-"""The distinct non-blank answers of a text, a number, None or a list of those."""
-OrEmpty = BeforeValidator(lambda value: [] if value is None else value)
-Rows = Annotated[list[Any], OrEmpty]
-Spelled = BeforeValidator(lambda value: json.loads(value) if isinstance(value, str) else value)
-"""A value that may be spelled as JSON text."""
-
-
-def checked(model: type[_M], data: Any, where: str) -> _M:
-    """Return a row as a model; SchemaError, with the place ``where``, if a field does not fit or
-    ``data`` is a SchemaError.
-    """
-    if isinstance(data, SchemaError):
-        raise data
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = "".join(
-            f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]
-        ).lstrip(".")
-        wanted = (
-            "expected an object"
-            if first["type"] == "model_type"
-            else first["msg"].removeprefix("Value error, ")
-        )
-        found = (
-            "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
-        )
-        what = f"{where} field {path!r} {found}" if path else f"{where} {found}"
-        raise SchemaError(
-            what, expected=f"an object with {', '.join(model.model_fields)}"
-        ) from error
-    except (PydanticUserError, RecursionError, SyntaxError) as error:
-        raise SchemaError(f"{where} cannot be read: {error}") from error
+        for key, names in labels.items():
+            row[key] = dict(enumerate(names)).get(row[key])
+        yield Row(f"{where} row {number}", row)

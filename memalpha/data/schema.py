@@ -6,104 +6,88 @@ Parquet). Bytes are reproducible with the same pyarrow. Metric names are not che
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
-
-from memalpha.data.rows import checked, iter_rows
+from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.times import ISO_8601, moment
-from memalpha.types import Chunk, Fact, FactAction, Instance, Question
+from memalpha.types import Instance
 
 PARQUET_NAME = "instances.parquet"
 _NOT_STORED = frozenset({"begin", "held"})
 _GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("expected text that is not blank")
-    text.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
-    return text
+@cache
+def _fields(kind: type) -> dict[str, tuple[Any, Any]]:
+    """Return the stored fields of a data class: type and default."""
+    hints = get_type_hints(kind)
+    stored = [field for field in fields(kind) if field.name not in _NOT_STORED]
+    return {field.name: (hints[field.name], field.default) for field in stored}
 
 
-_Text = Annotated[str, AfterValidator(_not_blank)]
-_Index = Annotated[int, Field(strict=True, ge=0)]
+def _read(kind: Any, row: Row, *, blank: bool = False) -> Any:
+    """Return a value as a data class of ``memalpha.types``, or as the type of one of its fields;
+    null is as if it were missing.
+    """
+    if is_dataclass(kind):
+        known = _fields(kind)  # type: ignore[arg-type]
+        for name, field in row.fields().items():
+            if name not in known and field.data is not None:
+                raise field.unfit(f"one of {', '.join(known)}")
+        given = {
+            name: _read(hint, row[name], blank=default == "")
+            for name, (hint, default) in known.items()
+            if row[name].data is not None or default is MISSING
+        }
+        return kind(**given)  # type: ignore[operator]
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], item) for item in row.items())
+    if NoneType in get_args(kind):
+        return _read(get_args(kind)[0], row)
+    if kind is int:
+        if type(row.data) is not int or row.data < 0:
+            raise row.unfit("an integer, 0 or more")
+        return row.data
+    if issubclass(kind, StrEnum):
+        if row.data not in list(kind):
+            raise row.unfit(f"one of {', '.join(kind)}")
+        return kind(row.data)
+    if not row.string() and not blank:
+        raise row.unfit("text that is not blank")
+    return row.data
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, data: Any) -> Any:
-        return (
-            {key: value for key, value in data.items() if value is not None}
-            if isinstance(data, Mapping)
-            else data
-        )
-
-
-def _model(kind: type) -> Any:
-
-    def checked_hint(hint: Any, default: Any = None) -> Any:
-        if is_dataclass(hint):
-            return _model(hint)  # type: ignore[arg-type]
-        if get_origin(hint) is tuple:
-            return tuple[checked_hint(get_args(hint)[0]), ...]  # type: ignore[misc]
-        if NoneType in get_args(hint):
-            return checked_hint(get_args(hint)[0]) | None
-        return {str: str if default == "" else _Text, int: _Index}.get(hint, hint)
-
-    hints, definitions = get_type_hints(kind), dict[str, Any]()
-    for field in (field for field in fields(kind) if field.name not in _NOT_STORED):
-        known = ... if field.default is MISSING else field.default
-        definitions[field.name] = (checked_hint(hints[field.name], known), known)
-    return create_model(kind.__name__, __base__=_Row, **definitions)
-
-
-_INSTANCE = _model(Instance)
-
-
-def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> Instance:
+def instance_from_json(data: object, where: str, seen: set[str] | None = None) -> Instance:
     """Read the data of one instance; SchemaError with its place if a field is invalid, or its id is
     in ``seen`` (it is added).
     """
-    row = checked(_INSTANCE, data, f"{where}:")
-    if not row.chunks or not all(question.answers for question in row.questions):
-        raise SchemaError(
-            f"{where} has no chunk, or a question without answers", expected="at least one of each"
-        )
-    wrong = [
-        chunk.time for chunk in row.chunks if chunk.time is not None and moment(chunk.time) is None
-    ]
-    if wrong:
-        raise SchemaError(f"{where}: time is {wrong[0]!r:.60}", expected=ISO_8601)
-    places = [
-        ("evidence", place) for question in row.questions for place in question.evidence or ()
-    ]
-    for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
-        if place >= len(row.chunks):
-            raise SchemaError(
-                f"{where}: {name} is {place}",
-                expected=f"a chunk's index, from 0 to {len(row.chunks) - 1}",
-            )
+    row = Row(where, data)
+    instance: Instance = _read(Instance, row)
+    if not instance.chunks:
+        raise row["chunks"].unfit("at least one chunk")
+    for question in row["questions"].items():
+        if not question["answers"].data:
+            raise question["answers"].unfit("at least one answer")
+    for chunk in row["chunks"].items():
+        if chunk["time"].data is not None and moment(str(chunk["time"].data)) is None:
+            raise chunk["time"].unfit(ISO_8601)
+    evidence = [place for question in instance.questions for place in question.evidence or ()]
+    places = [*evidence, *(fact.chunk for fact in instance.facts)]
+    if max(places, default=0) >= len(instance.chunks):
+        what = f"{where}: a question's evidence or a fact's chunk is {max(places)}"
+        raise SchemaError(what, expected=f"from 0 to {len(instance.chunks) - 1}")
     if seen is not None:
-        if row.id in seen:
-            raise SchemaError(
-                f"{where}: id {row.id!r} was used before",
-                expected="an id that is unique in its data set",
-            )
-        seen.add(row.id)
-    chunks = tuple(Chunk(**dict(chunk)) for chunk in row.chunks)
-    questions = tuple(Question(**dict(question)) for question in row.questions)
-    return Instance(
-        row.id, row.source, chunks, questions, tuple(Fact(**dict(fact)) for fact in row.facts)
-    )
+        if instance.id in seen:
+            raise row["id"].unfit("an id that is unique in its data set")
+        seen.add(instance.id)
+    return instance
 
 
 def instance_to_json(value: Any) -> Any:
@@ -117,7 +101,7 @@ def instance_to_json(value: Any) -> Any:
         }
     if isinstance(value, tuple):
         return [instance_to_json(item) for item in value]
-    return value.value if isinstance(value, FactAction) else value
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
@@ -138,14 +122,10 @@ def read_instances(path: Path) -> list[Instance]:
     invalid or repeats an id.
     """
     seen = set[str]()
-    if not (
-        instances := [instance_from_json(data, where, seen) for where, data in iter_rows(str(path))]
-    ):
-        raise InputError(
-            f"{path} is empty",
-            expected="one instance a line",
-            fix="make it again with: memalpha prepare",
-        )
+    instances = [instance_from_json(row.data, row.where, seen) for row in iter_rows(str(path))]
+    if not instances:
+        fix = "make it again with: memalpha prepare"
+        raise InputError(f"{path} is empty", expected="one instance a line", fix=fix)
     return instances
 
 
@@ -155,11 +135,7 @@ def features() -> Any:
 
     def feature(hint: Any) -> Any:
         if is_dataclass(hint):
-            return {
-                name: feature(inner)
-                for name, inner in get_type_hints(hint).items()
-                if name not in _NOT_STORED
-            }
+            return {name: feature(inner) for name, (inner, _) in _fields(hint).items()}  # type: ignore[arg-type]
         inner = next((kind for kind in get_args(hint) if kind not in (NoneType, ...)), None)
         if inner is None:
             return Value("int32" if hint is int else "string")
@@ -175,7 +151,10 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    schema, rows, characters, seen = features().arrow_schema, list[dict[str, Any]](), 0, set[str]()
+    schema = features().arrow_schema
+    rows: list[dict[str, Any]] = []
+    characters = 0
+    seen: set[str] = set()
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
         for number, instance in enumerate(instances):
             row = instance_to_json(instance)
@@ -184,11 +163,12 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
             characters += sum(len(chunk["text"]) for chunk in row["chunks"])
             if characters >= _GROUP_CHARACTERS or len(rows) >= _GROUP_ROWS:
                 file.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
-                rows, characters = [], 0
+                rows = []
+                characters = 0
         if rows:
             file.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
 
 
 def iter_parquet(path: Path) -> Iterator[Instance]:
     """Read instances one at a time; SchemaError if the file cannot be read or a row is invalid."""
-    return (instance_from_json(data, where) for where, data in iter_rows(str(path)))
+    return (instance_from_json(row.data, row.where) for row in iter_rows(str(path)))

@@ -9,38 +9,28 @@ none, and stays in one chunk with its reply. The schema asks.
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal, NamedTuple
 
-from pydantic import AliasPath, BaseModel, Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import Session, Turn, dialogue_chunks
-from memalpha.data.rows import (
-    Answers,
-    Cleaned,
-    Row,
-    Scalar,
-    Text,
-    checked,
-    data_files,
-    data_path,
-    iter_rows,
-)
+from memalpha.data.rows import Row, data_files, iter_rows, path_exists
 from memalpha.data.source import (
     Bounds,
     CommonOptions,
-    LoadResult,
+    Draft,
+    Skipped,
     Source,
-    read_questions,
-    read_rows,
+    read_each,
+    sort_out,
 )
-from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import bound, contains, words
-from memalpha.types import Answer, Fact, FactAction, Instance, Question
+from memalpha.types import Answer, Chunk, Fact, FactAction, Question
 
 WORDINGS: Mapping[
     str, Sequence[str]
@@ -86,16 +76,9 @@ TIME_WORDINGS: Mapping[
 }
 _KINDS = ("latest", "time", "single")  # the order in which questions are kept
 _NAMES = {"USER": "User", "SYSTEM": "Assistant"}
-_NUMBERS = dict(
-    zip(
-        "123456789",
-        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
-        strict=True,
-    )
-)
-_RELATIVE = re.compile(
-    r"\b(\w+day|now|tonight|tomorrow|this|next|later|coming)\b", re.IGNORECASE
-)  # dates that need today's
+_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# dates that need today's
+_RELATIVE = re.compile(r"(?i)\b(\w+day|now|tonight|tomorrow|this|next|later|coming)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,126 +98,127 @@ class SgdOptions(CommonOptions):
     unseen_in: str = ""  # a schema.json: dialogues with a service of it are left out
 
 
-class _Slot(BaseModel):
-    name: Text
-    description: Text
-    possible_values: list[Scalar] = []
-    noun: str = ""  # of its domain
+class _Slot(NamedTuple):
+    name: str
+    description: str
+    values: set[str]  # the only ones that there are, if these are few
+    noun: str  # of its domain
 
 
-class _Service(BaseModel):
-    service_name: Text
-    slots: list[_Slot]
+_State = tuple[str, dict[str, tuple[str, ...]]]  # a service, and the values of its slots
 
 
-class _Frame(BaseModel):
-    service: Text
-    values: Annotated[
-        dict[Cleaned, Answers] | None, Field(validation_alias=AliasPath("state", "slot_values"))
-    ] = None
+class _Said(NamedTuple):
+    """A turn as a line, and the states after it."""
+
+    line: str
+    states: list[_State]
 
 
-class _Turn(BaseModel):
-    speaker: Literal["USER", "SYSTEM"]
-    utterance: Text
-    frames: list[_Frame] = []
+class _Dialogue(NamedTuple):
+    exchanges: list[list[_Said]]
+    slots: dict[tuple[str, str], _Slot]  # those that have values, by (service, name)
+    nouns: set[str]
 
 
-class _Dialogue(BaseModel):
-    turns: Annotated[list[_Turn], Field(min_length=1)]
-    # those that have values, by (service, name); set by the loader, as are the nouns of their
-    # domains
-    slots: Any = None
-    nouns: Any = None
+class _Trace(NamedTuple):
+    """What becomes of a slot in a dialogue: its question (or why there is none) and its facts."""
+
+    asked: Question | Skipped
+    facts: list[Fact]
 
 
 def _schema(path: Path) -> dict[tuple[str, str], _Slot]:
     """Return slots by (service, name). Noun: "bus" of Buses_1, "ride" of RideSharing_2, "doctor" of
     Services_3 with doctor_name.
     """
-    schema = dict[tuple[str, str], _Slot]()
+    schema = {}
     for row in iter_rows(str(path)):
-        service = checked(_Service, row.data, row.where)
-        noun = re.sub(
-            r"(?<=[a-z])(?=[A-Z])|_+", " ", re.sub(r"_\d+$", "", service.service_name)
-        ).lower()
-        noun = (
-            re.sub(r"(?<=[^aeiou]us)es$|(?<!s)s$", "", re.sub(r" \w+ing$", "", noun)).strip()
-            or service.service_name
-        )
-        named = (
-            slot.name[:-5].replace("_", " ")
-            for slot in service.slots
-            if re.fullmatch(r"\w+_name", slot.name)
-        )
-        noun = next(named, noun) if noun == "service" else noun
-        schema |= {
-            (service.service_name, slot.name): slot.model_copy(update={"noun": noun})
-            for slot in service.slots
-        }
+        service = row["service_name"].text()
+        slots = {slot["name"].text(): slot for slot in row["slots"].items()}
+        named = [name[:-5].replace("_", " ") for name in slots if re.fullmatch(r"\w+_name", name)]
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|_+", " ", re.sub(r"_\d+$", "", service)).lower()
+        singular = re.sub(r"(?<=[^aeiou]us)es$|(?<!s)s$", "", re.sub(r" \w+ing$", "", words))
+        noun = singular.strip() or service
+        noun = named[0] if noun == "service" and named else noun
+        for name, slot in slots.items():
+            values = {value.scalar() for value in slot["possible_values"].items(needed=False)}
+            schema[service, name] = _Slot(name, slot["description"].text(), values, noun)
     return schema
 
 
-def load_sgd(
-    source: str, options: SgdOptions, seed: int, count: TokenCounter, result: LoadResult
-) -> Iterator[Instance]:
+def _load_sgd(
+    source: str, options: SgdOptions, seed: int, count: TokenCounter
+) -> Iterator[Draft | Skipped]:
     """Load SGD person by person; InputError if dialogues or their schema.json cannot be read."""
-    folder = data_path(source)
-    part = options.split or (folder.name if folder.name in ("dev", "test") else "train")
-    files = data_files(
-        str(folder / part if (folder / part).is_dir() else folder), "dialogues_*.json"
-    )
+    folder = Path(source)
+    split = options.split or (folder.name if folder.name in ("dev", "test") else "train")
+    inner = folder / split
+    files = data_files(str(inner if path_exists(str(inner)) else folder), "dialogues_*.json")
     schema = _schema(files[0].with_name("schema.json"))
-    seen = (
-        {service for service, _ in _schema(Path(options.unseen_in))}
-        if options.unseen_in
-        else set[str]()
-    )
-
-    def dialogue(row: Row) -> _Dialogue:
-        made = checked(_Dialogue, row.data, row.where)
-        keys = [
-            (frame.service, slot)
-            for turn in made.turns
-            for frame in turn.frames
-            for slot in frame.values or ()
-        ]
-        if unknown := [key for key in keys if key not in schema]:
-            raise SchemaError(
-                f"{row.where} has the slot {unknown[0]}", expected="slots of schema.json"
-            )
-        made.slots, made.nouns = (
-            {key: schema[key] for key in keys},
-            frozenset(schema[key].noun for key in keys),
-        )
-        return made
-
-    read = list(
-        read_rows((row for file in files for row in iter_rows(str(file))), result, dialogue)
-    )
-    left, rng, made = sum(len(each.slots) for each in read), random.Random(f"sgd:{part}:{seed}"), 0
+    known = _schema(Path(options.unseen_in)) if options.unseen_in else {}
+    services = {service for service, _ in known}
+    rows = (row for file in files for row in iter_rows(str(file)))
+    dialogues, skipped = sort_out(read_each(rows, lambda row: _dialogue(row, schema)))
+    yield from skipped
+    rng = random.Random(f"sgd:{split}:{seed}")
     pool = [
-        each
-        for each in rng.sample(read, len(read))
-        if seen.isdisjoint(service for service, _ in each.slots)
+        dialogue
+        for dialogue in rng.sample(dialogues, len(dialogues))
+        if services.isdisjoint(service for service, _ in dialogue.slots)
     ]
-    while person := _person(pool, options.dialogues, rng):
-        left -= sum(len(each.slots) for each in person)
-        yield _instance(f"{part}-{seed}-{made}", person, options, count, result)
-        made += 1
-    read_questions(["of dialogues left over"] * left, part, result)
+    left = sum(len(dialogue.slots) for dialogue in dialogues)
+    person = _person(pool, options.dialogues, rng)
+    number = 0
+    while person:
+        left -= sum(len(dialogue.slots) for dialogue in person)
+        yield _draft(f"{split}-{seed}-{number}", person, options, count)
+        person = _person(pool, options.dialogues, rng)
+        number += 1
+    yield Skipped("of dialogues left over", left)
+
+
+def _dialogue(row: Row, schema: Mapping[tuple[str, str], _Slot]) -> _Dialogue:
+    turns = row["turns"].items()
+    exchanges: list[list[_Said]] = [[]]
+    for number, turn in enumerate(turns):
+        name = _NAMES.get(turn["speaker"].text())
+        if name is None:
+            raise turn["speaker"].unfit("'USER' or 'SYSTEM'")
+        if name == "Assistant" and 0 < number < len(turns) - 1:
+            exchanges.append([])
+        exchanges[-1].append(_Said(f"{name}: {turn['utterance'].text()}", _states(turn)))
+    said = [each for exchange in exchanges for each in exchange]
+    keys = [(service, name) for each in said for service, values in each.states for name in values]
+    unknown = [key for key in keys if key not in schema]
+    if unknown or not turns:
+        raise row["turns"].unfit(f"turns with slots of schema.json, not {unknown[:1]}")
+    slots = {key: schema[key] for key in keys}
+    return _Dialogue(exchanges, slots, {slot.noun for slot in slots.values()})
+
+
+def _states(turn: Row) -> list[_State]:
+    frames = turn["frames"].items(needed=False)
+    given = [
+        (frame["service"].text(), frame["state"].fields().get("slot_values")) for frame in frames
+    ]
+    return [
+        (service, {name: value.answers() for name, value in values.fields().items()})
+        for service, values in given
+        if values is not None
+    ]
 
 
 def _person(pool: list[_Dialogue], bounds: tuple[int, int], rng: random.Random) -> list[_Dialogue]:
     """Take dialogues of different domains out of the pool, the most frequent domains first; none if
     there are too few.
     """
-    left, wanted = Counter(noun for each in pool for noun in each.nouns), rng.randint(*bounds)
-    person, used = list[int](), set[str]()
-    for place in sorted(
-        range(len(pool)),
-        key=lambda place: -min((left[noun] for noun in pool[place].nouns), default=0),
-    ):
+    left = Counter(noun for dialogue in pool for noun in dialogue.nouns)
+    wanted = rng.randint(*bounds)
+    rarest = [min((left[noun] for noun in dialogue.nouns), default=0) for dialogue in pool]
+    person: list[int] = []
+    used: set[str] = set()
+    for place in sorted(range(len(pool)), key=lambda place: -rarest[place]):
         if len(person) < wanted and used.isdisjoint(pool[place].nouns):
             person.append(place)
             used |= pool[place].nouns
@@ -242,165 +226,126 @@ def _person(pool: list[_Dialogue], bounds: tuple[int, int], rng: random.Random) 
     return rng.sample(taken, len(taken)) if len(taken) >= bounds[0] else []
 
 
-def _instance(
-    name: str,
-    person: Sequence[_Dialogue],
-    options: SgdOptions,
-    count: TokenCounter,
-    result: LoadResult,
-) -> Instance:
-    rng, split = random.Random(f"sgd:{name}"), "train" if name.startswith("train") else "test"
-    day, sessions, exchanges = (
-        date(2019, 1, 1) + timedelta(days=rng.randrange(25)),
-        [],
-        list[dict[str, list[_Turn]]](),
-    )
+def _draft(
+    name: str, person: Sequence[_Dialogue], options: SgdOptions, count: TokenCounter
+) -> Draft:
+    rng = random.Random(f"sgd:{name}")
+    split: Literal["train", "test"] = "train" if name.startswith("train") else "test"
+    day = date(2019, 1, 1) + timedelta(days=rng.randrange(25))
+    sessions = []
     for number, dialogue in enumerate(person):
-        starts = [
-            i for i, turn in enumerate(dialogue.turns[:-1]) if turn.speaker == "SYSTEM" and i
-        ] + [len(dialogue.turns)]
-        exchanges.append(
-            {
-                f"{number}.{i}": dialogue.turns[i:j]
-                for i, j in zip([0, *starts], starts, strict=False)
-            }
-        )
-        lines = [
-            (key, [f"{_NAMES[turn.speaker]}: {turn.utterance}" for turn in said])
-            for key, said in exchanges[-1].items()
+        turns = [
+            Turn("", "\n".join(said.line for said in exchange), f"{number}.{index}")
+            for index, exchange in enumerate(dialogue.exchanges)
         ]
-        sessions.append(
-            Session(
-                [Turn("", "\n".join(said), key) for key, said in lines],
-                "Dialogue",
-                day.isoformat(),
-                f"{number}",
-            )
-        )
+        sessions.append(Session(turns, "Dialogue", day.isoformat(), f"{number}"))
         day += timedelta(days=rng.randint(1, 3))
-    made = dialogue_chunks(sessions, options.chunk_tokens, count)
-    traces = list[tuple[Question | str, list[Fact]]]()
+    packed = dialogue_chunks(sessions, options.chunk_tokens, count)
+    traces = []
     for number, dialogue in enumerate(person):
         for (service, _), slot in dialogue.slots.items():
-            states: dict[int, list[Any]] = {place: [] for place in made.places[f"{number}"]}
-            for key, said in exchanges[number].items():
-                held = (
-                    frame.values
-                    for turn in said
-                    for frame in turn.frames
-                    if frame.service == service
-                )
-                states[made.places[key][-1]] += [
-                    values.get(slot.name, ()) for values in held if values is not None
+            states: dict[int, list[tuple[str, ...]]] = {
+                place: [] for place in packed.places[f"{number}"]
+            }
+            for index, exchange in enumerate(dialogue.exchanges):
+                held = (each for said in exchange for each in said.states)
+                states[packed.places[f"{number}.{index}"][-1]] += [
+                    values.get(slot.name, ()) for name, values in held if name == service
                 ]
-            steps = (
-                (place, made.chunks[place].text.partition("\n")[2], given)
-                for place, given in states.items()
-            )
-            traces.append(_traced(slot, steps, rng.choice(WORDINGS[split])))
-    asked = list[Question | str]()
-    for question, own in traces:
-        if isinstance(question, Question):
-            others = [
-                fact.note
-                for _, its in traces
-                if its is not own
-                for fact in its
-                if contains(fact.note, own[0].subject)
-            ]
-            told = [
-                (note, value) for note in others for value in (*question.answers, *question.stale)
-            ]
-            told += [(fact.note, fact.previous or "") for fact in own]
-            if any(contains(*each) for each in told) or not bound(
-                question, Answer("", (own[-1].note,))
-            ):
-                own[:], question = [], "ambiguous"
-        asked.append(question)
-    facts = sorted((fact for _, own in traces for fact in own), key=lambda fact: fact.chunk)
+            traces.append(_trace(slot, states, packed.chunks, rng.choice(WORDINGS[split])))
+    asked: list[Question | Skipped] = []
+    for trace in traces:
+        others = [fact for other in traces if other is not trace for fact in other.facts]
+        if _is_ambiguous(trace, others):
+            trace.facts.clear()
+            asked.append(Skipped("ambiguous"))
+        else:
+            asked.append(trace.asked)
+    told = (fact for trace in traces for fact in trace.facts)
+    facts = sorted(told, key=lambda fact: fact.chunk)
     for fact in rng.sample(facts, min(1, len(facts))):
-        time, text = (
-            made.chunks[fact.chunk].time or "",
-            rng.choice(TIME_WORDINGS[split]).format(fact.subject),
-        )
-        places = tuple(place for place, chunk in enumerate(made.chunks) if chunk.time == time)
+        time = packed.chunks[fact.chunk].time or ""
+        text = rng.choice(TIME_WORDINGS[split]).format(fact.subject)
+        places = tuple(place for place, chunk in enumerate(packed.chunks) if chunk.time == time)
         asked.append(Question(text, (time,), "bound", "time", fact.subject, evidence=places))
-    read = sorted(
-        rng.sample(asked, len(asked)),
-        key=lambda each: isinstance(each, Question) and _KINDS.index(each.kind),
-    )
-    kept = read_questions(read, name, result)
-    most = options.max_questions or len(kept)
-    result.skipped["over max_questions"] += len(kept[most:])
-    return Instance(name, "sgd", made.chunks, kept[:most], tuple(facts))
+    asked = sorted(rng.sample(asked, len(asked)), key=_rank)
+    kept = [place for place, each in enumerate(asked) if isinstance(each, Question)]
+    for place in kept[options.max_questions or len(kept) :]:
+        asked[place] = Skipped("over max_questions")
+    return Draft(name, "sgd", packed.chunks, asked, tuple(facts))
 
 
-def _traced(
-    slot: _Slot, steps: Iterable[tuple[int, str, list[Any]]], wording: str
-) -> tuple[Question | str, list[Fact]]:
-    """Return a slot's question (or why there is none) and facts, from the index, text and states of
-    each chunk.
-    """
-    noun, dated = slot.noun, "date" in slot.name
+def _rank(asked: Question | Skipped) -> int:
+    return _KINDS.index(asked.kind) if isinstance(asked, Question) else 0
+
+
+def _is_ambiguous(trace: _Trace, others: Sequence[Fact]) -> bool:
+    """Whether another note of the domain says a value, or the own last note does not answer."""
+    asked = trace.asked
+    if isinstance(asked, Skipped):
+        return False
+    notes = [fact.note for fact in others if contains(fact.note, asked.subject or "")]
+    told = [(note, value) for note in notes for value in (*asked.answers, *asked.stale)]
+    told += [(fact.note, fact.previous or "") for fact in trace.facts]
+    answer = Answer("", (trace.facts[-1].note,))
+    return any(contains(*each) for each in told) or not bound(asked, answer)
+
+
+def _trace(
+    slot: _Slot,
+    states: Mapping[int, list[tuple[str, ...]]],
+    chunks: Sequence[Chunk],
+    wording: str,
+) -> _Trace:
+    """Follow a slot through the states of each chunk, by its index."""
+    noun = slot.noun
+    dated = "date" in slot.name
     repeated = rf"^{re.escape(noun.rpartition(' ')[2])} | of {re.escape(noun)}$"
     attribute = re.sub(repeated, "", slot.name.replace("_", " ")).strip() or slot.name
-    sections = ("episodic",) * (dated or "time" in slot.name) + (
-        "semantic",
-        "spatiotemporal_context",
-    )
-    held, past, noted, facts = (
-        dict[str, None](),
-        dict[str, None](),
-        "",
-        list[Fact](),
-    )  # spellings of the value, and of earlier ones
-    for place, text, states in steps:
-        for given in states:
-            spelled = (
-                []
-                if "dontcare" in given
-                else [*given, *(_NUMBERS[each] for each in given if each in _NUMBERS)]
-            )
-            same = {*map(words, spelled)} & {*map(words, held)}
-            past |= {} if same else held
-            held = (held if same else {}) | dict.fromkeys(spelled)
+    episodic = ("episodic",) if dated or "time" in slot.name else ()
+    sections = (*episodic, "semantic", "spatiotemporal_context")
+    held: dict[str, None] = {}  # spellings of the value
+    past: dict[str, None] = {}  # and of earlier ones
+    noted = ""
+    facts: list[Fact] = []
+    for place, values in states.items():
+        text = chunks[place].text.partition("\n")[2]
+        for value in values:
+            digits = [_NUMBERS[int(each)] for each in value if re.fullmatch("[1-9]", each)]
+            spelled = [] if "dontcare" in value else [*value, *digits]
+            if {*map(words, spelled)}.isdisjoint(map(words, held)):
+                past |= held
+                held = {}
+            held |= dict.fromkeys(spelled)
         said = [
             each for each in held if contains(text, each) and not (dated and _RELATIVE.search(each))
         ]
         if said and noted not in held:
-            action, previous, noted = (
-                FactAction.CHANGE if noted else FactAction.STATE,
-                noted or None,
-                max(said, key=len),
-            )
+            action = FactAction.CHANGE if noted else FactAction.STATE
+            previous = noted or None
+            noted = max(said, key=len)
             note = f"{noun[0].upper()}{noun[1:]} {attribute}: {noted}"
             facts.append(Fact(place, action, noun, attribute, noted, previous, note, sections))
-    if {*slot.possible_values} == {"True", "False"} or noted not in held:
-        reason = "value not in the text, or a relative date" if held else "no value at the end"
-        return "yes or no" if "True" in slot.possible_values else reason, []
-    asked = (
-        attribute
-        if re.match(r"(?i)(how|whether|what|which|if)\b", slot.description)
-        else slot.description.rstrip(". ")
-    )
-    asked = re.sub(
-        r"^(?!(the|an?) )", "the ", asked if asked[1:2].isupper() else asked[:1].lower() + asked[1:]
-    )
+    if slot.values == {"True", "False"} or noted not in held:
+        unsaid = "value not in the text, or a relative date" if held else "no value at the end"
+        return _Trace(Skipped("yes or no" if "True" in slot.values else unsaid), [])
+    asked = slot.description.rstrip(". ")
+    if re.match(r"(?i)(how|whether|what|which|if)\b", asked):
+        asked = attribute
+    asked = asked if asked[1:2].isupper() else asked[:1].lower() + asked[1:]
+    asked = re.sub(r"^(?!(the|an?) )", "the ", asked)
     asked = wording.format(asked if contains(asked, noun) else f"{asked} for the {noun}")
-    answers, stale = (
-        tuple(dict.fromkeys([noted, *held])),
-        tuple(value for value in past if value not in held),
-    )
-    return Question(
-        asked, answers, "bound", "latest" if stale else "single", noun, stale, (facts[-1].chunk,)
-    ), facts
+    answers = tuple(dict.fromkeys([noted, *held]))
+    stale = tuple(value for value in past if value not in held)
+    kind = "latest" if stale else "single"
+    return _Trace(Question(asked, answers, "bound", kind, noun, stale, (facts[-1].chunk,)), facts)
 
 
-SOURCES = (
+SOURCES = [
     Source(
         "sgd",
         "Schema-Guided Dialogue: a folder of dialogues_*.json with schema.json",
-        load_sgd,
+        _load_sgd,
         SgdOptions,
     ),
-)
+]

@@ -1,33 +1,56 @@
-"""Data sources and the helpers that their loaders share.
+"""What a data source is, and what all loaders share.
 
-Every input question is in an instance or counted in ``skipped`` with a reason;
-``memalpha.data.prepare`` compares with ``asked``. The same input, options, seed and token counter
-give the same instances; each has a question, and ids are unique.
+A loader makes a ``Draft`` for each instance, which holds every question that the input asks there,
+as a question or as ``Skipped`` with the reason. What it cannot read is ``Skipped``, too, so nothing
+is lost silently; ``Tally`` counts. The same input, options, seed and token counter give the same
+instances; each has a question, and ids are unique.
 """
 
 import logging
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, read
 from memalpha.data.packing import count_words_and_signs
-from memalpha.data.rows import Row, checked, iter_rows
+from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
-from memalpha.types import Instance, Question
+from memalpha.types import Chunk, Fact, Instance, Question
 
 log = logging.getLogger(__name__)
 _S = TypeVar("_S")
 _T = TypeVar("_T")
-NO_QUESTIONS = "instances without questions dropped"  # a note
+EMPTY_ANSWER = "empty answer"  # skip reason: all answers are blank or missing
+MALFORMED = "malformed"  # skip reason: not of the set's form
 _MAX_PROBLEMS = 20
+
+# Lines that loaders add to questions, so that the leak check can ignore them.
+ASK_LABEL = (
+    "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
+)
+SUMMARISE = "Summarise the text."
+PERSONA = "What has {} said about themselves?"
+_ASKED_ON = "Asked on {}."
+_OWN_LINES = (ASK_LABEL, SUMMARISE, PERSONA, _ASKED_ON)
+_OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in _OWN_LINES))
+
+
+def asked_on(date: str, question: str) -> str:
+    """Return a question under a line with its date, if one is given."""
+    return f"{_ASKED_ON.format(date)}\n{question}" if date else question
+
+
+def as_asked(question: str) -> str:
+    """Return a question's text without lines that a loader added; may be empty."""
+    return "\n".join(line for line in question.split("\n") if not _OWN.fullmatch(line.strip()))
 
 
 def in_order(least: int) -> AfterValidator:
@@ -35,9 +58,7 @@ def in_order(least: int) -> AfterValidator:
 
     def check(bounds: tuple[int, int]) -> tuple[int, int]:
         if not least <= bounds[0] <= bounds[1]:
-            raise ValueError(
-                f"expected two numbers, fewest and most, with {least} <= fewest <= most"
-            )
+            raise ValueError(f"expected two numbers with {least} <= fewest <= most")
         return bounds
 
     return AfterValidator(check)
@@ -70,120 +91,136 @@ class TextOptions(CommonOptions):
     metric: Metric = ""  # metric of every question ("" = that of its kind)
 
 
-@dataclass(slots=True)
-class LoadResult:
-    """Lazily made instances, and what was left out; counts are final once ``instances`` is
-    exhausted.
-    """
+class Skipped(NamedTuple):
+    """Questions of the input that are in no instance, and why."""
 
-    instances: Iterator[Instance] = field(default_factory=lambda: iter(()))
+    reason: str
+    questions: int = 1
+    problem: str = ""  # place and fault
+
+
+class Remark(NamedTuple):
+    """Something else that was done, and how often."""
+
+    event: str
+    times: int = 1
+    problem: str = ""
+
+
+class Draft(NamedTuple):
+    """An instance with all that was asked of it."""
+
+    id: str
+    source: str
+    chunks: tuple[Chunk, ...]
+    asked: Sequence[Question | Skipped | Remark]
+    facts: tuple[Fact, ...] = ()
+    rng: random.Random | None = None  # draws questions if there are too many; None: by the id
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a loader left out."""
+
     skipped: Counter[str] = field(default_factory=Counter)  # questions by reason
     notes: Counter[str] = field(default_factory=Counter)  # other events
-    problems: list[str] = field(default_factory=list)
-    asked: int = 0  # input questions read; 0 for generated data
+    problems: list[str] = field(default_factory=list)  # the first ones
 
-    def malformed(self, problem: object) -> None:
-        """Count a malformed question; log its place and error, and keep the first ones."""
-        self.skipped["malformed"] += 1
-        if len(self.problems) < _MAX_PROBLEMS:
-            self.problems.append(str(problem).replace("\n  ", "; "))
-            log.warning("skipped: %s", self.problems[-1])
-
-    def draw(
-        self, questions: Sequence[Question], limit: int, rng: random.Random
-    ) -> tuple[Question, ...]:
-        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order, with unique ids;
-        count the others.
-        """
-        if limit and len(questions) > limit:
-            self.skipped["over max_questions"] += len(questions) - limit
-            questions = [questions[i] for i in sorted(rng.sample(range(len(questions)), limit))]
-        taken, numbered = dict[str, int](), []
-        for question in questions:
-            name = free_id(question.id, taken)
-            self.notes["repeated question ids numbered"] += name != question.id
-            numbered.append(replace(question, id=name))
-        return tuple(numbered)
+    def instances(self, loaded: Iterable[Instance | Skipped | Remark]) -> Iterator[Instance]:
+        """Yield the instances among what a source gives, and count the rest."""
+        for item in loaded:
+            if isinstance(item, Instance):
+                yield item
+                continue
+            counts = self.skipped if isinstance(item, Skipped) else self.notes
+            counts[item[0]] += item[1]
+            if item.problem and len(self.problems) < _MAX_PROBLEMS:
+                self.problems.append(item.problem)
+                log.warning("skipped: %s", item.problem)
 
 
-def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]) -> Iterator[_T]:
-    """Yield ``make(row)`` for each row; a SchemaError counts the row as one malformed question.
-    ``make`` counts what it asks.
-    """
-    for row in rows:
-        try:
-            made = make(row)
-        except SchemaError as error:
-            result.asked += 1
-            result.malformed(error if row.where in str(error) else f"{row.where}: {error}")
-        else:
-            yield made
-
-
-def read_each(
-    items: Iterable[_S], result: LoadResult, make: Callable[[_S], _T | str]
-) -> Iterator[_T]:
-    """Yield ``make(item)`` of each asked item; a reason to skip it (text) or a SchemaError is
-    counted instead.
-    """
+def read_each(items: Iterable[_S], make: Callable[[_S], _T]) -> Iterator[_T | Skipped]:
+    """Yield ``make(item)`` of each item; one that raises a SchemaError is a malformed question."""
     for item in items:
-        result.asked += 1
         try:
-            made = make(item)
+            yield make(item)
         except SchemaError as error:
-            result.malformed(error)
-            continue
-        if isinstance(made, str):
-            result.skipped[made] += 1
-        else:
-            yield made
+            yield Skipped(MALFORMED, problem=str(error).replace("\n  ", "; "))
 
 
-def read_questions(
-    asked: Iterable[Any],
-    where: str,
-    result: LoadResult,
-    make: Callable[[Any, str], Question | str] | None = None,
-) -> tuple[Question, ...]:
-    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a
-    skip reason.
-    """
+def sort_out(items: Iterable[_T | Skipped]) -> tuple[list[_T], list[Skipped]]:
+    """Return what was read, and what was skipped."""
+    read = list(items)
+    skipped = [item for item in read if isinstance(item, Skipped)]
+    return [item for item in read if not isinstance(item, Skipped)], skipped
 
-    def question(numbered: tuple[int, Any]) -> Question | str:
-        index, item = numbered
-        made: Question | str = make(item, f"{where} question {index}") if make else item
-        return made if isinstance(made, str) or made.id else replace(made, id=str(index))
 
-    return tuple(read_each(enumerate(asked), result, question))
+def by_row(make: Callable[[Row, Any, TokenCounter], Draft]) -> "Loader":
+    """Return a loader of an instance a row; ``make`` takes (row, options, token counter)."""
+
+    def load(source: str, options: Any, seed: int, count: TokenCounter) -> Iterator[Loaded]:
+        rows = iter_rows(source, options.split)
+        return read_each(rows, lambda row: make(row, options, count))
+
+    return load
+
+
+def generated(make: Callable[[int, int, Any], Instance]) -> "Loader":
+    """Return a loader of ``options.n`` instances; ``make`` takes (index, seed, options)."""
+
+    def load(source: str, options: Any, seed: int, count: TokenCounter) -> Iterator[Instance]:
+        return (make(index, seed, options) for index in range(options.n))
+
+    return load
+
+
+Loaded = Draft | Instance | Skipped | Remark
+Loader = Callable[[str, Any, int, TokenCounter], Iterable[Loaded]]
+"""(path, Hub name or "" for generated data; options; seed; token counter) to what was read."""
 
 
 def finish(
-    instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult
-) -> Iterator[Instance]:
-    """Yield the instances that have questions, with unique ids, within the limits of
+    loaded: Iterable[Loaded], options: Any, seed: int
+) -> Iterator[Instance | Skipped | Remark]:
+    """Make instances of the drafts that have questions, with unique ids, within the limits of
     ``options``.
     """
-    ids, made = dict[str, int](), 0
-    for instance in instances:
-        if not instance.questions:
-            result.notes[NO_QUESTIONS] += 1
+    ids: dict[str, int] = {}
+    number = 0
+    for draft in loaded:
+        if not isinstance(draft, Draft):
+            yield draft
             continue
-        if options.max_instances and made >= options.max_instances:
-            result.skipped["over max_instances"] += len(instance.questions)
-            continue
-        made += 1
-        name = free_id(instance.id, ids)
-        result.notes["repeated ids numbered"] += name != instance.id
-        drawn = result.draw(
-            instance.questions,
-            options.max_questions,
-            random.Random(f"{instance.source}:{seed}:{name}"),
-        )
-        kinds = tuple(
-            question if question.kind.strip() else replace(question, kind="single")
-            for question in drawn
-        )
-        yield replace(instance, id=name, questions=kinds)
+        yield from (item for item in draft.asked if not isinstance(item, Question))
+        questions = _numbered(draft)
+        if not questions:
+            yield Remark("instances without questions dropped")
+        elif options.max_instances and number >= options.max_instances:
+            yield Skipped("over max_instances", len(questions))
+        else:
+            number += 1
+            name = free_id(draft.id, ids)
+            if name != draft.id:
+                yield Remark("repeated ids numbered")
+            rng = draft.rng or random.Random(f"{draft.source}:{seed}:{name}")
+            over = len(questions) - (options.max_questions or len(questions))
+            if over > 0:
+                yield Skipped("over max_questions", over)
+                drawn = rng.sample(range(len(questions)), options.max_questions)
+                questions = [questions[i] for i in sorted(drawn)]
+            taken: dict[str, int] = {}
+            named = tuple(replace(each, id=free_id(each.id, taken)) for each in questions)
+            yield Instance(name, draft.source, draft.chunks, named, draft.facts)
+
+
+def _numbered(draft: Draft) -> list[Question]:
+    """Return the questions, those without an id under their place among all that was asked."""
+    asked = [item for item in draft.asked if not isinstance(item, Remark)]
+    return [
+        replace(each, id=each.id or str(number), kind=each.kind or "single")
+        for number, each in enumerate(asked)
+        if isinstance(each, Question)
+    ]
 
 
 def free_id(name: str, taken: dict[str, int]) -> str:
@@ -198,53 +235,16 @@ def free_id(name: str, taken: dict[str, int]) -> str:
     return free
 
 
-Loader = Callable[[str, Any, int, TokenCounter, LoadResult], Iterable[Instance]]
-"""(path, Hub name or "" for generated data; options; seed; token counter; result to count in) to instances."""
-
-
-def by_row(
-    model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]
-) -> Loader:
-    """Return a loader of an instance a row; ``make`` takes (row of the form of ``model``, place,
-    options, counter, result).
-    """
-
-    def load(
-        source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult
-    ) -> Iterator[Instance]:
-        def instance(row: Row) -> Instance:
-            return make(
-                checked(model, row.data, row.where), row.where, options, count_tokens, result
-            )
-
-        return read_rows(iter_rows(source, options.split), result, instance)
-
-    return load
-
-
-def generated(make: Callable[[int, int, Any], Instance]) -> Loader:
-    """Return a loader of ``options.n`` generated instances; ``make`` takes (index, seed,
-    options).
-    """
-
-    def load(
-        source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult
-    ) -> Iterator[Instance]:
-        return (make(index, seed, options) for index in range(options.n))
-
-    return load
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of the registry; ``needs_input`` is False for generated data. Every field of
-    ``options`` needs a default.
+    """One data set; ``needs_input`` is False for generated data. Every field of ``options`` needs
+    a default.
     """
 
     name: str
     description: str
     loader: Loader
-    options: type[Any]
+    options: type[Options]
     needs_input: bool = True
 
     def parse(self, options: Mapping[str, Any] | None) -> Any:
@@ -257,21 +257,15 @@ class Source:
         options: Mapping[str, Any] | None = None,
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
-    ) -> LoadResult:
+    ) -> Iterable[Instance | Skipped | Remark]:
         """Load from a file, folder or Hub name (None for generated data); InputError, also later,
         for bad input or options.
         """
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
-            what = (
-                "reads a file and none was given"
-                if self.needs_input
-                else f"is generated and was given {given!r}"
-            )
-            raise InputError(f"source {self.name!r} {what}", expected=self.description)
-        parsed, result = self.parse(options), LoadResult()
-        made = self.loader(given, parsed, seed, count_tokens, result)
-        result.instances = (
-            finish(made, parsed, seed, result) if isinstance(parsed, CommonOptions) else iter(made)
-        )
-        return result
+            needs = "reads a file and none was given"
+            fault = needs if self.needs_input else f"is generated and was given {given!r}"
+            raise InputError(f"source {self.name!r} {fault}", expected=self.description)
+        parsed = self.parse(options)
+        loaded = self.loader(given, parsed, seed, count_tokens)
+        return finish(loaded, parsed, seed)

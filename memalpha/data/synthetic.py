@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
 from memalpha.data.pools import Attribute, Pools, Split, Templates, hostile_lines, pools
-from memalpha.data.source import LoadResult, Source, in_order
+from memalpha.data.source import Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import contains
@@ -128,7 +128,7 @@ class SyntheticOptions(Options):
 
 
 def load_synthetic(
-    source: str, options: SyntheticOptions, seed: int, count: TokenCounter, result: LoadResult
+    source: str, options: SyntheticOptions, seed: int, count: TokenCounter
 ) -> Iterator[Instance]:
     """Make synthetic dialogues."""
     config = options.config()

@@ -75,8 +75,16 @@ SECOND = ("football", "Sandra carries the football.")
     ("missing", "made", "fault"),
     [
         (5, FIRST, "qa2.txt line 6"),
-        (1, [SECOND], "qa2.txt line 2 is not line 2 of its story"),
-        (0, [SECOND], "qa2.txt line 1 is not line 1 of its story"),
+        (
+            1,
+            [SECOND],
+            "qa2.txt line 2 is '3 Where is Mary? \\tkitchen\\t1'; expected: line 2 of its story",
+        ),
+        (
+            0,
+            [SECOND],
+            "qa2.txt line 1 is '2 John took the apple and the milk.'; expected: line 1 of its story",
+        ),
     ],
 )
 def test_a_story_that_lost_a_line_is_malformed_and_spoils_no_other(tmp_path, missing, made, fault):

@@ -10,8 +10,7 @@ from data_samples import SAMPLES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.load import SOURCES, iter_prepared
-from memalpha.data.prepare import prepare
+from memalpha.data.load import SOURCES, iter_prepared, prepare
 from memalpha.errors import InputError
 
 WRONG = st.sampled_from(

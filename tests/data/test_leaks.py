@@ -7,9 +7,8 @@ import pytest
 from data_samples import write
 
 from memalpha.data.leaks import LeakCheck, LeakError
-from memalpha.data.load import iter_prepared
-from memalpha.data.prepare import prepare
-from memalpha.data.wording import PERSONA, SUMMARISE, asked_on
+from memalpha.data.load import iter_prepared, prepare
+from memalpha.data.source import PERSONA, SUMMARISE, asked_on
 from memalpha.types import Chunk, Instance, Question
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrs"]

@@ -71,20 +71,23 @@ def test_there_and_back(tmp_path_factory, made):
     ("row", "said"),
     [
         ([1], "is [1]"),
-        (minimal(chunks=[]), "has no chunk"),
+        (minimal(chunks=[]), "'chunks' is []\n  expected: at least one chunk"),
         (minimal(chunks=[{"text": "x"}, {"text": "  "}]), "'chunks[1].text' is '  '"),
         (minimal(chunks=[{"text": "\ud800"}]), "'chunks[0].text' is '\\ud800'"),
         (
             minimal(chunks=[{"text": "x", "time": "2024-13-45"}]),
-            ": time is '2024-13-45'\n  expected: ISO 8601, such as 2024-03-05",
+            "'chunks[0].time' is '2024-13-45'\n  expected: ISO 8601, such as 2024-03-05",
         ),
         (minimal(chunks=[{"text": "x", "time": ""}]), "'chunks[0].time' is ''"),
         (minimal(source=None), "'source' is missing"),
         (minimal(extra=1), "'extra' is 1"),
-        (minimal(questions=[{"text": "who?", "answers": []}]), "a question without answers"),
+        (
+            minimal(questions=[{"text": "who?", "answers": []}]),
+            "'questions[0].answers' is []\n  expected: at least one answer",
+        ),
         (
             minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]),
-            "evidence is 1",
+            "evidence or a fact's chunk is 1",
         ),
         (minimal(facts=[{**FACT, "action": "say"}]), "'facts[0].action' is 'say'"),
         (minimal(facts=[{**FACT, "chunk": -1}]), "'facts[0].chunk' is -1"),
@@ -103,17 +106,17 @@ def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_in
 ):
     path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
     for wrong, said in (
-        (Instance("b", "s", (Chunk(""),), ()), r"instance 1 \('b'\): field 'chunks\[0\]\.text'"),
+        (Instance("b", "s", (Chunk(""),), ()), r"instance 1 \('b'\) field 'chunks\[0\]\.text'"),
         (
             Instance("b", "s", (Chunk("x", "1:56 pm on 8 May, 2023"),), ()),
-            r"instance 1 \('b'\): time is '1:56 pm on 8 May, 2023'",
+            r"instance 1 \('b'\) field 'chunks\[0\]\.time' is '1:56 pm on 8 May, 2023'",
         ),
-        (good, "used before"),
+        (good, "expected: an id that is unique in its data set"),
     ):
         with pytest.raises(SchemaError, match=said):
             schema.write_parquet(tmp_path / "x.parquet", [good, wrong])
     for text, said in (
-        (f"{json.dumps(minimal())}\n" * 2, "line 2: id 'a' was used before"),
+        (f"{json.dumps(minimal())}\n" * 2, "line 2 field 'id' is 'a'"),
         ("\n", "is empty"),
         ("{", "line 1 is not JSON"),
     ):

@@ -1,27 +1,24 @@
 """What sources share: options, rows and questions that break, ids that repeat, limits; data by
 name; every set on the Hub."""
 
-from collections import Counter
 from dataclasses import replace
 
 import datasets
 import pytest
-from data_samples import longmemeval_item, mab_row, memalpha_row, msc_row, musique_row
+from data_samples import load, longmemeval_item, mab_row, memalpha_row, msc_row, musique_row
 
 from memalpha.data.load import get_source
 from memalpha.data.rows import Row
-from memalpha.data.source import CommonOptions, LoadResult, finish, read_questions, read_rows
+from memalpha.data.source import CommonOptions, Draft, Remark, Skipped, Tally, finish, read_each
 from memalpha.data.synthetic import PRESETS, SyntheticOptions, generate
-from memalpha.errors import InputError, SchemaError
-from memalpha.types import Chunk, Instance, Question
+from memalpha.errors import InputError
+from memalpha.types import Chunk, Question
 
 
 def test_synthetic_is_the_generator_with_the_presets_options():
-    result = get_source("synthetic").load(
-        options={"n": "4", "preset": "medium", "split": "test", "facts_per_chunk": "1,2"}, seed=9
-    )
+    given = {"n": "4", "preset": "medium", "split": "test", "facts_per_chunk": "1,2"}
     config = replace(PRESETS["medium"], split="test", facts_per_chunk=(1, 2))
-    assert list(result.instances) == generate(4, 9, config)
+    assert list(get_source("synthetic").load(None, given, 9)) == generate(4, 9, config)
     assert SyntheticOptions(p_change=0.0).config() == replace(
         PRESETS["small"], p_change=0.0
     )  # a zero is not "as in the preset"
@@ -42,51 +39,53 @@ def test_wrong_names_inputs_and_options(name, path, options, fault):
         get_source(name).load(path, options)
 
 
-def test_rows_and_questions_that_break_are_counted():
-    def make(item, where):
-        if item == "broken":
-            raise SchemaError(f"{where} is broken")
-        return (
-            item if item == "empty" else Question(item, ("a",), id="own" if item == "named" else "")
-        )
+def test_what_cannot_be_read_is_counted_and_keeps_the_rest():
+    def make(row):
+        if row.data == "broken":
+            raise row.unfit("a text")
+        return Skipped("empty", 2) if row.data == "empty" else row.data
 
-    def row(given):
-        if given.data is None:
-            raise SchemaError("no row")
-        return read_questions(given.data, given.where, result, make)
-
-    result = LoadResult()
-    rows = [Row("line 1", ["q", "broken", "empty", "named"]), Row("line 2", None)]
-    (made,) = read_rows(rows, result, row)
-    assert [(question.text, question.id) for question in made] == [("q", "0"), ("named", "own")]
-    assert (result.asked, result.skipped) == (5, {"malformed": 2, "empty": 1})
-    assert result.problems == ["line 1 question 1 is broken", "line 2: no row"]
+    rows = Row("line 1", ["q", "broken", "empty", "named"]).items()
+    problem = "line 1 field '[1]' is 'broken'; expected: a text"
+    wanted = ["q", Skipped("malformed", 1, problem), Skipped("empty", 2), "named"]
+    assert list(read_each(rows, make)) == wanted
+    tally = Tally()
+    assert list(tally.instances([wanted[1], Remark("cut", 3), wanted[2]])) == []
+    assert (tally.skipped, tally.notes) == ({"malformed": 1, "empty": 2}, {"cut": 3})
+    assert tally.problems == [problem]
 
 
-def instance(name, questions):
-    return Instance(
-        name,
-        "s",
-        (Chunk("c"),),
-        tuple(Question(f"q{i}", ("a",), id=str(i)) for i in range(questions)),
-    )
+def draft(name, *asked):
+    made = [Question(f"q{each}", ("a",)) if isinstance(each, int) else each for each in asked]
+    return Draft(name, "s", (Chunk("c"),), made)
 
 
-def test_finish():
-    result = LoadResult()
-    given = [
-        instance("a", 1),
-        instance("b", 0),
-        instance("a", 5),
-        instance("a", 2),
-        instance("c", 3),
+def test_finish_limits_numbers_and_accounts_for_all():
+    drafts = [
+        draft("a", 0),
+        draft("b", Skipped("empty")),
+        Skipped("malformed"),
+        draft("a", Remark("seen"), Skipped("empty"), *range(5)),
+        draft("a", 1, 2),
+        draft("c", 1, 2, 3),
     ]
-    made = list(finish(given, CommonOptions(max_questions=2, max_instances=3), 1, result))
+    tally = Tally()
+    options = CommonOptions(max_questions=2, max_instances=3)
+    made = list(tally.instances(finish(drafts, options, 1)))
     assert [(i.id, len(i.questions)) for i in made] == [("a", 1), ("a#2", 2), ("a#3", 2)]
-    assert result.skipped == {"over max_questions": 3, "over max_instances": 3}
-    assert result.notes == Counter(
-        {"instances without questions dropped": 1, "repeated ids numbered": 2}
-    )
+    # An id is the place among all that was asked, skipped or not: 0 was skipped.
+    assert {q.id for q in made[1].questions} < {"1", "2", "3", "4", "5"}
+    assert tally.skipped == {
+        "empty": 2,
+        "malformed": 1,
+        "over max_questions": 3,
+        "over max_instances": 3,
+    }
+    assert tally.notes == {
+        "instances without questions dropped": 1,
+        "repeated ids numbered": 2,
+        "seen": 1,
+    }
 
 
 PAIRS = [(f"sentence {n} speaks of topic {n % 3}", str(n % 3)) for n in range(30)]
@@ -123,8 +122,8 @@ def test_rows_of_the_hub(tmp_path, monkeypatch, name, hub, rows, options, least)
         datasets, "load_dataset", lambda *args, **kwargs: asked.append((args, kwargs)) or stored
     )
     monkeypatch.chdir(tmp_path)
-    result = get_source(name).load(hub, {**options, "split": "test"})
-    questions = [question for instance in result.instances for question in instance.questions]
+    instances, result = load(name, hub, **options, split="test")
+    questions = [question for instance in instances for question in instance.questions]
     assert asked == [(tuple(hub.split(":")), {"split": "test", "streaming": True})]
-    assert len(questions) >= least and result.asked == len(questions) + sum(result.skipped.values())
+    assert len(questions) >= least
     assert result.skipped["malformed"] == 0

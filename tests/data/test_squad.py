@@ -4,12 +4,10 @@ at hand."""
 import json
 from collections import Counter
 
+from data_samples import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.load import get_source
-
-SQUAD = get_source("squad")
 LIMA = "Lima is the capital of Peru. It lies on the coast."
 OSLO = "Oslo is the capital of Norway. It has 700,000 people.\r\nIts mayor is Ms \u00c5se Lie."
 
@@ -34,11 +32,6 @@ def save(tmp_path, data, name="squad.json"):
     path = tmp_path / name
     path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
     return path
-
-
-def load(path, seed=0, count_tokens=lambda text: len(text.split()), **options):
-    result = SQUAD.load(path, options, seed, count_tokens)
-    return list(result.instances), result
 
 
 def kept(instances):
@@ -69,7 +62,7 @@ def test_version_2_file(tmp_path):
             ],
         ),
     )
-    instances, result = load(save(tmp_path, data), chunk_tokens=(20, 40))
+    instances, result = load("squad", save(tmp_path, data), chunk_tokens=(20, 40))
     (instance,) = instances
     assert [chunk.text for chunk in instance.chunks] == [f"{LIMA}\n\n" + OSLO.replace("\r\n", "\n")]
     first, second = instance.questions
@@ -82,7 +75,7 @@ def test_version_2_file(tmp_path):
     assert (second.id, second.answers, second.evidence) == ("x1", ("\u00c5se Lie",), (0,))
     assert result.skipped == {"unanswerable": 2} and not result.problems
     assert [
-        question.metric for question in kept(load(tmp_path / "squad.json", metric="f1")[0])
+        question.metric for question in kept(load("squad", tmp_path / "squad.json", metric="f1")[0])
     ] == ["f1", "f1"]
 
 
@@ -92,7 +85,7 @@ def test_flat_list_gathers_a_paragraph_that_comes_again(tmp_path):
         {"context": OSLO, "question": "Who?", "answer": "\u00c5se Lie"},
         {"context": LIMA, "question": "Where?", "answer": "on the coast"},
     ]
-    instances, _ = load(save(tmp_path, rows), chunk_tokens=(1, 20), chunks=(2, 2))
+    instances, _ = load("squad", save(tmp_path, rows), chunk_tokens=(1, 20), chunks=(2, 2))
     (instance,) = instances
     assert [chunk.text[:4] for chunk in instance.chunks] == ["Lima", "Oslo"]
     assert [(q.text, q.evidence, q.id) for q in instance.questions] == [
@@ -119,7 +112,7 @@ def test_every_reason_is_counted(tmp_path):
     ]
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(rows))
-    instances, result = load(path, max_answer_tokens=4, max_questions=1)
+    instances, result = load("squad", path, max_answer_tokens=4, max_questions=1)
     assert result.skipped == {
         "answer too long": 1,
         "empty answer": 2,
@@ -159,7 +152,7 @@ def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
         nested(("\r\n " + context, []))
         | {"data": [{"paragraphs": [{"context": context, "qas": asked}]}]},
     )
-    instances, result = load(path, chunk_tokens=(3, 3), chunks=(3, 3))
+    instances, result = load("squad", path, chunk_tokens=(3, 3), chunks=(3, 3))
     assert [chunk.text for chunk in instances[0].chunks] == [
         "Rome is old.",
         "Oslo is cold.",
@@ -173,7 +166,7 @@ def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
         "nowhere?": (0, 1, 2),
     }
     assert result.notes["paragraphs cut to pieces"] == 1
-    instances, result = load(path, chunk_tokens=(3, 3), chunks=(2, 2))
+    instances, result = load("squad", path, chunk_tokens=(3, 3), chunks=(2, 2))
     assert result.skipped == {"evidence in two instances": 2}
     assert [[q.text for q in instance.questions] for instance in instances] == [
         ["early?", "wrong place?"],
@@ -203,7 +196,7 @@ def test_no_question_is_lost_and_evidence_holds_its_answer(
         )
     path = save(tmp_path_factory.mktemp("rows"), rows)
     options = {"chunk_tokens": (4, 9), "chunks": (2, 3), "shuffle": shuffle, "max_questions": limit}
-    instances, result = load(path, seed, **options)
+    instances, result = load("squad", path, seed, **options)
     assert len(kept(instances)) + sum(result.skipped.values()) == len(rows)
     assert result.skipped["empty answer"] == sum(not row["answer"] for row in rows)
     for instance in instances:
@@ -213,13 +206,13 @@ def test_no_question_is_lost_and_evidence_holds_its_answer(
         for question in instance.questions:
             held = " ".join(instance.chunks[i].text for i in question.evidence).split()
             assert question.answers[0] in held
-    again, _ = load(path, seed, **options)
+    again, _ = load("squad", path, seed, **options)
     assert again == instances
 
 
 def test_real_flat_train(real):
     rows = json.loads(real("squad/train_flat.json").read_text(encoding="utf-8"))
-    instances, result = load(real("squad/train_flat.json"))
+    instances, result = load("squad", real("squad/train_flat.json"))
     assert Counter(q.text for q in kept(instances)) == Counter(
         row["question"].strip() for row in rows
     )

@@ -1,0 +1,360 @@
+"""Classification sets as instances: learn the label numbers from examples, then label new
+sentences.
+
+As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option
+``examples`` takes them from a file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is
+used at most once, and never asked where it is an example (letter case ignored). Evidence: the
+chunks with an example of the label.
+"""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from memalpha.data.packing import chunked
+from memalpha.data.rows import Row, existing_file, iter_rows, path_exists, read_json, text_lines
+from memalpha.data.source import (
+    ASK_LABEL,
+    EMPTY_ANSWER,
+    CommonOptions,
+    Draft,
+    Metric,
+    Remark,
+    Skipped,
+    Source,
+    read_each,
+)
+from memalpha.errors import InputError, SchemaError
+from memalpha.protocols import TokenCounter
+from memalpha.types import Chunk, Question
+
+_NOT_SHOWN = "label not shown"
+_WIDE = 999  # widest label number, to check lengths before the labels are known
+
+
+@dataclass(frozen=True, slots=True)
+class ClassificationOptions(CommonOptions):
+    """How labelled sentences become instances."""
+
+    chunk_tokens: NonNegativeInt = 0  # about the tokens of a chunk (0 = the set's published length)
+    chunks: PositiveInt = 10  # chunks of an instance; fewer if the examples run out
+    questions: PositiveInt = 100  # maximum questions of an instance (published: 100)
+    examples: str = ""  # file or Hub name with the examples ("" = part of the input)
+    # file or Hub name of sentences to leave out of the input, such as the test set ("" = none)
+    held_out: str = ""
+    # metric of every question; boxed takes the number in \boxed{}, label the first label given
+    metric: Metric = "boxed"
+
+
+class _Sentence(NamedTuple):
+    key: str  # the text without letter case
+    text: str
+    label: str
+    where: str
+
+
+_Pool = dict[str, _Sentence]  # the distinct sentences of a split in order, by key
+
+
+# ------------------------------------------------------------------------------------------------
+# readers: (source, split) to rows with the fields text, label and perhaps split
+def _table(source: str, split: str) -> Iterator[Row]:
+    for row in iter_rows(source, split):
+        data = row.data
+        if isinstance(data, Mapping):
+            data = {**data, "label": data.get("category")}
+        yield replace(row, data=data)
+
+
+def _lines_of(pattern: str) -> Callable[[str, str], Iterator[Row]]:
+    """Return a reader of lines of the form of a pattern with the groups ``label`` and ``text``."""
+
+    def read(source: str, split: str) -> Iterator[Row]:
+        for row in text_lines(source):
+            line = str(row.data).strip()
+            match = re.fullmatch(pattern, line)
+            if line and not line.startswith("###"):
+                yield Row(row.where, match.groupdict() if match else line, form=f"/{pattern}/")
+
+    return read
+
+
+def _parallel(source: str, split: str) -> Iterator[Row]:
+    """Read HWU64: a folder of ``seq.in`` and ``label``, or a folder of such folders, one a
+    split.
+    """
+    folder = Path(source, split) if path_exists(f"{source}/{split}") else Path(source)
+    files = (text_lines(str(folder / name)) for name in ("seq.in", "label"))
+    for text, label in zip_longest(*files):
+        if text is None or label is None:
+            where = f"{(text or label).where} of {folder}"
+            expected = "seq.in and label with as many lines"
+            raise SchemaError(f"{where} has no line beside it in the other file", expected=expected)
+        if text.string() or label.string():
+            yield Row(text.where, {"text": text.data, "label": label.data})
+
+
+def _clinc(source: str, split: str) -> Iterator[Row]:
+    for name, pairs in read_json(existing_file(source)).fields().items():
+        for number, pair in enumerate(pairs.items()):
+            data = pair.data
+            if isinstance(data, list) and len(data) == 2:
+                data = {"text": data[0], "label": data[1], "split": name}
+            yield Row(f"{pairs.where} {name}[{number}]", data, form="[text, label]")
+
+
+def _abstracts(source: str, split: str) -> Iterator[Row]:
+    for row in iter_rows(source, split):
+        fields = row.data if isinstance(row.data, Mapping) else {}
+        texts, labels = fields.get("sentences"), fields.get("labels")
+        if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
+            form = "lists 'sentences' and 'labels' of one length"
+            yield Row(row.where, [texts, labels], form=form)
+            continue
+        for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
+            yield Row(f"{row.where} sentence {number}", {"text": text, "label": label})
+
+
+# ------------------------------------------------------------------------------------------------
+def _read_pool(
+    rows: Iterable[Row],
+    source: str,
+    split: str,
+    fits: Callable[[str], bool] = bool,
+    held_out: Mapping[str, object] = {},
+) -> tuple[_Pool, list[Skipped]]:
+    """Return the sentences of a split that can be used; InputError if there is no such split or no
+    sentence.
+    """
+    pool: _Pool = {}
+    splits: set[str] = set()
+
+    def read(row: Row) -> Skipped | None:
+        text = " ".join(row["text"].string().split())
+        label = row["label"].scalar()
+        own_split = row["split"].scalar()
+        splits.add(own_split)
+        key = text.casefold()
+        reasons = {
+            "other split": own_split not in ("", split, f"oos_{split}"),  # oos_train of CLINC150
+            "empty sentence": not text,
+            EMPTY_ANSWER: not label,
+            "repeated sentence": key in pool,
+            "held out": key in held_out,
+            "too long": not fits(text),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                return Skipped(reason)
+        pool[key] = _Sentence(key, text, label, row.where)
+        return None
+
+    skipped = [each for each in read_each(rows, read) if each is not None]
+    if not pool and any(splits) and split not in splits:
+        expected = f"one of {', '.join(sorted(splits - {''}))}"
+        raise InputError(f"{source} has no split {split!r}", expected=expected)
+    if not pool:
+        found = next(
+            (each.problem for each in skipped if each.problem), f"{len(skipped)} lines skipped"
+        )
+        expected = "sentences with labels"
+        raise SchemaError(f"{source} has no labelled sentence: {found}", expected=expected)
+    return pool, skipped
+
+
+def _queues(pool: _Pool, rng: random.Random) -> tuple[list[_Sentence], dict[str, list[_Sentence]]]:
+    """Return the sentences in random order, and those of each label."""
+    order = list(pool.values())
+    queues: dict[str, list[_Sentence]] = {row.label: [] for row in order}
+    rng.shuffle(order)
+    for row in order:
+        queues[row.label].append(row)
+    return order, queues
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSet:
+    """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a
+    sentence, ``kind`` by label.
+    """
+
+    name: str
+    read: Callable[[str, str], Iterator[Row]]
+    chunk_tokens: int
+    word: str = "Sentence"
+    kind: Callable[[str], str] = str
+
+    def __call__(
+        self, source: str, options: ClassificationOptions, seed: int, count: TokenCounter
+    ) -> Iterator[Draft | Skipped | Remark]:
+        """Load the set; it is read before the first instance is made. InputError if it cannot be
+        read.
+        """
+        limit = options.chunk_tokens or self.chunk_tokens
+
+        def fits(text: str) -> bool:
+            return count(self.example(text, _WIDE)) <= limit
+
+        pools: dict[str, _Pool] = {}
+        for option, path, split in (
+            ("held_out", options.held_out, "test"),
+            ("examples", options.examples, "train"),
+        ):
+            if path:
+                check = fits if option == "examples" else bool
+                pools[option], skipped = _read_pool(self.read(path, split), path, split, check)
+                where = f"in the file of option {option!r}"
+                yield from (Remark(f"{each.reason} {where}", 1, each.problem) for each in skipped)
+        shown = pools.get("examples")
+        rows = self.read(source, options.split)
+        check = fits if shown is None else bool
+        asked, skipped = _read_pool(rows, source, options.split, check, pools.get("held_out", {}))
+        yield from skipped
+        yield from self._drafts(asked, shown, options, limit, seed, count)
+
+    def example(self, text: str, number: int) -> str:
+        """Return a sentence with its label number, as written in a chunk."""
+        return f"{self.word}: {text}\nLabel: {number}"
+
+    def _drafts(
+        self,
+        asked: _Pool,
+        shown: _Pool | None,
+        options: ClassificationOptions,
+        limit: int,
+        seed: int,
+        count: TokenCounter,
+    ) -> Iterator[Draft | Skipped]:
+        names = {row.label for row in (*asked.values(), *(shown or {}).values())}
+        labels = sorted(names, key=_label_order)
+        widest = max(range(len(labels)), key=lambda number: count(str(number)))
+
+        def tokens_of(row: _Sentence) -> int:
+            return count(self.example(row.text, widest) + "\n")
+
+        left, own = _queues(asked, random.Random(f"{self.name}:{seed}"))
+        free = len(left)
+        number = 0
+        taken: set[str] = set()
+        untaken = Counter(row.label for row in left)  # sentences of each label
+        while free:
+            most = free if shown is not None else max(1, free // 2)
+            chosen: list[_Sentence] = []
+            enough = not number or shown is not None or free >= 2 * options.questions
+            while enough and left and len(chosen) < min(options.questions, most):
+                row = left.pop()
+                if row.key not in taken and (shown is not None or untaken[row.label] > 1):
+                    untaken[row.label] -= 1
+                    chosen.append(row)
+            if not chosen:
+                yield Skipped("left over" if number else _NOT_SHOWN, free)
+                return
+            taken |= {row.key for row in chosen}
+            free -= len(chosen)
+            rng = random.Random(f"{self.name}:{seed}:{number}")
+            if shown is None:
+                examples = _draw_examples(own, rng, taken, tokens_of, limit, options.chunks)
+                used = [row for chunk in examples for row in chunk]
+                taken |= {row.key for row in used}
+                untaken -= Counter(row.label for row in used)
+                yield Skipped("shown as an example", len(used))
+                free -= len(used)
+            else:
+                barred = {row.key for row in chosen}
+                queues = _queues(shown, rng)[1]
+                examples = _draw_examples(queues, rng, barred, tokens_of, limit, options.chunks)
+            drawn = rng.sample(range(len(labels)), len(labels))
+            numbers = dict(zip(labels, drawn, strict=True))
+            yield self._draft(number, chosen, examples, numbers, options.metric)
+            number += 1
+
+    def _draft(
+        self,
+        number: int,
+        chosen: list[_Sentence],
+        examples: list[list[_Sentence]],
+        numbers: Mapping[str, int],
+        metric: str,
+    ) -> Draft:
+        shown = []
+        for rows in examples:
+            lines = (self.example(row.text, numbers[row.label]) for row in rows)
+            shown.append((Chunk("\n".join(lines)), {row.label for row in rows}))
+        packed = chunked(shown)
+        asked: list[Question | Skipped] = []
+        for row in chosen:
+            evidence = packed.evidence([row.label])
+            text = f"{self.word}: {row.text}\n{ASK_LABEL}"
+            answers = (str(numbers[row.label]),)
+            kind = self.kind(row.label)
+            question = Question(text, answers, metric, kind, evidence=evidence, id=row.where)
+            asked.append(Skipped(_NOT_SHOWN) if evidence is None else question)
+        chunks = packed.chunks or (Chunk("(no examples)"),)
+        return Draft(f"{self.name}-{number}", self.name, chunks, asked)
+
+
+def _draw_examples(
+    queues: dict[str, list[_Sentence]],
+    rng: random.Random,
+    barred: set[str],
+    tokens_of: Callable[[_Sentence], int],
+    limit: int,
+    most: int,
+) -> list[list[_Sentence]]:
+    """Take sentences out of the queues, a label after the other, for at most ``most`` chunks."""
+    chunks: list[list[_Sentence]] = [[]]
+    tokens = 0
+    while any(queues.values()):
+        waiting = [queue for queue in queues.values() if queue]
+        for queue in rng.sample(waiting, len(waiting)):
+            while queue and queue[-1].key in barred:
+                queue.pop()
+            if not queue:
+                continue
+            added = tokens_of(queue[-1])
+            if chunks[-1] and tokens + added > limit:
+                if len(chunks) == most:
+                    return chunks
+                chunks.append([])
+                tokens = 0
+            chunks[-1].append(queue.pop())
+            tokens += added
+    return [chunk for chunk in chunks if chunk]
+
+
+def _label_order(name: str) -> tuple[int, str]:
+    return (len(name), name) if name.isdigit() else (0, name)
+
+
+_COARSE = _lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)")
+_FINE = _lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)")
+_ROLES = _lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)")
+_SETS = {
+    LabelledSet("trec_coarse", _COARSE, 390): "TREC question types, 6 labels: COARSE:fine sentence",
+    LabelledSet("trec_fine", _FINE, 390, kind=lambda label: label.partition(":")[0]): (
+        "TREC, 50 labels: the same lines"
+    ),
+    LabelledSet("banking77", _table, 611, kind=lambda label: "intent"): (
+        "BANKING77 intents: CSV text,category"
+    ),
+    LabelledSet("clinc150", _clinc, 611, kind=lambda name: name if name == "oos" else "intent"): (
+        "CLINC150: data_full.json"
+    ),
+    LabelledSet("hwu64", _parallel, 611, kind=lambda name: name.partition("_")[0]): (
+        "HWU64: a folder of seq.in and label"
+    ),
+    LabelledSet("pubmed_rct", _ROLES, 1676, "Sample"): (
+        "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence"
+    ),
+    LabelledSet("csabstruct", _abstracts, 1676, "Sample"): (
+        "CSAbstruct roles of sentences: JSON Lines"
+    ),
+}
+SOURCES = [Source(each.name, form, each, ClassificationOptions) for each, form in _SETS.items()]
