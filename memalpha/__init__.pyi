@@ -22,7 +22,7 @@ from memalpha.errors import TrainingAborted as TrainingAborted
 from memalpha.errors import TrainingStopped as TrainingStopped
 from memalpha.measure.options import parse_evaluate_options as parse_evaluate_options
 from memalpha.measure.run import evaluate as evaluate
-from memalpha.measure.tables import summarise_evaluation as summarise_evaluation
+from memalpha.measure.summary import summarise_evaluation as summarise_evaluation
 from memalpha.memory.memory import Memory as Memory
 from memalpha.memory.schema import MemorySchema as MemorySchema
 from memalpha.models.nano import build_nano as build_nano

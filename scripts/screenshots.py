@@ -15,20 +15,19 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from memalpha.measure.site import facts_of_run, write_site
-from memalpha.measure.view import sources_of
 from memalpha.record.folder import RunFolder
 
 run, target = (
     RunFolder(sys.argv[1]),
     Path(__file__).resolve().parents[1] / "docs" / "images" / "rollout.png",
 )
-known = [fact for fact in facts_of_run(run, sources_of(run)) if fact.reward is not None]
+known = [fact for fact in facts_of_run(run) if fact["reward"] is not None]
 best = min(
     known,
     key=lambda fact: (
-        -sum(map(bool, (fact.inserts, fact.updates, fact.deletes))),
-        -fact.reward,
-        fact.page,
+        -sum(map(bool, (fact["insert"], fact["update"], fact["delete"]))),
+        -fact["reward"],
+        fact["page"],
     ),
 )
 with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -39,7 +38,7 @@ with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
     page = browser.new_context(
         device_scale_factor=1.5, viewport={"width": 1280, "height": 1320}
     ).new_page()
-    page.goto(f"{site}/rollouts/{best.page}")
+    page.goto(f"{site}/rollouts/{best['page']}")
     picture = (
         Image.open(io.BytesIO(page.screenshot()))
         .convert("RGB")

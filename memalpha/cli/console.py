@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from memalpha.measure.view import duration, known, number
+from memalpha.measure.view import duration, number, numeric
 from memalpha.measure.view import printable as printable
 from memalpha.measure.view import printable_lines as printable_lines
 
@@ -152,7 +152,7 @@ class Reporter:
 
     def _step(self, data: dict[str, Any], now: float) -> str:
         step, seconds = data["step"], now - self._last
-        tokens, before = known(data.get("num_tokens")), 0.0 if step == 1 else self._tokens
+        tokens, before = numeric(data.get("num_tokens")), 0.0 if step == 1 else self._tokens
         self._tokens = tokens
         rate = (
             (tokens - before) / seconds
@@ -171,7 +171,7 @@ class Reporter:
         parts = [
             f"{name} {number(values.get(key), n)}"
             for name, (key, n) in shown
-            if known(values.get(key)) is not None
+            if numeric(values.get(key)) is not None
         ]
         first, began = self._first = self._first or (step, now)
         if step > first:

@@ -1,14 +1,13 @@
 """``memalpha report``, ``compare`` and ``inspect``: show what a run did."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import console, out
 from memalpha.cli.inputs import add_verb
 from memalpha.errors import InputError
-from memalpha.record.folder import RunFolder, trajectory_step
+from memalpha.record.folder import RunFolder
 
 
 def add_verbs(verbs: Any) -> None:
@@ -31,7 +30,8 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "compare",
         run_compare,
-        "Set runs side by side. Needs: run folders; seeds of one configuration are one column. Makes: OUTPUT/index.html.",
+        "Set runs and evaluations side by side. Needs: their folders; seeds of one configuration are "
+        "one column. Makes: OUTPUT/index.html.",
     )
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument(
@@ -61,68 +61,51 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> None:
 
     if arguments.pages < 0:
         raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
-    (run,) = _training_runs([arguments.run_folder])
+    run = RunFolder(arguments.run_folder)
+    run.check_training()
     out(str(write_site(run, Path(arguments.output) if arguments.output else None, arguments.pages)))
 
 
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> None:
     """Show the table, write the page and print its path."""
+    from memalpha.measure import tables
     from memalpha.measure.site import write_comparison
-    from memalpha.measure.terminal import comparison_table
 
-    folders = _training_runs(arguments.run_folders)
-    console.print(comparison_table(folders))
-    out(str(write_comparison(folders, Path(arguments.output))))
+    folders = {Path(path).resolve(): RunFolder(path) for path in arguments.run_folders}
+    if len(folders) < len(arguments.run_folders):
+        names = ", ".join(arguments.run_folders)
+        raise InputError(f"a run of {names} is given twice", expected="each run once")
+    columns = tables.columns_of(list(folders.values()))
+    console.print(tables.terminal(tables.comparison(columns)))
+    out(str(write_comparison(columns, Path(arguments.output))))
 
 
 def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> None:
-    """Show one rollout."""
-    from memalpha.measure.terminal import list_rollouts, show_rollout
+    """Show one rollout, or list what there is."""
+    from memalpha.measure.tables import rollouts_table, terminal
+    from memalpha.measure.view import Recorded, show_rollout, sources_of
 
     run = RunFolder(arguments.run_folder)
     run.check_training()
     if arguments.list:
-        console.print(list_rollouts(run))
+        console.print(terminal(rollouts_table(run)))
         return
-    files: dict[Any, list[str]] = {}
-    if arguments.held_out is not None:
-        files = {
-            path.stem: [f"held_out/{path.name}"]
-            for path in sorted((run.path / "held_out").glob("*.jsonl"))
-        }
-        option, chosen, choices = "--held-out", arguments.held_out, ", ".join(files)
-    else:
-        for file in run.trajectory_files():
-            files.setdefault(trajectory_step(file), []).append(f"trajectories/{file.name}")
-        option, chosen = (
-            "--step",
-            arguments.step if arguments.step is not None else max(files, default=0),
-        )
-        choices = f"{min(files)} to {max(files)}" if files else ""
-    if chosen not in files:
+    held_out = arguments.held_out is not None
+    sources = [source for source in sources_of(run) if (source.step is None) is held_out]
+    names = [str(source.step) if source.step else Path(source.name).stem for source in sources]
+    option, chosen = "--held-out" if held_out else "--step", arguments.held_out
+    if not held_out:
+        chosen = str(arguments.step) if arguments.step is not None else "".join(names[-1:])
+    rollouts: list[Recorded] = []
+    for name, source in zip(names, sources, strict=True):
+        if name == chosen:
+            rollouts += source.rollouts(run)
+    if not rollouts:
+        there = ", ".join(dict.fromkeys(names))
         raise InputError(
             f"{option} is {chosen!r} in {str(run.path)!r}",
-            expected=choices or "nothing: there are no rollouts yet",
+            expected=there or "nothing: there are no rollouts yet",
         )
-    rows = [row for name in files[chosen] for row in run.read_lines(name)]
-    if not 0 <= arguments.rollout < len(rows):
-        raise InputError(f"--rollout is {arguments.rollout}", expected=f"0 to {len(rows) - 1}")
-    row = rows[arguments.rollout]
-    show_rollout(row["rollout"] if arguments.held_out is not None else row, console)
-
-
-def _training_runs(paths: Sequence[str]) -> list[RunFolder]:
-    places = [Path(path).resolve() for path in paths]
-    if twice := [
-        path for path, place in zip(paths, places, strict=True) if places.count(place) > 1
-    ]:
-        raise InputError(f"{twice[0]!r} is given twice", expected="each run once")
-    folders = [RunFolder(path) for path in paths]
-    for folder in folders:
-        folder.check_training()
-        if (folder.path / "metrics.jsonl").is_file() and not folder.metrics():
-            raise InputError(
-                f"{folder.path / 'metrics.jsonl'} holds no step",
-                expected="a run that has trained at least one",
-            )
-    return folders
+    if not 0 <= arguments.rollout < len(rollouts):
+        raise InputError(f"--rollout is {arguments.rollout}", expected=f"0 to {len(rollouts) - 1}")
+    show_rollout(rollouts[arguments.rollout], console)

@@ -59,10 +59,11 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> None:
 
     summary = train(parsed, reporter)
     if is_main_process():
-        from memalpha.measure.terminal import summary_table
+        from memalpha.measure.tables import before_and_after, terminal
+        from memalpha.record.folder import RunFolder
 
         if "delta" in summary:
-            console.print(summary_table(summary))
+            console.print(terminal(before_and_after(RunFolder(str(parsed.grpo.output_dir)))))
         out(f"run folder: {parsed.grpo.output_dir}")
 
 

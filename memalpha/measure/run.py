@@ -35,6 +35,7 @@ from memalpha.measure.options import (
     SetSpec,
     make_system,
 )
+from memalpha.measure.scorecard import observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
@@ -337,7 +338,11 @@ def _run(
             clock=job.on.setting.host.clock,
         )
         for name, rows in measured:
-            new = [row for row in rows if row.key not in done]
+            new = [
+                replace(row, observed=observe(instance, row))
+                for instance, row in zip(batch, rows, strict=True)
+                if row.key not in done
+            ]
             scores = [row.accuracy for row in new if row.scored]
             mean = sum(scores) / len(scores) if scores else None
             report("read", {**position, "reader": name, "accuracy": mean, "scored": len(scores)})

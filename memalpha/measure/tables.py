@@ -1,521 +1,407 @@
-"""Summary of an evaluation: accuracy, kinds, costs, differences, scorecard and means over sets,
-with intervals; its tables.
+"""The tables of an evaluation, of a run before and after training, and of runs side by side.
 
-A *group* is one table row: systems that differ only in their training seed; a *member* is a system
-with one sampling seed. In one set and reader all groups are compared on the instances that every
-member of every group has a score for. Accuracy is the mean over instances of the question mean. The
-mean over sets is over the sets with ``in_mean``, for groups present on all of them.
-
-``summary.json`` has everything, ``table.md`` the tables: all configured systems in order; missing
-and cut data are reported. Unknown numbers are a dash, never 0. A star marks an interval whose two
-methods disagree (``Estimate.agree``).
+A table is written as Markdown, for the terminal, or by the site's templates. Unknown numbers are a
+dash, never 0. Accuracy is everywhere the mean over instances of the mean over their questions, with
+one kind of interval (``record.statistics``); a star marks one that the standard error does not
+confirm. Runs that differ only in their seed form one column.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations
+import os
+import re
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from rich import box
+from rich.table import Table as TerminalTable
+from rich.text import Text
 
-from memalpha.data.load import load_data
-from memalpha.errors import InputError
 from memalpha.files import write_whole
-from memalpha.measure.evaluation_folder import read_config
-from memalpha.measure.options import make_system, read_system
-from memalpha.measure.scorecard import Measure, scorecard
+from memalpha.measure import view
+from memalpha.measure.scorecard import Measure
+from memalpha.measure.summary import (
+    Members,
+    SetSummary,
+    Summary,
+    compare_groups,
+    difference_from,
+    summarise_evaluation,
+)
+from memalpha.measure.view import UNKNOWN, counted, number, printable
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
-from memalpha.record.statistics import (
-    LEVEL,
-    RESAMPLES,
-    SEED,
-    Estimate,
-    Number,
-    Seed,
-    difference,
-    estimate,
-    mean_over_sets,
-)
-from memalpha.types import Instance
+from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
 
-Scored = dict[
-    Seed, dict[str, InstanceRow]
-]  # results of one group on one set with one reader, by member and instance
-Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
-
-# Fields of ``InstanceRow`` and ``OperationCounts`` shown as means over instances.
-COSTS = (
-    "memory_tokens",
-    "input_tokens",
-    "reader_tokens",
-    "write_calls",
-    "cut_off",
-    "cut",
-    "seconds_write",
-    "seconds_read",
-)
-UNKNOWN = "–"  # text of an unknown number
-OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
+Row = Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class KindScore:
-    """Accuracy on one kind of question, and the number of questions in one seed."""
+class Table(NamedTuple):
+    """A head and rows of text, each with the row's name first."""
 
-    accuracy: Estimate
-    questions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One group on one set with one reader; ``costs`` and ``operations`` are means over members and
-    instances.
-    """
-
-    members: Mapping[Seed, str]  # system and sampling seed by the names in ``Estimate.per_seed``
-    accuracy: Estimate
-    kinds: Mapping[str, KindScore]
-    costs: Mapping[str, Number]
-    operations: Mapping[str, Number]
-    scorecard: Mapping[str, Estimate | None]  # None: not measured
+    head: Row
+    rows: Sequence[Row]
+    note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SetSummary:
-    """One set with one reader; all numbers are over the ``instances`` that every group has a score
-    for.
-    """
-
-    set: str
-    reader: str
-    instances: int
-    size: int  # known instances of the set
-    left_out: Mapping[str, str]  # number and first reason, by group
-    cells: Mapping[str, Cell]  # in the configuration's order
-    differences: Differences  # paired
-    in_mean: bool = True
-    unmeasured: str = ""  # why an expected scorecard is missing
+def markdown(table: Table) -> str:
+    """Return a table as Markdown."""
+    lines = [table.head, ["---"] * len(table.head), *table.rows]
+    cells = [[_one_line(cell).replace("|", "/") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A whole evaluation; ``over_sets`` is by reader and group (None if a set is missing),
-    ``differences`` are paired.
-    """
-
-    sets: tuple[SetSummary, ...]
-    over_sets: Mapping[str, Mapping[str, Estimate | None]]
-    differences: Mapping[str, Differences]
-    kinds_of: Mapping[str, str]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data, with the interval settings; unknown values are NaN."""
-        found = asdict(self)
-        kinds = found.pop("kinds_of")
-        return {
-            **found,
-            "bootstrap": {"resamples": RESAMPLES, "level": LEVEL, "seed": SEED},
-            "kinds_of": kinds,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Summary:
-        """Read what ``to_json`` wrote."""
-        return TypeAdapter(cls).validate_python(data)
-
-
-def summarise_evaluation(folder: str | Path) -> Summary:
-    """Summarise a folder; InputError if files are missing, damaged or inconsistent."""
-    config = read_config(folder)
-    found: dict[tuple[str, str], list[InstanceRow]] = {}
-    for result in read_rows(folder):
-        found.setdefault((result.set, result.reader), []).append(result)
-    noted = RunFolder(folder).read_optional("inputs.json").get("sets", {})
-    summaries = []
-    for row in config["sets"]:
-        instances, unmeasured = _instances(row)
-        for reader in (reader["name"] for reader in config["readers"]):
-            results = found.get((row["name"], reader), [])
-            if not results and reader not in (row.get("readers") or (reader,)):
-                continue
-            size = max(
-                noted.get(row["name"], {}).get("instances", 0),
-                len({result.instance for result in results}),
-            )
-            if groups := _groups(config, row["name"], reader, results):
-                summaries.append(_summarise_set(row, reader, groups, size, instances, unmeasured))
-    return over_sets(summaries, {row["group"]: row["kind"] for row in config["systems"]})
-
-
-def _instances(row: Mapping[str, Any]) -> tuple[dict[str, Instance], str]:
-    """A set's instances by id, or none and why."""
-    try:
-        loaded = load_data(row["data"], row.get("options"))
-    except InputError as error:
-        return {}, str(error).splitlines()[0]
-    chosen = loaded[row.get("skip", 0) :][: row.get("instances") or None]
-    return {instance.id: instance for instance in chosen}, ""
-
-
-def _groups(
-    config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[InstanceRow]
-) -> dict[str, Scored]:
-    seeds = config.get("seeds") or [0]
-    groups: dict[str, Scored] = {}
-    for row in config["systems"]:
-        place = [
-            other["name"] for other in config["systems"] if other["group"] == row["group"]
-        ].index(row["name"])
-        own = [result for result in results if result.system == row["name"]]
-        if not own and not (
-            set_name in (row.get("sets") or (set_name,))
-            and reader in (row.get("readers") or (reader,))
-        ):
-            continue
-        spec = read_system(row)
-        drawn = make_system(spec.kind, spec.options).draws(config.get("temperature", 0.0))
-        members = groups.setdefault(row["group"], {})
-        for seed in sorted({result.seed for result in own} | set(seeds if drawn else seeds[:1])):
-            name = f"{place}/{seed}" if len(seeds) > 1 else str(place)
-            members[name] = {result.instance: result for result in own if result.seed == seed}
-    return groups
-
-
-def _summarise_set(
-    row: Mapping[str, Any],
-    reader: str,
-    groups: Mapping[str, Scored],
-    size: int,
-    instances: Mapping[str, Instance],
-    unmeasured: str,
-) -> SetSummary:
-    scored = {
-        group: set.intersection(
-            *({name for name, result in rows.items() if result.scored} for rows in members.values())
-        )
-        for group, members in groups.items()
-    }
-    common = (
-        sorted(set.intersection(*present))
-        if (present := [names for names in scored.values() if names])
-        else []
-    )
-    kept = {
-        group: {
-            member: {name: rows[name] for name in common} for member, rows in groups[group].items()
-        }
-        for group, names in scored.items()
-        if common and names
-    }
-    accuracies = {
-        group: {
-            member: {name: rows[name].accuracy for name in common}
-            for member, rows in members.items()
-        }
-        for group, members in kept.items()
-    }
-    differences: dict[str, dict[str, Estimate]] = {}
-    for first, second in combinations(kept, 2):
-        differences.setdefault(first, {})[second] = difference(
-            accuracies[first], accuracies[second]
-        )
-    return SetSummary(
-        row["name"],
-        reader,
-        len(common),
-        size,
-        {
-            group: f"{n} of {size}: {_reason(groups[group])}"
-            for group, names in scored.items()
-            if (n := size - len(names))
-        },
-        {
-            group: _cell(members, estimate(accuracies[group]), instances)
-            for group, members in kept.items()
-        },
-        differences,
-        bool(row.get("in_mean", True)),
-        unmeasured,
-    )
-
-
-def _reason(members: Scored) -> str:
-    row = next(
-        (row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored),
-        None,
-    )
-    if row is None:
-        return "not evaluated yet"
-    return row.failed or next(
-        (q.error for q in row.questions if q.error), "no score" if row.questions else "no questions"
-    )
-
-
-def _cell(members: Scored, accuracy: Estimate, instances: Mapping[str, Instance]) -> Cell:
-    everything = [row for results in members.values() for row in results.values()]
-    by_member = {member: list(results.values()) for member, results in members.items()}
-    card = scorecard(by_member, instances) if instances else dict.fromkeys(Measure)
-    kinds = {}
-    for kind in sorted(
-        {question.kind for row in next(iter(by_member.values())) for question in row.questions}
-    ):
-        asked = {
-            member: {
-                name: found
-                for name, row in rows.items()
-                if (found := [q.score for q in row.questions if q.kind == kind])
-            }
-            for member, rows in members.items()
-        }
-        means = {
-            member: {name: sum(found) / len(found) for name, found in its.items()}
-            for member, its in asked.items()
-        }
-        weights = {name: float(len(found)) for name, found in next(iter(asked.values())).items()}
-        kinds[kind] = KindScore(estimate(means, weights=weights), int(sum(weights.values())))
-    return Cell(
-        members={
-            member: f"{results[0].system} seed {results[0].seed}"
-            for member, results in by_member.items()
-        },
-        accuracy=accuracy,
-        kinds=kinds,
-        costs={
-            cost: sum(float(getattr(row, cost)) for row in everything) / len(everything)
-            for cost in COSTS
-        },
-        operations={
-            kind: sum(float(getattr(row.operations, kind)) for row in everything) / len(everything)
-            for kind in OPERATIONS
-        },
-        scorecard={measure.value: card[measure] for measure in Measure},
-    )
-
-
-def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summary:
-    """Combine sets and compute the means over them; InputError if a group's members are ordered
-    differently in these sets.
-    """
-    means: dict[str, dict[str, Estimate | None]] = {}
-    differences: dict[str, dict[str, dict[str, Estimate]]] = {}
-    for reader in dict.fromkeys(item.reader for item in sets):
-        items = [item for item in sets if item.reader == reader]
-        counted = [item for item in items if item.in_mean]
-        asked = [
-            group
-            for group in kinds_of
-            if any(group in item.cells or group in item.left_out for item in items)
-        ]
-        everywhere = [
-            group for group in asked if counted and all(group in item.cells for item in counted)
-        ]
-        for group in everywhere:
-            members = [named for item in counted for named in item.cells[group].members.items()]
-            if len(set(members)) > len(dict(members)):
-                raise InputError(
-                    f"group {group!r} has other members on other sets",
-                    expected="one order of members on all sets",
-                )
-        over = {
-            group: mean_over_sets([item.cells[group].accuracy for item in counted])
-            for group in everywhere
-        }
-        means[reader] = {group: over.get(group) for group in asked}
-        differences[reader] = {}
-        for first, second in combinations(everywhere, 2):
-            parts = [
-                part
-                for item in counted
-                if (part := difference_from(item.differences, first, second)) is not None
-            ]
-            differences[reader].setdefault(first, {})[second] = mean_over_sets(parts)
-    return Summary(tuple(sets), means, differences, kinds_of)
-
-
-def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
-    """Return the paired group - reference, from either direction; None for the reference or a
-    missing pair.
-    """
-    if (found := differences.get(reference, {}).get(group)) is not None:
-        return found
-    turned = differences.get(group, {}).get(reference)
-    return None if turned is None else -turned
-
-
-def reference_group(summary: Summary) -> str:
-    """Return the reference: the agent with most members (the last of equals), else the first
-    group.
-    """
-    members = {
-        group: len(cell.members) for item in summary.sets for group, cell in item.cells.items()
-    }
-    agents = [group for group, kind in summary.kinds_of.items() if kind == "agent"]
-    return max(
-        reversed(agents),
-        key=lambda group: members.get(group, 0),
-        default=next(iter(summary.kinds_of)),
-    )
-
-
-# -------------------------------------------------------------------------------- tables
-def write_tables(folder: str | Path) -> Summary:
-    """Write ``summary.json`` and ``table.md``, also of an unfinished evaluation; InputError if
-    there is none.
-    """
-    summary = summarise_evaluation(folder)
-    reference = reference_group(summary)
-    RunFolder(folder).write_json("summary.json", {**summary.to_json(), "reference": reference})
-    write_whole(Path(folder) / "table.md", markdown(summary, reference))
-    return summary
-
-
-def markdown(summary: Summary, reference: str) -> str:
-    """Return the text of ``table.md``: ``reference`` is the compared group."""
-    lines = [
-        "# Evaluation",
-        f"Accuracy is the mean over instances of the mean over their questions, [with its {LEVEL:.0%} interval] from "
-        f"{RESAMPLES:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
-        "paired by instance. Costs are means over instances. "
-        f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
-    ]
-    for reader in summary.over_sets:
-        lines += [f"## Reader `{_one_line(reader)}`", overall(summary, reader, reference, interval)]
-        items = [item for item in summary.sets if item.reader == reader]
-        if outside := ", ".join(item.set for item in items if not item.in_mean):
-            lines.append(f"Not in the mean: {outside}.")
-        for item in items:
-            lines += _set_lines(item, reference)
-    return "\n\n".join(lines) + "\n"
-
-
-def overall(
-    summary: Summary, reader: str, reference: str, show: Callable[[Estimate | None], str]
-) -> str:
-    """A row a group: its accuracy on each set, the mean over sets, and the difference from the
-    reference.
-    """
-    items = [item for item in summary.sets if item.reader == reader]
-    counted = [item for item in items if item.in_mean]
-    rows = []
-    for group, mean in summary.over_sets[reader].items():
-        cells = [
-            show(item.cells[group].accuracy if group in item.cells else None) for item in items
-        ]
-        missing = (
-            f"{UNKNOWN} ({sum(group in item.cells for item in counted)} of {len(counted)} sets)"
-        )
-        difference = interval(
-            difference_from(summary.differences[reader], reference, group), signed=True
-        )
-        rows.append([group, *cells, interval(mean) if mean else missing, difference])
-    head = [
-        "system",
-        *(item.set for item in items),
-        f"mean over {_counted(len(counted), 'set')}",
-        f"minus `{reference}`",
-    ]
-    return table(head, rows)
-
-
-def _set_lines(item: SetSummary, reference: str) -> list[str]:
-    lines = [f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)"]
-    lines += [
-        f"- Left out: `{_one_line(group)}` lacks {_one_line(why)}"
-        for group, why in item.left_out.items()
-    ]
-    lines += [f"The scorecard is missing: {item.unmeasured}"] if item.unmeasured else []
-    if not item.cells:
-        return [*lines, "Nothing to compare yet."]
-
-    rows = []
-    for group, cell in item.cells.items():
-        costs = cell.costs
-        share = (
-            costs["memory_tokens"] / costs["input_tokens"] if costs["input_tokens"] else math.nan
-        )
-        row = [
-            group,
-            interval(cell.accuracy),
-            interval(difference_from(item.differences, reference, group), signed=True),
-        ]
-        row += [number(costs["memory_tokens"], 1), number(share, 3)]
-        row += [
-            number(costs[name], 1) for name in ("reader_tokens", "write_calls", "cut_off", "cut")
-        ]
-        rows.append([*row, number(costs["seconds_write"], 2), number(costs["seconds_read"], 2)])
-    head = "memory tokens|of the input|tokens read for a question|write calls|of them cut off|tokens cut|s writing|s reading"
-    lines.append(table(["system", "accuracy", f"minus `{reference}`", *head.split("|")], rows))
-
-    kinds = {
-        kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()
-    }
-    rows = [
-        [
-            group,
-            *(
-                interval(cell.kinds[kind].accuracy if kind in cell.kinds else None)
-                for kind in kinds
-            ),
-        ]
-        for group, cell in item.cells.items()
-    ]
-    counted = [f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items()]
-    lines.append(table(["by kind of question", *counted], rows))
-
-    if not item.unmeasured:
-        rows = [
-            [
-                group,
-                *(
-                    interval(found) if (found := cell.scorecard[measure]) else "not measured"
-                    for measure in Measure
-                ),
-            ]
-            for group, cell in item.cells.items()
-        ]
-        arrows = [
-            f"{measure.value} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure
-        ]
-        lines.append(table(["changes and removals", *arrows], rows))
-    return lines
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        "| " + " | ".join(_one_line(cell).replace("|", "/") for cell in line) + " |"
-        for line in lines
-    )
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
-def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a rounded number, a share (three digits) without the zero before the point; a dash if
-    unknown (NaN or None).
-    """
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    rounded = round(value, digits) + 0.0  # no "-0.000"
-    text = f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
-    return text.replace("0.", ".", 1) if digits == 3 and abs(rounded) < 1 else text
+def terminal(table: Table) -> TerminalTable:
+    """Return a table as rich shows it."""
+    caption = Text(table.note, "dim") if table.note else None
+    shown = TerminalTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+    for index, name in enumerate(table.head):
+        shown.add_column(Text(printable(name)), justify="right" if index else "left", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    return shown
 
 
 def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Return ``.412 [.351, .470]``, with a star if the two intervals disagree; a dash for None."""
     if estimate is None:
         return UNKNOWN
-    low, high = (number(value, signed=signed) for value in (estimate.low, estimate.high))
-    return f"{number(estimate.mean, signed=signed)} [{low}, {high}]{'*' if estimate.agree is False else ''}"
+    mean, low, high = (
+        number(value, signed=signed) for value in (estimate.mean, estimate.low, estimate.high)
+    )
+    return f"{mean} [{low}, {high}]{'*' if estimate.agree is False else ''}"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+# ------------------------------------------------------------------------------------------------
+# an evaluation
+def write_tables(folder: str | Path) -> Summary:
+    """Write ``summary.json`` and ``table.md``, also of an unfinished evaluation; InputError if
+    there is none.
+    """
+    summary = summarise_evaluation(folder)
+    RunFolder(folder).write_json("summary.json", summary.to_json())
+    lines = [
+        "# Evaluation",
+        "Accuracy is the mean over instances of the mean over their questions, [with its "
+        f"{LEVEL:.0%} interval] from {RESAMPLES:,} draws of the instances, that of a mean over "
+        "sets from their standard errors; differences are paired by instance. Costs are means over "
+        f"instances. {UNKNOWN} is not known; * is an interval that one made from the standard "
+        "error does not confirm (too few instances).",
+    ]
+    for reader in summary.over_sets:
+        items = [item for item in summary.sets if item.reader == reader]
+        lines += [f"## Reader `{_one_line(reader)}`", markdown(overall(summary, reader))]
+        outside = ", ".join(item.set for item in items if not item.in_mean)
+        if outside:
+            lines.append(f"Not in the mean: {outside}.")
+        for item in items:
+            lines.append(f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)")
+            for group, why in item.left_out.items():
+                lines.append(f"- Left out: `{_one_line(group)}` lacks {_one_line(why)}")
+            lines += map(markdown, set_tables(item, summary.reference)[:3])
+            if not item.cells:
+                lines.append("Nothing to compare yet.")
+    write_whole(Path(folder) / "table.md", "\n\n".join(lines) + "\n")
+    return summary
+
+
+def overall(summary: Summary, reader: str) -> Table:
+    """A row a group: its accuracy on each set, the mean over sets, and the difference from the
+    reference.
+    """
+    items = [item for item in summary.sets if item.reader == reader]
+    counted_items = [item for item in items if item.in_mean]
+    rows = []
+    for group, mean in summary.over_sets[reader].items():
+        cells = [item.cells.get(group) for item in items]
+        present = sum(group in item.cells for item in counted_items)
+        gap = difference_from(summary.differences[reader], summary.reference, group)
+        row = [
+            group,
+            *(interval(cell.accuracy if cell else None) for cell in cells),
+            interval(mean) if mean else f"{UNKNOWN} ({present} of {len(counted_items)} sets)",
+            interval(gap, signed=True),
+        ]
+        rows.append(row)
+    names = [item.set for item in items]
+    over = f"mean over {counted(len(counted_items), 'set')}"
+    return Table(["system", *names, over, f"minus `{summary.reference}`"], rows)
+
+
+_COSTS: Mapping[str, tuple[str, int]] = {
+    "memory tokens": ("memory_tokens", 1),
+    "of the input": ("share", 3),
+    "tokens read for a question": ("reader_tokens", 1),
+    "write calls": ("write_calls", 1),
+    "of them cut off": ("cut_off", 1),
+    "tokens cut": ("cut", 1),
+    "s writing": ("seconds_write", 2),
+    "s reading": ("seconds_read", 2),
+}
+
+
+def set_tables(item: SetSummary, reference: str) -> list[Table]:
+    """The tables of a set, a row a group: accuracy and costs, kinds of question, changes and
+    removals, and where they are known rewards and calls.
+    """
+    costs, kinds, card, rewards = list[Row](), list[Row](), list[Row](), list[Row]()
+    sizes, parts, calls = dict[str, int](), dict[str, Any](), dict[str, Any]()
+    for cell in item.cells.values():
+        sizes |= {kind: score.questions for kind, score in cell.kinds.items()}
+        parts |= cell.rewards
+        calls |= cell.calls
+    for group, cell in item.cells.items():
+        read = cell.costs["input_tokens"]
+        values = {**cell.costs, "share": cell.costs["memory_tokens"] / read if read else math.nan}
+        gap = difference_from(item.differences, reference, group)
+        shown = [number(values[name], digits) for name, digits in _COSTS.values()]
+        costs.append([group, interval(cell.accuracy), interval(gap, signed=True), *shown])
+        scores = [cell.kinds.get(kind) for kind in sizes]
+        kinds.append([group, *(interval(score.accuracy if score else None) for score in scores)])
+        measures = [cell.scorecard[measure] for measure in Measure]
+        card.append([group, *(interval(found) if found else "not measured" for found in measures)])
+        shares = [*map(cell.rewards.get, parts), *(cell.calls.get(name, 0.0) for name in calls)]
+        rewards.append([group, *map(number, shares)])
+    asked = [f"{kind} ({counted(count, 'question')})" for kind, count in sizes.items()]
+    arrows = [f"{measure} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
+    named = [*(f"reward {part}" for part in parts), *(f"{name}, share of calls" for name in calls)]
+    tables = [
+        Table(["system", "accuracy", f"minus `{reference}`", *_COSTS], costs),
+        Table(["by kind of question", *asked], kinds),
+        Table(["changes and removals", *arrows], card),
+        Table(["rewards and calls", *named], rewards),
+    ]
+    return tables[: 4 if parts else 3] if item.cells else []
+
+
+# ------------------------------------------------------------------------------------------------
+# a run of training
+_NOTE = (
+    f"[ ] is the {LEVEL:.0%} interval over instances; differences in accuracy are paired by "
+    f"instance. {UNKNOWN}: not known."
+)
+
+
+def side_by_side(
+    item: SetSummary, groups: Sequence[str], extra: Sequence[Row] = (), note: str = ""
+) -> Table:
+    """Return the tables of a set as one, with a column for each of ``groups``, the first being the
+    reference, and without rows that are unknown in all of them.
+    """
+    rows = list(extra)
+    for table in set_tables(item, groups[0]) if groups else ():
+        by_group = {row[0]: row for row in table.rows}
+        for place, name in enumerate(table.head[1:], 1):
+            cells = [by_group[group][place] if group in by_group else UNKNOWN for group in groups]
+            rows.append([name, *cells])
+    told = [row for row in rows if set(row[1:]) - {UNKNOWN, "not measured"}]
+    lacking = [f"`{group}` lacks {why}." for group, why in item.left_out.items()]
+    return Table(["", *groups], told, " ".join([_NOTE, note, *lacking]).replace("  ", " ").strip())
+
+
+def held_out(run: RunFolder) -> SetSummary:
+    """Compare the held-out evaluations of a run: before and after, or the one there is."""
+    groups = {}
+    for source in view.sources_of(run):
+        if source.step is None and "step-" not in source.name:  # not while training
+            groups[source.where] = members_of([read_rows(run.path / source.name)])
+    return compare_groups(groups)
+
+
+def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
+    """Return the rows of runs that differ in their seed, by run and by what makes an instance the
+    same in all: name, number of chunks and questions.
+    """
+    members: Members = {}
+    for index, rows in enumerate(runs):
+        members[index] = {}
+        for row in rows:
+            texts = [question.text for question in row.questions]
+            members[index]["\n".join([row.instance, str(row.chunks), *texts])] = row
+    return members
+
+
+def before_and_after(run: RunFolder) -> Table:
+    """Return the table of a run's held-out instances; no rows if there were none."""
+    item = held_out(run)
+    note = selection_note(run.read_optional("summary.json"))
+    return side_by_side(item, [*item.cells], note=note)
+
+
+def headline(run: RunFolder) -> str:
+    """Return the change in words; empty if it is not known."""
+    item = held_out(run)
+    change = difference_from(item.differences, "before", "after")
+    if change is None:
+        return ""
+    before, after = (number(item.cells[name].accuracy.mean) for name in ("before", "after"))
+    clear = change.low > 0 or change.high < 0
+    verdict = "excludes 0" if clear else "does not exclude 0: no clear difference"
+    return (
+        f"Held-out accuracy {before} before and {after} after training: "
+        f"{interval(change, signed=True)}, paired over {counted(change.n, 'instance')}. "
+        f"The interval {verdict}. {selection_note(run.read_optional('summary.json'))}"
+    ).strip()
+
+
+def selection_note(summary: Mapping[str, Any]) -> str:
+    """Return which step was selected on which instances; empty if none was."""
+    chosen = summary.get("selection")
+    if not chosen:
+        return ""
+    where = counted(chosen["instances"], "other instance")
+    if chosen["on_after"]:
+        where = "these instances, so the numbers after training are too favourable"
+    value = number(chosen["value"])
+    return f"Step {chosen['step']:.0f} was selected by {chosen['metric']}, {value} on {where}."
+
+
+# ------------------------------------------------------------------------------------------------
+# several runs
+INCIDENTAL = frozenset(
+    {  # options that may differ between seeds of one configuration
+        "data_seed",
+        "ddp_timeout",
+        "disable_tqdm",
+        "generation_rows",
+        "local_rank",
+        "output_dir",
+        "overwrite",
+        "project",
+        "report_to",
+        "resume",
+        "rows_per_forward",
+        "run_name",
+        "seed",
+        "trackio_space_id",
+    }
+)
+INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")  # of names of more such options
+
+
+class Column(NamedTuple):
+    """One column of a comparison: training runs, or systems of an evaluation, that differ only in
+    their seed.
+    """
+
+    label: str
+    runs: Sequence[RunFolder]  # of training
+    before: Sequence[Sequence[InstanceRow]]  # of each run
+    after: Sequence[Sequence[InstanceRow]]
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the options that differ between runs, except the incidental ones, with the value of
+    each run.
+    """
+    options = {}
+    for name in sorted(set().union(*configs) - INCIDENTAL):
+        values = [config.get(name, UNKNOWN) for config in configs]
+        if not name.startswith(INCIDENTAL_PREFIXES) and any(v != values[0] for v in values):
+            options[name] = values
+    return options
+
+
+def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
+    """Return the columns of a comparison: runs that differ only in their seed are one, and are
+    called by the common start of their names without a seed number.
+    """
+    groups: list[list[RunFolder]] = []
+    for folder in folders:
+        same = [group for group in groups if not differing([group[0].config, folder.config])]
+        if same and not folder.is_evaluation:
+            same[0].append(folder)
+        else:
+            groups.append([folder])
+    columns: list[Column] = []
+    for runs in groups:
+        if runs[0].is_evaluation:
+            columns += _evaluated(runs[0])
+            continue
+        names = [run.path.resolve().name for run in runs]
+        label = os.path.commonprefix(names)  # noqa: RUF071
+        if len(runs) > 1:
+            label = re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", label) or names[0]
+        if label in [column.label for column in columns]:
+            label = f"{label} ({len(columns) + 1})"
+        before, after = (
+            [read_rows(run.path / "held_out" / f"{name}.jsonl") for run in runs]
+            for name in ("before", "after")
+        )
+        columns.append(Column(label, runs, before, after))
+    return columns
+
+
+def _evaluated(folder: RunFolder) -> list[Column]:
+    """A column for each group of systems on each set with each reader."""
+    groups = {spec["name"]: spec["group"] for spec in folder.config["systems"]}
+    rows: dict[str, dict[str, list[InstanceRow]]] = {}
+    for row in read_rows(folder.path):
+        members = rows.setdefault(f"{groups[row.system]} on {row.set}, {row.reader}", {})
+        members.setdefault(f"{row.system} seed {row.seed}", []).append(row)
+    return [Column(label, [], [], list(members.values())) for label, members in rows.items()]
+
+
+def comparison(columns: Sequence[Column]) -> Table:
+    """Return the table: differing options, then one row per measure, a cell per column, without
+    rows that are empty in all.
+    """
+    configs = [column.runs[0].config if column.runs else {} for column in columns]
+    rows: list[Row] = []
+    for name, values in differing(configs).items():
+        rows.append([f"option {name}", *("none" if v in ("", None) else str(v) for v in values)])
+    changes = [
+        compare_groups({"before": members_of(c.before), "after": members_of(c.after)})
+        for c in columns
+    ]
+    told = [difference_from(item.differences, "before", "after") for item in changes]
+    rows.append(["change in accuracy, paired", *(interval(gap, signed=True) for gap in told)])
+    rows.append(["runs", *(str(len(column.after)) for column in columns)])
+    for name, key, unit in (("steps", "steps", 1), ("minutes in all", "seconds", 60)):
+        means = [view.mean([_summary(run).get(key) for run in c.runs]) for c in columns]
+        rows.append([name, *(number(mean and mean / unit, unit // 60) for mean in means)])
+    rows.append(["training reward, last fifth", *map(_late_reward, columns)])
+    groups = {column.label: members_of(column.after) for column in columns}
+    item = compare_groups(groups)
+    note = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
+    if not item.cells:
+        note = "The columns have no instance in common; each is over its own."
+        alone = [compare_groups({name: members}) for name, members in groups.items()]
+        item = replace(item, cells=dict(ChainMap(*(dict(each.cells) for each in reversed(alone)))))
+    return side_by_side(item, [*groups], rows, note)
+
+
+def _summary(run: RunFolder) -> dict[str, Any]:
+    return run.read_optional("summary.json")
+
+
+def _late_reward(column: Column) -> str:
+    means = []
+    for run in column.runs:
+        rewards = [row["reward"] for row in run.metrics() if row.get("reward") is not None]
+        means.append(view.mean(rewards[-max(1, len(rewards) // 5) :]))
+    return number(view.mean(means))
+
+
+def rollouts_table(run: RunFolder) -> Table:
+    """Return what ``memalpha inspect`` can show of a run, by the arguments that show it."""
+    found: dict[str, list[tuple[float | None, float | None]]] = {}
+    for source in view.sources_of(run):
+        option = f"--step {source.step}"
+        if source.step is None:
+            option = f"--held-out {Path(source.name).stem}"
+        numbers = found.setdefault(option, [])
+        for rollout in source.rollouts(run):
+            numbers.append((view.rollout_reward(rollout), view.rollout_accuracy(rollout)))
+    rows = []
+    for option, numbers in found.items():
+        reward, accuracy = (number(view.mean(values)) for values in zip(*numbers, strict=True))
+        rows.append([f"{option} --rollout N", f"0 to {len(numbers) - 1}", reward, accuracy])
+    head = ["memalpha inspect RUN ...", "rollouts", "reward", "accuracy"]
+    return Table(head, rows or [["no rollouts yet", "", "", ""]])

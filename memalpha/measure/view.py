@@ -1,76 +1,31 @@
-"""Recorded rollouts (JSON of ``memalpha.record.rows``): numbers, calls and memories as pages
-and terminal show them.
+"""Recorded rollouts as the site and the terminal show them; how numbers and text are written.
+
+Rollouts are those of a run folder (``memalpha.record.rows.rollout_to_json``). An unknown number
+(null or NaN: not scored) is a dash, never 0. Text of data and models is no markup, and what could
+steer a terminal is escaped.
 """
 
 import math
-import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from memalpha.errors import InputError
+import jinja2
+from markupsafe import Markup
+from rich.console import Console
+from rich.markup import escape
+
 from memalpha.record.folder import RunFolder, trajectory_step
 
-Read = TypeVar("Read")
-UNKNOWN = "–"  # sign of an unknown number (null or NaN: not scored); never 0
+UNKNOWN = "–"
+Recorded = Mapping[str, Any]  # a rollout, or a part of it, as JSON
 
 
-class Source(NamedTuple):
-    """One file of rollouts."""
-
-    name: str  # inside the run folder
-    where: str  # label of its rollouts: "before", "after", "step 3"
-    step: int | None  # None for held-out evaluations
-    key: str  # prefix of its page names
-
-    def rollout(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the rollout of a line of the file."""
-        return row["rollout"] if self.step is None else row
-
-
-def sources_of(run: RunFolder) -> list[Source]:
-    """Return the rollout files of a run: before, after, validation by step, then training by
-    step.
-    """
-    found = []
-    order = {"before": 0, "after": 1}
-    for path in sorted(
-        (run.path / "held_out").glob("*.jsonl"),
-        key=lambda path: (order.get(path.stem, 2), path.stem),
-    ):
-        where = {"rollouts": "held out"}.get(path.stem, path.stem)
-        where = f"validation, step {trajectory_step(path)}" if where.startswith("step-") else where
-        found.append(
-            Source(f"held_out/{path.name}", where, None, re.sub(r"[^A-Za-z0-9._-]", "-", path.stem))
-        )
-    for path in run.trajectory_files():
-        step, rank = trajectory_step(path), path.stem.rpartition("-")[2]
-        found.append(
-            Source(f"trajectories/{path.name}", f"step {step}", step, f"step-{step:06d}-{rank}")
-        )
-    return found
-
-
-def recorded(
-    run: RunFolder, name: str, read: Callable[[int, dict[str, Any]], Read]
-) -> Iterator[Read]:
-    """Iterate over ``read(index, line)`` of a file of rollouts; InputError names file and line if a
-    field is missing or wrong.
-    """
-    for index, row in enumerate(run.read_lines(name)):
-        try:
-            found = read(index, row)
-        except (LookupError, TypeError, AttributeError, StopIteration) as error:
-            what = f"{run.path / name}, line {index + 1} is no record of a rollout: {type(error).__name__} {error}"
-            raise InputError(
-                what,
-                fix="put the file back from a copy, or show the run with the version that wrote it",
-            ) from error
-        yield found
-
-
-def known(value: Any) -> float | None:
+# ------------------------------------------------------------------------------------------------
+# numbers and text
+def numeric(value: Any) -> float | None:
     """Return a number as a float; None for null, NaN, a missing value or another type."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return None
@@ -79,37 +34,32 @@ def known(value: Any) -> float | None:
 
 def mean(values: Sequence[Any]) -> float | None:
     """Return the mean of the known numbers; None if there are none."""
-    found = [item for value in values if (item := known(value)) is not None]
-    return sum(found) / len(found) if found else None
+    numbers = [float(value) for value in values if numeric(value) is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a number with ``digits`` decimals; a dash if unknown."""
-    found = known(value)
-    if found is None:
+    """Return a rounded number, a share (three digits) without the zero before the point."""
+    value = numeric(value)
+    if value is None:
         return UNKNOWN
-    rounded = round(found, digits) + 0.0  # no "-0.000"
-    return f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
-
-
-def with_error(value: Any, error: Any, *, signed: bool = False) -> str:
-    """Return ``0.412 ± 0.031``; without the error if that is unknown (fewer than two instances)."""
-    text = number(value, signed=signed)
-    return text if UNKNOWN in (text, number(error)) else f"{text} ± {number(error)}"
+    rounded = round(value, digits) + 0.0  # no "-0.000"
+    text = f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
+    return text.replace("0.", ".", 1) if digits == 3 and abs(rounded) < 1 else text
 
 
 def duration(seconds: Any) -> str:
     """Return a time in seconds, minutes or hours."""
-    found = known(seconds)
-    if found is None or found < 120:
-        return f"{number(found, 1)} s"
-    return f"{number(found / 60, 1)} min" if found < 7200 else f"{number(found / 3600, 1)} h"
+    for unit, size in (("h", 3600), ("min", 60)):
+        if (numeric(seconds) or 0) >= 2 * size:
+            return f"{number(seconds / size, 1)} {unit}"
+    return f"{number(seconds, 1)} s"
 
 
 def counted(count: int, noun: str) -> str:
     """Return ``1 entry`` or ``2 entries``."""
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else many}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
 
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -122,7 +72,7 @@ def printable(text: str, keep: str = "") -> str:
     """
     return "".join(
         char.encode("unicode_escape").decode("ascii")
-        if unicodedata.category(char) in _UNSEEN and char not in _JOINERS and char not in keep
+        if unicodedata.category(char) in _UNSEEN and char not in _JOINERS + keep
         else char
         for char in text
     )
@@ -133,8 +83,40 @@ def printable_lines(text: str) -> str:
     return text if text.isascii() and text.isprintable() else printable(text, "\n\t")
 
 
+# ------------------------------------------------------------------------------------------------
+# rollouts
+class Source(NamedTuple):
+    """One file of rollouts."""
+
+    name: str  # inside the run folder
+    where: str  # label of its rollouts: "before", "after", "step 3"
+    step: int | None  # None for held-out evaluations
+
+    def rollouts(self, run: RunFolder) -> Iterator[Recorded]:
+        """Iterate over the rollouts of the file."""
+        for line in run.read_lines(self.name):
+            yield line["rollout"] if self.step is None else line
+
+
+def sources_of(run: RunFolder) -> list[Source]:
+    """Return the rollout files of a run: before, after, validation by step, then training by
+    step.
+    """
+    order = ["before", "after"]
+    names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
+    names = [name for name in order if name in names] + [n for n in names if n not in order]
+    sources = [
+        Source(f"held_out/{name}.jsonl", name if name in order else f"held out, {name}", None)
+        for name in names
+    ]
+    for path in run.trajectory_files():
+        step = trajectory_step(path)
+        sources.append(Source(f"trajectories/{path.name}", f"step {step}", step))
+    return sources
+
+
 class Tone(StrEnum):
-    """What a call did to the memory; each tone has a colour."""
+    """What a call did to the memory."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -143,14 +125,8 @@ class Tone(StrEnum):
     FAILED = "failed"
 
 
-SIGNS: Mapping[Tone, str] = {
-    Tone.INSERT: "+",
-    Tone.UPDATE: "~",
-    Tone.DELETE: "-",
-    Tone.SAME: "=",
-    Tone.FAILED: "x",
-}
-"""One character per tone, so that colour is not needed."""
+SIGNS = dict(zip(Tone, "+~-=x", strict=True))  # one character a tone, so that no colour is needed
+STYLES = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red"), strict=True))
 
 
 class Call(NamedTuple):
@@ -163,7 +139,7 @@ class Call(NamedTuple):
     note: str  # why it failed or changed nothing; empty for an applied call
 
 
-def calls(step: Mapping[str, Any]) -> list[Call]:
+def calls(step: Recorded) -> list[Call]:
     """Return the calls of one step of a rollout, in order, each applied one with its change."""
     changes = iter(step["changes"])
     return [
@@ -172,57 +148,58 @@ def calls(step: Mapping[str, Any]) -> list[Call]:
     ]
 
 
-def _call(result: Mapping[str, Any], change: Mapping[str, Any] | None) -> Call:
+def _call(result: Recorded, change: Recorded | None) -> Call:
     operation = result["operation"]
-    tone = change_tone(change) if change else Tone.SAME if result["ok"] else Tone.FAILED
-    note = "" if change else f"{result['code']}: {result['message']}"
-    if operation is None:
-        return Call(tone, "no call", "", "", note)
-    entry = result["entry"] or operation["entry_id"]
-    names = [
-        operation["kind"],
-        operation["section"],
-        *([entry] if entry and entry != operation["section"] else []),
-    ]
-    was = change["before"]["content"] if change and change["before"] else ""
-    return Call(tone, " ".join(names), operation["content"] or "", was, note)
+    head, content, was, note = "no call", "", "", ""
+    if operation:
+        entry = result["entry"] or operation["entry_id"]
+        place = (
+            operation["section"]
+            if entry in (None, "", operation["section"])
+            else (f"{operation['section']} {entry}")
+        )
+        head = f"{operation['kind']} {place}"
+        content = operation["content"] or ""
+    if change is None:
+        note = f"{result['code']}: {result['message']}"
+        return Call(Tone.SAME if result["ok"] else Tone.FAILED, head, content, was, note)
+    if change["before"]:
+        was = change["before"]["content"]
+    return Call(change_tone(change), head, content, was, note)
 
 
-def change_tone(change: Mapping[str, Any]) -> Tone:
+def change_tone(change: Recorded) -> Tone:
     """Return the tone of a change."""
     if change["before"] is None:
         return Tone.INSERT
     return Tone.DELETE if change["after"] is None else Tone.UPDATE
 
 
-def entry_text(entry: Mapping[str, Any]) -> str:
+def entry_text(entry: Recorded) -> str:
     """Return an entry's text, with its time first if it has one."""
-    return (
-        f"[{entry['timestamp']}] {entry['content']}"
-        if entry["timestamp"]
-        else str(entry["content"])
-    )
+    time, text = entry["timestamp"], str(entry["content"])
+    return f"[{time}] {text}" if time else text
 
 
-def reward_parts(step: Mapping[str, Any]) -> dict[str, Any]:
+def reward_parts(step: Recorded) -> dict[str, Any]:
     """Return the parts of a step's reward by name; the optional part ``immediate`` only if it has a
     value.
     """
     return {
         name: value
         for name, value in step["reward"].items()
-        if name != "immediate" or known(value) is not None
+        if name != "immediate" or numeric(value) is not None
     }
 
 
-def rollout_accuracy(rollout: Mapping[str, Any]) -> float | None:
+def rollout_accuracy(rollout: Recorded) -> float | None:
     """Return the accuracy of a rollout (the same in each step); None if it was not scored."""
-    return known(rollout["steps"][0]["reward"]["accuracy"]) if rollout["steps"] else None
+    return numeric(rollout["steps"][0]["reward"]["accuracy"]) if rollout["steps"] else None
 
 
-def rollout_reward(rollout: Mapping[str, Any]) -> float | None:
+def rollout_reward(rollout: Recorded) -> float | None:
     """Return the mean weighted reward over a rollout's steps; None if any is unknown."""
-    totals = [known(step["total"]) for step in rollout["steps"]]
+    totals = [numeric(step["total"]) for step in rollout["steps"]]
     return mean(totals) if None not in totals else None
 
 
@@ -235,34 +212,79 @@ class Shown(NamedTuple):
     was: str  # text before an update, else empty
 
 
-def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
+def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
     """Return, for each step, the entries after it in creation order, including those it deleted,
     from the recorded changes.
     """
-    first: dict[str, Mapping[str, Any] | None] = {
-        str(entry["id"]): entry for entry in rollout["memory"]
-    }  # before any change
-    for change in reversed([change for step in rollout["steps"] for change in step["changes"]]):
-        first[str((change["after"] or change["before"])["id"])] = change["before"]
-    began = (entry for entry in first.values() if entry is not None)
-    memory = {
-        str(entry["id"]): entry for entry in sorted(began, key=lambda entry: entry["created"])
-    }
-    found = []
+    states: dict[str, Recorded | None] = {str(entry["id"]): entry for entry in rollout["memory"]}
+    for step in reversed(rollout["steps"]):  # undone, to what the rollout began with
+        for change in reversed(step["changes"]):
+            states[str((change["after"] or change["before"])["id"])] = change["before"]
+    first = [entry for entry in states.values() if entry is not None]
+    memory = {str(entry["id"]): entry for entry in sorted(first, key=itemgetter("created"))}
+    history = []
     for step in rollout["steps"]:
         before = dict(memory)
-        last: dict[str, Mapping[str, Any]] = {}  # last text of each entry that the step touched
+        tones = dict[str, Tone]()
         for change in step["changes"]:
             entry = change["after"] or change["before"]
-            last[str(entry["id"])] = entry
-            memory[str(entry["id"])] = change["after"]
-        shown = []
-        for name, new in memory.items():
-            old, tone = before.get(name), None
-            if name in last:
-                tone = Tone.DELETE if new is None else Tone.UPDATE if old else Tone.INSERT
-            was = entry_text(old) if old and tone is Tone.UPDATE else ""
-            shown.append(Shown(name, entry_text(new or last[name]), tone, was))
-        found.append(shown)
-        memory = {name: entry for name, entry in memory.items() if entry is not None}
-    return found
+            name = str(entry["id"])
+            memory[name] = entry
+            tones[name] = Tone.UPDATE if name in before else Tone.INSERT
+            if change["after"] is None:
+                tones[name] = Tone.DELETE
+        entries = []
+        for name, entry in memory.items():
+            tone = tones.get(name)
+            was = entry_text(before[name]) if tone is Tone.UPDATE else ""
+            entries.append(Shown(name, entry_text(entry), tone, was))
+        history.append(entries)
+        memory = {name: e for name, e in memory.items() if tones.get(name) is not Tone.DELETE}
+    return history
+
+
+# ------------------------------------------------------------------------------------------------
+# templates
+HELPERS = {
+    "calls": calls,
+    "change_tone": change_tone,
+    "counted": counted,
+    "entry_text": entry_text,
+    "number": number,
+    "numeric": numeric,
+    "reward_parts": reward_parts,
+    "rollout_accuracy": rollout_accuracy,
+    "rollout_reward": rollout_reward,
+    "signs": SIGNS,
+    "styles": STYLES,
+}
+"""What the templates of pages and of the terminal call."""
+
+
+def templates(**options: Any) -> jinja2.Environment:
+    """Return the package's templates; ``options`` are those of a jinja environment."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("memalpha.measure"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+    environment.globals.update(HELPERS)
+    return environment
+
+
+def _inline(value: Any) -> Markup:
+    if isinstance(value, Markup):
+        return value
+    text = printable(str(value), "\n\t").replace("\n", " ⏎ ")
+    return Markup(escape(text or "(empty)"))
+
+
+def show_rollout(rollout: Recorded, console: Console) -> None:
+    """Print one recorded rollout, wrapped at the console's width."""
+    environment = templates(finalize=_inline)
+    environment.filters["lines"] = lambda text: Markup(escape(printable_lines(text)))
+    memory = {entry["id"]: entry_text(entry) for entry in rollout["memory"]}
+    text = environment.get_template("rollout.txt").render(rollout=rollout, memory=memory)
+    console.print(text, soft_wrap=False, markup=True, highlight=False, emoji=False)

@@ -105,10 +105,15 @@ class RunFolder:
         """The resolved options of the run; RunFolderError if they cannot be read."""
         return read_object(self.path / _MARKER)
 
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether ``memalpha evaluate`` wrote the folder: its layout differs."""
+        return {"sets", "systems", "readers"} <= self.config.keys()
+
     def check_training(self) -> None:
-        """Raise RunFolderError if ``memalpha evaluate`` wrote the folder: its layout differs."""
+        """Raise RunFolderError for the folder of an evaluation."""
         RunFolderError.raise_if(
-            {"sets", "systems", "readers"} <= self.config.keys(),
+            self.is_evaluation,
             f"{str(self.path)!r} is the folder of an evaluation",
             expected="of a training run",
             fix=f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it",

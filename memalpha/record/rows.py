@@ -108,6 +108,7 @@ class InstanceRow:
     entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     questions: tuple[QuestionRow, ...] = ()
     rewards: Mapping[str, Number] = field(default_factory=dict)  # means over chunks, and TOTAL
+    observed: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # for the scorecard
     rollout: dict[str, Any] | None = None  # everything that happened, where that is recorded
     failed: str | None = None  # why there is no result
 

@@ -45,8 +45,8 @@ def test_the_pace_of_steps_by_hand(first: int) -> None:
     left = "20.0 s left" if first == 1 else "0.0 s left"
     assert console.file.getvalue().splitlines() == [
         "[    10 s] loading nano [bold]and[/bold] toy",
-        f"[    15 s] step {first}/4  reward 0.500  {rate}s/step 5.0",
-        f"[    25 s] step {first + 1}/4  reward 0.500  accuracy 0.250  tokens/s 100  s/step 10.0  {left}",
+        f"[    15 s] step {first}/4  reward .500  {rate}s/step 5.0",
+        f"[    25 s] step {first + 1}/4  reward .500  accuracy .250  tokens/s 100  s/step 10.0  {left}",
     ]
 
 

@@ -132,7 +132,6 @@ def test_every_page_loads_in_light_and_dark_and_fits_a_narrow_window(
         "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
     )
     assert (max(colours) < 60) is (scheme == "dark")
-    assert scheme in page.evaluate("document.images[0].currentSrc")
     for name in KINDS:
         page.goto(page.url.rsplit("/report/")[0] + f"/report/{name}")
         assert page.evaluate("[...document.images].every((image) => image.naturalWidth > 0)")

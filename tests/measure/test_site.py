@@ -11,8 +11,7 @@ import pytest
 
 from memalpha.errors import InputError
 from memalpha.measure.site import facts_of_run, failures, kept_steps, troubles, write_site
-from memalpha.measure.terminal import list_rollouts
-from memalpha.measure.view import sources_of
+from memalpha.measure.tables import rollouts_table
 from memalpha.record.folder import RunFolder
 
 Read = Callable[[Path], Any]
@@ -25,11 +24,12 @@ def index_of(page: Any) -> list[list[Any]]:
 
 VALUES = {
     "index.html": (
-        "Held-out accuracy 0.333 before and 0.333 after training: +0.000 ± 0.577, paired over 3 instances.",
+        "Held-out accuracy .333 before and .333 after training: +.000 [-1.000, +1.000], "
+        "paired over 3 instances. The interval does not exclude 0: no clear difference.",
         "10 steps in 12.5 s",
-        "before after difference accuracy 0.333 ± 0.333 0.333 ± 0.333 +0.000 ± 0.577 reward",
-        "facts/insert, share of calls 0.667 0.400 -0.267 facts/update, share of calls 0.000 0.200 +0.200",
-        "Greedy rollouts; ± is",
+        "before after accuracy .333 [.000, 1.000]* .333 [.000, 1.000]* minus `before` – +.000 [",
+        "facts/insert, share of calls .667 .400 facts/update, share of calls .000 .200",
+        "Greedy rollouts.",
         "tool_weight: 0.5",
         "before: unparsed 1 (33.3%) of 3 calls",
         "Everything was scored and no step was skipped.",
@@ -54,7 +54,7 @@ VALUES = {
         "cut off at the longest completion",
         "no call: the policy kept silent",
     ),
-    "rollouts/step-000001-0-0001.html": ("advantage -0.500", "0.00 wrong"),
+    "rollouts/step-000001-rank-0-0001.html": ("advantage -.500", "0.00 wrong"),
 }
 
 
@@ -69,7 +69,7 @@ def test_every_page_is_there_shows_its_values_and_links_lead_somewhere(
         "index.html",
         "rollouts.html",
         *(f"rollouts/{name}-000{i}.html" for name in ("after", "before") for i in range(3)),
-        *(f"rollouts/step-00000{step}-0-000{i}.html" for step in (1, 2) for i in range(2)),
+        *(f"rollouts/step-00000{step}-rank-0-000{i}.html" for step in (1, 2) for i in range(2)),
     ]
     for name, values in VALUES.items():
         assert [value for value in values if value not in pages[name].words] == [], name
@@ -93,7 +93,7 @@ def test_every_page_is_there_shows_its_values_and_links_lead_somewhere(
         False,
         1,
     ]
-    assert found["step-000002-0-0001.html"] == [
+    assert found["step-000002-rank-0-0001.html"] == [
         "step 2",
         "ann",
         0.0,
@@ -186,38 +186,28 @@ def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page
     ):
         assert text in words
     assert "after: the reader is down" in read_page(root / "index.html").words
-    facts = facts_of_run(finished_run, sources_of(finished_run))
+    facts = list(facts_of_run(finished_run))
     found = failures(facts)
-    assert [fact[3:5] + fact[10:14] for fact in facts if fact.page == "after-0000.html"] == [
-        (None, None, 0, 1, 0, True)
-    ]
-    assert found["before"] == (3, [("unparsed", 1)]) and found["training"] == (4, [])
-    assert dict(found["after"][1]) == {"unknown_id": 1, "unparsed": 1}
-    assert troubles(facts, [{"step": 3, "skipped": 1.0}, {"step": 4, "skipped": 0.0}]) == [
-        ("step 3", "the step was skipped: loss or gradient was not finite", 1),
-        ("after", "the reader is down", 1),
-    ]
+    (masked,) = (fact for fact in facts if fact["page"] == "after-0000.html")
+    assert masked["reward"] is masked["accuracy"] is None
+    assert (masked["wrong"], masked["questions"], masked["masked"]) == (0, 1, True)
+    assert found["before"] == (3, {"unparsed": 1}) and found["training"] == (4, {})
+    assert found["after"][1] == {"unknown_id": 1, "unparsed": 1}
+    assert troubles(facts, [{"step": 3, "skipped": 1.0}, {"step": 4, "skipped": 0.0}]) == {
+        ("step 3", "the step was skipped: loss or gradient was not finite"): 1,
+        ("after", "the reader is down"): 1,
+    }
 
 
-TRAINING = "trajectories/step-000002-rank-0.jsonl"
-
-
-@pytest.mark.parametrize(
-    ("name", "missing"), [("held_out/after.jsonl", "rollout"), (TRAINING, "steps")]
-)
-def test_a_line_that_is_no_record_is_named_before_anything_is_written(
-    finished_run: RunFolder, name: str, missing: str
+@pytest.mark.parametrize("name", ["held_out/after.jsonl", "trajectories/step-000002-rank-0.jsonl"])
+def test_a_damaged_line_is_named_before_anything_is_written(
+    finished_run: RunFolder, name: str
 ) -> None:
-    rows = list(finished_run.read_lines(name))
-    del rows[1][missing]
-    finished_run.write_lines(name, rows)
-    readers: list[Callable[[RunFolder], Any]] = [write_site, list_rollouts]
-    for read in readers:
-        with pytest.raises(InputError, match=rf"{name}, line 2 .*'{missing}'"):
-            read(finished_run)
     (finished_run.path / name).write_text('{"result": 1\n', encoding="utf-8")
-    with pytest.raises(InputError, match=rf"{name}, line 1"):
-        write_site(finished_run)
+    readers: list[Callable[[RunFolder], Any]] = [write_site, rollouts_table]
+    for read in readers:
+        with pytest.raises(InputError, match=rf"{name}, line 1"):
+            read(finished_run)
     assert not (finished_run.path / "report").exists()
 
 
@@ -229,7 +219,7 @@ def test_pages_are_limited_by_whole_steps_and_the_page_says_so(
     write_site(finished_run, limit=2)  # leaves no page of the first
     assert (root / "notes.txt").read_text(encoding="utf-8") == "mine"
     found = {path.name for path in (root / "rollouts").glob("step-*")}
-    assert found == {"step-000002-0-0000.html", "step-000002-0-0001.html"}
+    assert found == {f"step-000002-rank-0-000{i}.html" for i in range(2)}
     assert (
         "8 rollouts have a page: all of them, with filters. Of the 4 in training 2 do"
         in read_page(root / "index.html").words

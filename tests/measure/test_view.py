@@ -11,17 +11,18 @@ from rich.console import Console
 
 from memalpha.agent.step import AgentStep
 from memalpha.measure import view
-from memalpha.measure.terminal import list_rollouts, show_rollout
+from memalpha.measure.tables import rollouts_table, terminal
 from memalpha.measure.view import (
     SIGNS,
     Tone,
     calls,
     duration,
-    known,
     mean,
     memory_after_steps,
     number,
+    numeric,
     printable,
+    show_rollout,
 )
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
@@ -61,12 +62,18 @@ def test_a_refused_call_between_applied_ones_takes_no_change(agent: AgentStep) -
 
 def test_unknown_numbers_are_dashes_and_never_zero() -> None:
     assert [number(value) for value in (None, math.nan, "3", True)] == ["–"] * 4
-    assert [number(-0.0001, 3, signed=True), number(1234.56, 1), number(-0.25, 2, signed=True)] == [
-        "+0.000",
-        "1,234.6",
-        "-0.25",
-    ]
-    assert [mean([1, None, 3, math.nan]), mean([None]), known(2)] == [2.0, None, 2.0]
+    cases = {
+        "+.000": number(-0.0001, signed=True),
+        "1,234.6": number(1234.56, 1),
+        "-0.25": number(-0.25, 2, signed=True),
+        "-.250": number(-0.25, signed=True),
+        ".412": number(0.4125),
+        "1.000": number(1.0),
+        "100.500": number(100.5),
+        "0.5": number(0.5, 1),
+    }
+    assert list(cases) == list(cases.values())
+    assert [mean([1, None, 3, math.nan]), mean([None]), numeric(2)] == [2.0, None, 2.0]
     assert [duration(value) for value in (1.25, 119.96, 600, 7200, None)] == [
         "1.2 s",
         "120.0 s",
@@ -173,10 +180,11 @@ def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) 
     lines = lines_of(shown(rollout_of(finished_run, "after", "ann"), width=160))
     for line in (
         f"ann from hand, 2 chunks, {read} tokens read",
-        "│ Ann: I live in Rome. <script>alert(1)</script> │",
+        "Ann: I live in Rome. <script>alert(1)</script>",
         f"memory (1 entry, {count(first)} tokens afterwards)",
         "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
-        f"reward accuracy 1.000 tool 1.000 compression {1 - count(last) / read:.3f} content – total 1.500",
+        f"reward accuracy 1.000 tool 1.000 compression {number(1 - count(last) / read)} content – "
+        "total 1.500",
         "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
         "x delete facts 9 unknown_id:",
         "question 1 Where does Ann live? latest",
@@ -229,15 +237,15 @@ def test_silence_and_advantages_are_said_and_long_lines_wrap(finished_run: RunFo
     worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
     assert [
         line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line
-    ] == ["-0.500", "-0.250"]
+    ] == ["-.500", "-.250"]
     worst["questions"][0].update(score=None, answer=None, error="the reader is down")
     assert "score – could not be scored: the reader is down" in lines_of(shown(worst))
 
 
 def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
-    lines = lines_of(shown(list_rollouts(finished_run), width=80))
+    lines = lines_of(shown(terminal(rollouts_table(finished_run)), width=80))
     # rewards: accuracy + tool / 2; before: ann (.5 + 0) / 2, bob 1.5, chat 0
-    assert f"--held-out before --rollout N 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333" in lines
-    assert "--step 1 --rollout N 0 to 1 0.750 0.500" in lines
-    assert "--step 2 --rollout N 0 to 1 0.750 0.500" in lines
-    assert "no rollouts yet" in shown(list_rollouts(bare_run))
+    assert f"--held-out before --rollout N 0 to 2 {number((0.25 + 1.5 + 0) / 3)} .333" in lines
+    assert "--step 1 --rollout N 0 to 1 .750 .500" in lines
+    assert "--step 2 --rollout N 0 to 1 .750 .500" in lines
+    assert "no rollouts yet" in shown(terminal(rollouts_table(bare_run)))
