@@ -92,7 +92,7 @@ class PolicyOptions(Options):
             without, so GRPO wants 0.
         full_finetuning: Train all weights instead of an adapter.
         dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in
-            float32), or ``auto``: the faster.
+            float32), or ``auto``: that where it is computed natively.
     """
 
     model: str = "smollm2-135m-instruct"
