@@ -274,7 +274,7 @@ def make_judge(
     instances of one id.
     """
     if run.content_judge == "grounded":
-        return judges.GroundedContentJudge()
+        return judges.FactContentJudge()
     if run.content_judge == "endpoint":
         return judges.EndpointContentJudge(run.judge_client())
     facts: dict[str, tuple[Fact, ...]] = {}
@@ -286,14 +286,13 @@ def make_judge(
             fix="prepare with another seed",
         )
     facts = {name: found for name, found in facts.items() if found}
-    if run.content_judge == "auto":
-        return judges.AutoContentJudge(facts, sections)
-    if bare := [instance.id for instance in instances if not instance.facts]:
-        raise InputError(
-            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
-            expected="generated data with annotations",
-            fix="set content_judge: auto, or grounded",
-        )
+    bare = [instance.id for instance in instances if not instance.facts]
+    InputError.raise_if(
+        bare and run.content_judge == "facts",
+        f"content_judge is 'facts', and instance {bare[:1]} has no annotated facts",
+        expected="generated data with annotations",
+        fix="set content_judge: auto, or grounded",
+    )
     return judges.FactContentJudge(facts, sections)
 
 
