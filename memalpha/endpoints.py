@@ -13,17 +13,18 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import (
     AliasChoices,
     AliasPath,
     BaseModel,
     Field,
+    JsonValue,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
@@ -48,6 +49,10 @@ Finish = Annotated[
     Literal["stop", "length"], Field(validation_alias=AliasPath("choices", 0, "finish_reason"))
 ]
 _Shape = TypeVar("_Shape", bound=BaseModel)
+_URL = re.compile(
+    r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?", re.ASCII | re.IGNORECASE
+)
+_SECONDS = re.compile(r"\s*\d+(\.\d*)?\s*")
 _SHOWN = 300  # characters of a server's message that an error shows
 _MAX_BODY = 2**24  # longest reply in bytes
 _WARN_EVERY = 10.0  # seconds between warnings about one server
@@ -55,7 +60,7 @@ _OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may 
 
 
 class Transient(Exception):
-    """A failure that may pass."""
+    """A failure that may pass; the server asks for ``retry_after`` seconds before the next try."""
 
     retry_after = 0.0
 
@@ -80,90 +85,46 @@ class ChatClient(Options):
     """
 
     base_url: str
-    model: str
+    model: Annotated[str, Field(min_length=1)]
     api_key_env: str = "MEMALPHA_API_KEY"
     timeout: Annotated[float, Field(gt=0)] = 120.0
     retries: NonNegativeInt = 4
     backoff: NonNegativeFloat = 1.0
     max_wait: NonNegativeFloat = 60.0
     concurrency: PositiveInt = 8
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, JsonValue] = field(default_factory=dict)
     route = "chat/completions"
     _key: str = field(default="", init=False, repr=False)
-    _headers: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _quiet_until: float = field(default=0.0, init=False, repr=False)
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
-        url = self.base_url
-        try:
-            parts = urlsplit(url)
-            good = (
-                parts.scheme in ("http", "https")
-                and bool(parts.hostname)
-                and parts.port != 0
-                and parts.username is None
-            )
-        except ValueError:
-            good = False
-        if not (good and url.isascii() and url.isprintable()) or {" ", "?", "#"} & set(
-            url
-        ):  # a path is appended
+        if not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url):
             raise InputError(
-                f"endpoint {url!r}",
+                f"endpoint {self.base_url!r}",
                 expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
             )
-        if not self.model:
+        own = [name for name in _OWN_FIELDS if name in self.extra]
+        if own:
             raise InputError(
-                "the endpoint's model name is empty",
-                expected="a name that the server lists under /models",
-            )
-        if wrong := [name for name in _OWN_FIELDS if name in self.extra]:
-            raise InputError(
-                f"the endpoint's extra fields hold {wrong[0]!r}",
+                f"the endpoint's extra fields hold {own[0]!r}",
                 expected=f"none of {', '.join(_OWN_FIELDS)}",
             )
-        try:
-            json.dumps(self.extra, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"the endpoint's extra fields {self.extra!r}: {error}",
-                expected="values that JSON knows",
-            ) from error
-        key = os.environ.get(self.api_key_env, "").strip()
-        if not key.isascii() or not key.isprintable():
+        self._key = os.environ.get(self.api_key_env, "").strip()
+        if not self._key.isascii() or not self._key.isprintable():
             raise InputError(
                 f"the value of ${self.api_key_env} is no key", expected="printable ASCII characters"
             )
-        self._key, self._headers = (
-            key,
-            {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
-        )
-
-    def _url(self, route: str) -> str:
-        return f"{self.base_url.rstrip('/')}/{route}"
-
-    def _http(self) -> Any:
-        import httpx2
-
-        return httpx2.AsyncClient(headers=self._headers, timeout=None)
 
     def call(self, route: str, body: Mapping[str, Any] | None = None) -> bytes:
         """Send one request (GET without a ``body``), without retries; return the reply.
 
         InputError as in ``complete_many``; ServiceError for any other failure.
         """
-        from anyio.from_thread import start_blocking_portal
-
-        with start_blocking_portal() as portal:
-            try:
-                return bytes(portal.call(self._call, route, body))
-            except Transient as failure:
-                raise ServiceError(f"{self._url(route)}: {failure}") from failure
-
-    async def _call(self, route: str, body: Mapping[str, Any] | None) -> bytes:
-        async with self._http() as http:
-            return await self._fetch(http, route, body)
+        try:
+            return bytes(self._run(lambda http: self._fetch(http, route, body)))
+        except Transient as failure:
+            raise ServiceError(f"{self._url(route)}: {failure}") from failure
 
     def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Completion]:
         """Return one reply per request, in order, without its thinking; the seed grows by one per
@@ -173,155 +134,156 @@ class ChatClient(Options):
         never ended it; InputError if key, model or URL are refused. After ``max(8, 2 *
         concurrency)`` failures in a row the server counts as down.
         """
-        from anyio.from_thread import start_blocking_portal
-
         if not batch:
             return []
-        with start_blocking_portal() as portal:  # own thread and loop: works in a notebook
-            return whole(portal.call(self._complete_all, batch, sampling))
+        return whole(self._run(lambda http: self._complete_all(http, batch, sampling)))
 
-    async def _complete_all(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Any]:
+    def _url(self, route: str) -> str:
+        return f"{self.base_url.rstrip('/')}/{route}"
+
+    def _run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Await a function of the HTTP client in a thread and loop of its own, as in a notebook."""
+        import httpx2
+        from anyio.from_thread import start_blocking_portal
+
+        key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+
+        async def run() -> Any:
+            async with httpx2.AsyncClient(
+                headers={"Accept-Encoding": "identity", **key}, timeout=None
+            ) as http:
+                return await work(http)
+
+        with start_blocking_portal() as portal:
+            return portal.call(run)
+
+    async def _complete_all(
+        self, http: Any, batch: Sequence[Sequence[Any]], sampling: Sampling
+    ) -> list[Completion | ServiceError]:
         outcomes: dict[int, Completion | ServiceError] = {}
-        waiting = random.Random(len(batch)).sample(range(len(batch)), len(batch))
-        down, in_a_row = max(8, 2 * self.concurrency), 0
+        free = asyncio.Semaphore(self.concurrency)
+        down = max(8, 2 * self.concurrency)
+        failures = 0  # in a row
 
-        async def work(http: Any) -> None:
-            nonlocal in_a_row
-            while waiting:
-                index = waiting.pop(0)
-                try:
-                    outcomes[index] = await self._with_retries(
-                        http, self._body(batch[index], sampling, index)
+        async def ask(index: int) -> None:
+            nonlocal failures
+            async with free:
+                if failures >= down:
+                    outcomes[index] = ServiceError(
+                        f"{self._url(self.route)}: {failures} requests in a row failed; the server "
+                        "seems to be down, so this was not sent"
                     )
-                    in_a_row = 0
-                except ServiceError as error:
+                    return
+                try:
+                    body = self._body(batch[index], sampling, index)
+                    outcomes[index] = await self._with_retries(http, body)
+                    failures = 0
+                except ServiceError as error:  # a refusal means that the server is up
                     outcomes[index] = error
-                    if isinstance(
-                        error.__cause__, Transient
-                    ):  # a refusal means that the server is up
-                        in_a_row += 1
-                    if in_a_row >= down:
-                        unsent = ServiceError(
-                            f"{error}; the server seems to be down, so this was not sent"
-                        )
-                        outcomes.update(dict.fromkeys(waiting, unsent))
-                        waiting.clear()
+                    failures += isinstance(error.__cause__, Transient)
 
-        async with self._http() as http:
-            workers = [
-                asyncio.create_task(work(http)) for _ in range(min(self.concurrency, len(batch)))
-            ]
-            try:
-                await asyncio.gather(*workers)
-            finally:
-                for worker in workers:
-                    worker.cancel()
+        order = random.Random(len(batch)).sample(range(len(batch)), len(batch))
+        tasks = [asyncio.create_task(ask(index)) for index in order]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
         return [outcomes[index] for index in range(len(batch))]
 
     async def _with_retries(self, http: Any, body: dict[str, Any]) -> Completion:
-        for attempt in range(self.retries + 1):
+        url = self._url(self.route)
+        step = self.backoff
+        for attempt in count(1):
             try:
                 return self._parse(await self._fetch(http, self.route, body), body)
             except Transient as failure:
-                step = min(self.max_wait, self.backoff * 2.0 ** min(attempt, 64))
                 wait = max(step * random.Random().uniform(0.5, 1.0), failure.retry_after)
-                if attempt == self.retries or wait > self.max_wait:
+                step = min(self.max_wait, 2 * step)
+                if attempt > self.retries or wait > self.max_wait:
                     asks = f"; it asks to wait {wait:.0f} s" if wait > self.max_wait else ""
                     raise ServiceError(
-                        f"{self._url(self.route)}: {failure} (after {attempt + 1} attempts{asks})"
+                        f"{url}: {failure} (after {attempt} attempts{asks})"
                     ) from failure
                 if time.monotonic() >= self._quiet_until:
                     self._quiet_until = time.monotonic() + _WARN_EVERY
                     logger.warning(
-                        "%s: %s; attempt %d follows in %.1f s",
-                        self._url(self.route),
-                        failure,
-                        attempt + 2,
-                        wait,
+                        "%s: %s; attempt %d follows in %.1f s", url, failure, attempt + 1, wait
                     )
                 await asyncio.sleep(wait)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        raise AssertionError("unreachable")
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
-        said = [
-            {**message, "content": break_marks(str(message["content"]))} for message in messages
-        ]
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": said,
+            "messages": [
+                {**message, "content": break_marks(str(message["content"]))} for message in messages
+            ],
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
-        body |= {"top_k": sampling.top_k} if sampling.top_k else {}
-        body |= {"seed": sampling.seed + index} if sampling.seed is not None else {}
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed + index
         return body | self.extra
 
     async def _fetch(self, http: Any, route: str, body: Mapping[str, Any] | None) -> bytes:
         """Send one request in at most ``timeout`` seconds; the bytes of a reply of status 200."""
         import httpx2
 
-        method, url = "GET" if body is None else "POST", self._url(route)
-        status, headers, raw = 0, httpx2.Headers(), b""
+        url = self._url(route)
+        raw = b""
         try:
             async with (
                 asyncio.timeout(self.timeout),
-                http.stream(method, url, json=body) as response,
+                http.stream("POST" if body else "GET", url, json=body) as response,
             ):
-                status, headers = response.status_code, response.headers
-                async for (
-                    piece
-                ) in response.aiter_raw():  # not unpacked: a few bytes could become gigabytes
+                async for piece in response.aiter_raw():  # packed, a few bytes could be gigabytes
                     raw += piece
                     if len(raw) > _MAX_BODY:
                         raise Transient(f"the reply is longer than {_MAX_BODY} bytes")
         except TimeoutError as error:
-            if status < 400:
-                raise Transient(
-                    f"timed out: the reply did not end in {self.timeout:g} s"
-                ) from error
+            raise Transient(f"timed out: the reply did not end in {self.timeout:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-            if status < 400:
-                raise Transient(f"{type(error).__name__}: {error}") from error
+            raise Transient(f"{type(error).__name__}: {error}") from error
         if self._key:
             raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
-        if status == 200:
-            return raw
-        said = f"HTTP {status}: {_said(raw)}"
+        status = response.status_code
+        message = f"HTTP {status}: {_message_in(raw)}"
         if status in _RETRIED or status >= 500:
-            passing = Transient(said)
-            if re.fullmatch(r"\s*\d+(\.\d*)?\s*", asked := headers.get("Retry-After", "")):
-                passing.retry_after = float(asked)
-            raise passing
-        if status in _WRONG_SETUP or status < 400:
+            failure = Transient(message)
+            retry_after = response.headers.get("Retry-After", "")
+            if _SECONDS.fullmatch(retry_after):
+                failure.retry_after = float(retry_after)
+            raise failure
+        if status in _WRONG_SETUP or 200 < status < 400:
             raise InputError(
-                f"{url} (model {self.model!r}): {said}: {_WRONG_SETUP.get(status, 'it redirects')}",
+                f"{url} (model {self.model!r}): {message}: "
+                f"{_WRONG_SETUP.get(status, 'it redirects')}",
                 fix=f"check these and ${self.api_key_env}",
             )
-        raise ServiceError(f"{url}: {said}")
+        if status != 200:
+            raise ServiceError(f"{url}: {message}")
+        return raw
 
     def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
         reply = read_json(_Chat, raw)
-        written = reply.content or ""
-        if not isinstance(written, str):
-            parts = [
-                part
-                for part in written
-                if isinstance(part, dict) and part.get("type", "text") in ("text", "output_text")
-            ]
-            written = "".join(str(part.get("text", "")) for part in parts)
+        server = f"{self._url(self.route)}: {self.model}"
         if reply.tool_calls:
-            what = f"{self._url(self.route)}: {self.model}'s calls were taken out of its text"
             raise ServiceError(
-                what, fix="start the server without a tool parser: calls are read from the text"
+                f"{server}'s calls were taken out of its text",
+                fix="start the server without a tool parser: calls are read from the text",
             )
-        text, open_at = content_of(written)
+        text, open_at = content_of(reply.written)
         stop = STOPS[reply.finish_reason]
-        if not text.strip() and not reply.reasoning and text == written:
+        silent = not text.strip()
+        if silent and not reply.reasoning and text == reply.written:
             raise Transient(f"the reply is empty (finish_reason {reply.finish_reason!r})")
-        if open_at is not None or (not text.strip() and stop is StopReason.LENGTH):
+        if open_at is not None or (silent and stop is StopReason.LENGTH):
             raise ServiceError(
-                f"{self._url(self.route)}: {self.model} did not end its thinking in {body['max_tokens']} tokens",
+                f"{server} did not end its thinking in {body['max_tokens']} tokens",
                 fix="switch its thinking off, or raise max_tokens (extra fields of the request)",
             )
         return Completion((), text, stop)
@@ -341,6 +303,15 @@ class _Chat(BaseModel):
         ),
     )
 
+    @property
+    def written(self) -> str:
+        """The text, of its parts those that are text."""
+        if isinstance(self.content, list):
+            parts = [part for part in self.content if isinstance(part, dict)]
+            texts = [part for part in parts if part.get("type", "text") in ("text", "output_text")]
+            return "".join(str(part.get("text", "")) for part in texts)
+        return self.content or ""
+
 
 def read_json(shape: type[_Shape], raw: bytes) -> _Shape:
     """Read the fields of a reply; Transient if one is missing or of another type."""
@@ -350,17 +321,15 @@ def read_json(shape: type[_Shape], raw: bytes) -> _Shape:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise Transient(
-            f"the reply is not as expected ({where} {first['msg']}): {_said(raw)!r}"
+            f"the reply is not as expected ({where} {first['msg']}): {_message_in(raw)!r}"
         ) from None
 
 
-def _said(raw: bytes) -> str:
+def _message_in(raw: bytes) -> str:
     text = raw.decode("utf-8", "replace")
     with suppress(ValueError, LookupError, TypeError, RecursionError):
         text = str(json.loads(raw)["error"]["message"])
-    return "".join(
-        character if character.isprintable() else " " for character in text[:_SHOWN]
-    ).strip()
+    return "".join(char if char.isprintable() else " " for char in text[:_SHOWN]).strip()
 
 
 @dataclass(frozen=True)

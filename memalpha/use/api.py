@@ -62,13 +62,17 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-_ALWAYS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+_HEADERS = {
+    400: {"Connection": "close"},  # what follows may be a smuggled request
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "1"},
+}
 _EXPECTED = "what /openapi.json says"
 
 
 def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return the HTTP response for a problem."""
-    headers = {**_ALWAYS.get(problem.status, {}), **(headers or {})}
+    headers = {**_HEADERS.get(problem.status, {}), **(headers or {})}
     return JSONResponse(
         problem.body(), problem.status, headers, media_type="application/problem+json"
     )

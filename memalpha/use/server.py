@@ -1,12 +1,11 @@
 """A process that serves an agent: the gate, then the HTTP API and MCP; or MCP over stdio.
 
 A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no new requests, finishes
-running ones within
-``stop_seconds`` and closes the store. Every answered write is on disk.
+running ones within ``stop_seconds`` and closes the store. Every answered write is on disk. Slow
+connections are left to a proxy in front: this process bounds requests, not connections.
 """
 
 import asyncio
-import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +14,6 @@ from http import HTTPStatus
 
 import anyio
 import anyio.to_thread
-import h11
 import uvicorn
 from fastapi import FastAPI
 from mcp.server.stdio import stdio_server
@@ -23,10 +21,9 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, Streamable
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memalpha.errors import InputError
-from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
+from memalpha.use.access import CALLER, HEADERS, Caller, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
 from memalpha.use.operations import Operations
@@ -34,62 +31,7 @@ from memalpha.use.tools import ToolDesk
 
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
-_IDLE_SECONDS = 5  # of an idle connection, and for a request's header
-_UNREAD_SECONDS = 30  # for a client that does not read its answer
-
-
-class _Connection(H11Protocol):
-    """A connection that is closed if its client sends too slowly or does not read; at the maximum,
-    the one idle longest.
-    """
-
-    _since = 0.0
-    _sending: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._since = self.loop.time()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            _IDLE_SECONDS, self.timeout_keep_alive_handler
-        )
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            ours = [each for each in self.connections if isinstance(each, _Connection)]
-            waiting = [each for each in ours if each.cycle is None or each.cycle.response_complete]
-            oldest = min(waiting, key=lambda each: each._since)  # this one waits too
-            self.connections.discard(oldest)
-            oldest.transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if (
-            self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
-        ):  # incomplete header, or body after the answer
-            self._sending = self._sending or self.loop.call_later(
-                _IDLE_SECONDS, self.transport.abort
-            )
-        elif self._sending:
-            self._sending.cancel()
-            self._sending = None
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self.loop.call_later(
-            _UNREAD_SECONDS, self.transport.abort
-        )  # closing waits until the client has read everything
-
-    def on_response_complete(self) -> None:
-        self._since = self.loop.time()
-        super().on_response_complete()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = self.loop.call_later(_UNREAD_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._unread:
-            self._unread.cancel()
+_IDLE_SECONDS = 5  # of a connection between two requests
 
 
 class Gate:
@@ -113,46 +55,41 @@ class Gate:
             "path": scope["path"].removesuffix("/") or "/",
         }  # clients are given /mcp and /mcp/
         headers = Headers(scope=scope)
-        if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
-            problem = Problem(
-                HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two"
-            )
-            await respond(problem, {"Connection": "close"})(scope, receive, send)
-            return
         try:
             self._check_place(headers)
             if scope["path"] in _OPEN:
                 await self._app(scope, receive, send)
-                return
-            caller = self._callers.identify(headers)
-            if self.active >= (most := self._config.max_requests):
-                raise Problem(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"{most} requests are under way",
-                    fix="try again later",
-                )
-            self.active += 1
-            try:
-                first: list[Message] = [
-                    {
-                        "type": "http.request",
-                        "body": await self._body(scope, receive),
-                        "more_body": False,
-                    }
-                ]
-
-                async def replay() -> Message:
-                    return first.pop() if first else await receive()
-
-                await self._app({**scope, CALLER: caller}, replay, send)
-            finally:
-                self.active -= 1
+            else:
+                await self._identified(scope, self._callers.identify(headers), receive, send)
         except ClientDisconnect:
             pass
         except Problem as problem:
             await respond(problem)(scope, receive, send)
 
+    async def _identified(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+        if self.active >= self._config.max_requests:
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{self.active} requests are under way",
+                fix="try again later",
+            )
+        self.active += 1
+        try:
+            body = await self._body(scope, receive)
+            first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+            async def replay() -> Message:
+                return first.pop() if first else await receive()
+
+            await self._app({**scope, CALLER: caller}, replay, send)
+        finally:
+            self.active -= 1
+
     def _check_place(self, headers: Headers) -> None:
+        if {"content-length", "transfer-encoding"} <= set(headers.keys()):  # request smuggling
+            raise Problem(
+                HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two"
+            )
         for name in _ONCE:  # a proxy may have read the other one
             if len(headers.getlist(name)) > 1:
                 raise Problem(HTTPStatus.BAD_REQUEST, f"the header {name} comes twice", "once")
@@ -171,21 +108,21 @@ class Gate:
             )
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        limit, seconds, body = self._config.max_body_bytes, self._config.body_seconds, bytearray()
+        body = bytearray()
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._config.body_seconds):
                 async for part in Request(scope, receive).stream():
                     body += part
-                    if len(body) > limit:
+                    if len(body) > self._config.max_body_bytes:
                         raise Problem(
                             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                             "the request's body",
-                            f"at most {limit} bytes",
+                            f"at most {self._config.max_body_bytes} bytes",
                         )
         except TimeoutError as error:
             raise Problem(
                 HTTPStatus.REQUEST_TIMEOUT,
-                f"the request's body took more than {seconds} s to arrive",
+                f"the request's body took more than {self._config.body_seconds} s to arrive",
             ) from error
         return bytes(body)
 
@@ -243,11 +180,9 @@ def serve_http(
     """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no
     tokens or a bad address.
     """
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = max(512, 8 * config.max_requests)
-    connections = connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
+    is_ipv6 = ":" in config.host
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
     try:
-        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         sock = socket.create_server((config.host, config.port), family=family)
         sock.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
@@ -258,17 +193,16 @@ def serve_http(
             expected="a free port of this machine",
             fix="--port 0",
         ) from error
-    url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{sock.getsockname()[1]}"
+    host = f"[{config.host}]" if is_ipv6 else config.host
+    url = f"http://{host}:{sock.getsockname()[1]}"
     settings = uvicorn.Config(
         build_app(agent, config, callers, lambda: on_ready(url)),
-        http=_Connection,
+        http="h11",
         lifespan="on",
         log_level="error",  # clients could fill the log with its warnings
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=connections,
-        backlog=min(128, connections // 4 + 1),
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=config.stop_seconds,
     )

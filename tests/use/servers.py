@@ -1,14 +1,10 @@
 """A server process with a scripted model, which keeps a text's last line (``= 1 ...`` updates);
-some texts make it slow or fail.
-
-``files`` limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
-"""
+some texts make it slow or fail."""
 
 import hashlib
 import json
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -144,10 +140,6 @@ def main(options: dict[str, Any]) -> None:
         options.pop("user", None),
         options.pop("stdio", False),
     )
-    if files := options.pop("files", 0):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    for name, seconds in options.pop("constants", {}).items():
-        setattr(server, name, seconds)
     callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
     if stdio:
         server.serve_stdio(agent, ServeConfig(**tools), callers)

@@ -197,13 +197,13 @@ PAGE = "https://chat.example"
     ("limits", "sent", "status"),
     [
         ({}, {"Host": "memory.example"}, 200),  # off loopback any name, unless some are given
-        ({"allow_host": "Chat.Example"}, {"Host": "CHAT.example:8080"}, 200),
+        ({"allow_host": ("Chat.Example",)}, {"Host": "CHAT.example:8080"}, 200),
         ({"allow_host": ("x.example",), "host": "MyBox"}, {"Host": "mybox"}, 200),
-        ({"allow_host": "memory.example"}, {"Host": "other.example"}, 421),
-        ({"allow_host": "memory.example"}, {"Host": "x@memory.example"}, 421),
-        ({"allow_origin": PAGE}, {"Origin": PAGE}, 200),
-        ({"allow_origin": PAGE}, {"Origin": "http://localhost"}, 403),
-        ({"allow_origin": PAGE}, {"Origin": "http://chat.example"}, 403),
+        ({"allow_host": ("memory.example",)}, {"Host": "other.example"}, 421),
+        ({"allow_host": ("memory.example",)}, {"Host": "x@memory.example"}, 421),
+        ({"allow_origin": (PAGE,)}, {"Origin": PAGE}, 200),
+        ({"allow_origin": (PAGE,)}, {"Origin": "http://localhost"}, 403),
+        ({"allow_origin": (PAGE,)}, {"Origin": "http://chat.example"}, 403),
     ],
 )
 def test_names_and_origins_off_loopback(limits, sent, status):

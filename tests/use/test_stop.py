@@ -132,7 +132,8 @@ def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "memalpha.use.server.serve_http", lambda *arguments: given.extend(arguments)
     )
-    options = "--user marta --port 7 --max-requests=9 --allow-host a.example --allow_origin https://a.example --allow-host b.example"
+    options = "--user marta --port 7 --max-requests=9 --allow_origin https://a.example "
+    options += "--allow-host a.example b.example"
     reader = ["--reader-url", "http://127.0.0.1:1/v1", "--reader-model", "m", "--retrieve-k", "3"]
     (tmp_path / "key").write_bytes(b"a key\n")
     keyed = ["--store", str(tmp_path / "s.db"), "--key-file", str(tmp_path / "key")]
