@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from memalpha.types import (
     Answer,
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 TokenCounter = Callable[[str], int]
 """Number of tokens of a text, by the policy's tokenizer, special tokens not added."""
+
+
+EventReport = Callable[[str, dict[str, Any]], None]
+"""Is told the name of an event (``load``, ``evaluate``, ``step``, ``done``) and its data."""
 
 
 class Generator(Protocol):

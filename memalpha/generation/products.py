@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 LEAST = 2**16  # elements of a weight that is worth laying out
-_CPUS = Path("/proc/cpuinfo")
+CPUS = Path("/proc/cpuinfo")
 
 
 @cache
 def faster() -> bool:
     """Whether oneDNN is used: a processor with AVX-512 of another maker than Intel."""
-    other = _CPUS.is_file() and "GenuineIntel" not in _CPUS.read_text(encoding="utf-8")
+    other = CPUS.is_file() and "GenuineIntel" not in CPUS.read_text(encoding="utf-8")
     avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
     return other and avx512 and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

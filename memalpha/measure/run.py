@@ -40,7 +40,7 @@ from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
-from memalpha.protocols import AnswerJudge, ReadRequest, TokenCounter
+from memalpha.protocols import AnswerJudge, EventReport, ReadRequest, TokenCounter
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
@@ -50,9 +50,6 @@ from memalpha.record.rows import InstanceRow, QuestionRow, RowKey
 from memalpha.text import chat_ids
 from memalpha.types import Instance, Sampling
 
-Report = Callable[
-    [str, dict[str, Any]], None
-]  # receives events (``load``, ``writing``, ``read``, ``compared``) with data
 BudgetedReader = RecallReader | ModelReader | EndpointReader
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 _SECONDS_BETWEEN_LINES = 10.0
@@ -126,7 +123,7 @@ class Job:
         return [(self.on.spec.name, self.name, reader, seed, instance.id) for instance in instances]
 
 
-def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) -> Outcome:
+def evaluate(evaluation: Evaluation, report: EventReport = lambda event, data: None) -> Outcome:
     """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a
     reader or judge is down.
     """
@@ -301,7 +298,7 @@ def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance
 
 
 def _run(
-    jobs: Sequence[Job], size: int, folder: EvaluationFolder, report: Report
+    jobs: Sequence[Job], size: int, folder: EvaluationFolder, report: EventReport
 ) -> tuple[int, int]:
     done, waiting = folder.keys()
     failed = 0
@@ -364,7 +361,7 @@ def _answered(row: InstanceRow) -> bool:
     return not row.questions or any(question.error is None for question in row.questions)
 
 
-def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
+def _progress(position: Mapping[str, Any], report: EventReport) -> Callable[[int, int], None]:
     last = [time.monotonic()]
 
     def on_step(done: int, total: int) -> None:

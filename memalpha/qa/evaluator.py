@@ -1,8 +1,8 @@
-"""Question answering on memories: retrieve, read, score. Training, evaluation and use all call
-``find_passages`` and ``answer``.
+"""Question answering on memories: retrieve, read, score.
 
-Each call sends one batch to the reader and one to the judge; a failed reader or judge gives score
-NaN with the error, never a wrong answer, and does not affect other requests.
+Training, evaluation and use all call ``find_passages`` and ``answer``. Each call sends one batch to
+the reader and one to the judge; a failed reader or judge gives score NaN with the error, never a
+wrong answer, and does not affect other requests.
 """
 
 import logging
@@ -18,11 +18,11 @@ from memalpha.types import Answer, Entry, Question, QuestionRecord
 
 logger = logging.getLogger(__name__)
 
-Request = TypeVar("Request")
-Result = TypeVar("Result")
+_Request = TypeVar("_Request")
+_Result = TypeVar("_Result")
 
 
-class Found(NamedTuple):
+class Retrieved(NamedTuple):
     """Passages for a question, best first, the retrieved entries among them, and the entry (or
     block) of each passage.
     """
@@ -39,12 +39,14 @@ def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | Ser
     return ask_all(reader.read, requests, type(reader).__name__)
 
 
-def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Found:
+def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Retrieved:
     """Return the written blocks of a memory, then what is found with ``k``, best first."""
-    blocks = [block for section in memory.schema.blocks if (block := memory.get(section.name))]
+    blocks = [memory.get(section.name) for section in memory.schema.blocks]
+    written = [block for block in blocks if block is not None]
     hits = tuple(retriever.search(question, k))
-    passages = (*(block.content for block in blocks), *(render_entry(hit.entry) for hit in hits))
-    return Found(passages, hits, (*blocks, *(hit.entry for hit in hits)))
+    passages = [block.content for block in written]
+    passages += [render_entry(hit.entry) for hit in hits]
+    return Retrieved(tuple(passages), hits, (*written, *(hit.entry for hit in hits)))
 
 
 class QAEvaluator:
@@ -53,7 +55,9 @@ class QAEvaluator:
     """
 
     def __init__(self, reader: Reader, k: int, judge: AnswerJudge | None = None) -> None:
-        self.reader, self.k, self.judge = reader, k, judge
+        self.reader = reader
+        self.k = k
+        self.judge = judge
 
     def evaluate_many(
         self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]
@@ -62,22 +66,14 @@ class QAEvaluator:
         ``check``, before any is read.
         """
         self.check([question for _, _, questions in items for question in questions])
-        asked = [
-            (question, memory, retriever)
-            for memory, retriever, questions in items
-            for question in questions
-        ]
-        found = [
-            find_passages(memory, retriever, question.text, self.k)
-            for question, memory, retriever in asked
-        ]
-        requests = [
-            ReadRequest(question, there.passages)
-            for (question, _, _), there in zip(asked, found, strict=True)
-        ]
-        records = iter(
-            self._records(requests, [tuple(hit.entry.id for hit in there.hits) for there in found])
-        )
+        requests = []
+        entry_ids = []
+        for memory, retriever, questions in items:
+            for question in questions:
+                retrieved = find_passages(memory, retriever, question.text, self.k)
+                requests.append(ReadRequest(question, retrieved.passages))
+                entry_ids.append(tuple(hit.entry.id for hit in retrieved.hits))
+        records = iter(self._records(requests, entry_ids))
         return [[next(records) for _ in questions] for _, _, questions in items]
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -95,58 +91,48 @@ class QAEvaluator:
         return self._records(requests, [()] * len(requests))
 
     def _records(
-        self, requests: Sequence[ReadRequest], ids: Sequence[tuple[str, ...]]
+        self, requests: Sequence[ReadRequest], entry_ids: Sequence[tuple[str, ...]]
     ) -> list[QuestionRecord]:
-        rows = list(
-            zip(
-                [request.question for request in requests],
-                answer(self.reader, requests),
-                ids,
-                strict=True,
-            )
-        )
-        judged = [
-            AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)
+        answers = answer(self.reader, requests)
+        to_judge = [
+            AnswerRequest(request.question, reply)
+            for request, reply in zip(requests, answers, strict=True)
+            if request.question.metric == JUDGE and isinstance(reply, Answer)
         ]
         verdicts = iter(
-            ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else []
+            ask_all(self.judge.judge, to_judge, type(self.judge).__name__) if self.judge else []
         )
         records = []
-        for question, said, entries in rows:
-            if isinstance(said, ServiceError):
-                records.append(QuestionRecord(question, entries, None, math.nan, str(said)))
-            elif isinstance(
-                scored := next(verdicts) if question.metric == JUDGE else score(question, said),
-                ServiceError,
-            ):
-                records.append(QuestionRecord(question, entries, said, math.nan, str(scored)))
+        for (question, _), reply, ids in zip(requests, answers, entry_ids, strict=True):
+            if isinstance(reply, ServiceError):
+                records.append(QuestionRecord(question, ids, None, math.nan, str(reply)))
+                continue
+            value = next(verdicts) if question.metric == JUDGE else score(question, reply)
+            if isinstance(value, ServiceError):
+                records.append(QuestionRecord(question, ids, reply, math.nan, str(value)))
             else:
-                records.append(QuestionRecord(question, entries, said, float(scored)))
+                records.append(QuestionRecord(question, ids, reply, float(value)))
         return records
 
 
-def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """Return the mean of the scores that are not NaN; NaN if there are none."""
-    known = [record.score for record in records if not math.isnan(record.score)]
-    return sum(known) / len(known) if known else math.nan
-
-
 def ask_all(
-    ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
-) -> list[Result | ServiceError]:
+    ask: Callable[[Sequence[_Request]], Sequence[_Result]], requests: Sequence[_Request], who: str
+) -> list[_Result | ServiceError]:
     """Return each request's result or its own ServiceError, in order; ``ask`` answers them as one
     batch, ``who`` is its name.
     """
     if not requests:
         return []
-    outcomes: Sequence[Result | ServiceError]
+    outcomes: Sequence[_Result | ServiceError]
     try:
         outcomes = ask(requests)
     except ServiceError as error:
         logger.warning("%s: %s", who, error)
-        outcomes = (
-            error.outcomes if isinstance(error, PartialServiceError) else [error] * len(requests)
-        )
-    if len(outcomes) != len(requests):
-        raise ServiceError(f"{who} gave {len(outcomes)} results for {len(requests)} requests")
+        outcomes = [error] * len(requests)
+        if isinstance(error, PartialServiceError):
+            outcomes = error.outcomes
+    ServiceError.raise_if(
+        len(outcomes) != len(requests),
+        f"{who} gave {len(outcomes)} results for {len(requests)} requests",
+    )
     return list(outcomes)

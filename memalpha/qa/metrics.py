@@ -1,14 +1,12 @@
-r"""Metrics: scores of one answer to one question in [0, 1], as pure functions listed in
-``METRICS``.
+"""Metrics: scores of an answer to a question in [0, 1], pure functions listed in ``METRICS``.
 
-Sources: Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``):
-    ``substring``, ``parts``, ``boxed``,
-``keywords``; SQuAD (its ``evaluate-v1.1.py``): ``exact_match``, ``f1``; LoCoMo (its
-``task_eval/evaluation.py``): ``stemmed_f1``,
-``stemmed_list_f1``, ``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``):
-``recall_at_5``; the others are this project's. docs/data.md lists how each differs from its source.
-A metric never raises for an answer; InputError is for a question that it cannot score. Not covered:
-paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
+A metric never raises for an answer; InputError is for a question that it cannot score. Sources:
+Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``) for ``substring``,
+``parts``, ``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and
+``f1``; LoCoMo (its ``task_eval/evaluation.py``) for ``stemmed_f1``, ``stemmed_list_f1`` and
+``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``recall_at_5``; the
+others are this project's. docs/data.md lists how each differs from its source. Not covered: paraphrase
+(metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
 import re
@@ -23,12 +21,9 @@ from memalpha.qa.stemming import stem
 from memalpha.qa.titles import nearest, recommended
 from memalpha.types import Answer, Question
 
-Metric = Callable[[Question, Answer], float]
-
 JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
-LABEL_METRICS = frozenset(
-    {"boxed", "label"}
-)  # the answer is the number of a label; numbers differ between instances
+# the answer is the number of a label; numbers differ between instances
+LABEL_METRICS = frozenset({"boxed", "label"})
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -40,60 +35,15 @@ _LABELLED = re.compile(r"\blabel[\s:=#]{0,3}([+-]?[0-9]{1,18})(?![0-9])", re.IGN
 _INTEGER = re.compile(r"(?<![\w.,])([+-]?[0-9]{1,18})(?!\w|[.,][0-9])")
 _LABEL = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _NUMBER_WORDS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-    "twenty",
-)
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
 _NOTHING_KNOWN = (
-    "none",
-    "nothing",
-    "unknown",
-    "n/a",
-    "no longer",
-    "no more",
-    "any more",
-    "anymore",
-    "any longer",
-    "no information",
-    "no record",
-    "not known",
-    "not mentioned",
-    "not stated",
-    "not specified",
-    "not available",
-    "not clear",
-    "not have",
-    "not know",
-    "don't know",
-    "doesn't have",
-    "cannot tell",
-    "can't tell",
-    "cannot answer",
-    "can't answer",
-    "cannot be determined",
-    "gave up",
-    "given up",
-    "has no",
-    "have no",
-)
+    "none|nothing|unknown|n/a|no longer|no more|any more|anymore|any longer|no information|"
+    "no record|not known|not mentioned|not stated|not specified|not available|not clear|not have|"
+    "not know|don't know|doesn't have|cannot tell|can't tell|cannot answer|can't answer|"
+    "cannot be determined|gave up|given up|has no|have no"
+).split("|")
 """Phrases of a generated answer that mean "none"; so does an answer that begins with "no"."""
 
 _UNMENTIONED = ("not mentioned", "no information available")
@@ -137,11 +87,11 @@ def _contained(gold: str, text: str) -> bool:
 
 
 def _golds(question: Question) -> tuple[str, ...]:
-    if not question.answers or not all(answer.strip() for answer in question.answers):
-        expected = "at least one answer and none of them blank"
-        raise InputError(
-            f"question {question.text!r} has answers {list(question.answers)}", expected=expected
-        )
+    InputError.raise_if(
+        not question.answers or not all(answer.strip() for answer in question.answers),
+        f"question {question.text!r} has answers {list(question.answers)}",
+        expected="at least one answer and none of them blank",
+    )
     return question.answers
 
 
@@ -259,17 +209,12 @@ def label(question: Question, answer: Answer) -> float:
     Passages: the first number after the word "label". Generated answer: that of ``boxed``, else the
         first after "label", else the first number.
     """
-    if answer.passages is None:
-        found = [
-            _boxed(answer.text),
-            _number(_LABELLED, answer.text),
-            _number(_INTEGER, answer.text),
-        ]
-    else:
-        found = [_number(_LABELLED, passage) for passage in answer.passages]
-    return float(
-        next((number for number in found if number is not None), None) in _labels(question)
-    )
+    text = answer.text
+    numbers = [_boxed(text), _number(_LABELLED, text), _number(_INTEGER, text)]
+    if answer.passages is not None:
+        numbers = [_number(_LABELLED, passage) for passage in answer.passages]
+    known = [number for number in numbers if number is not None]
+    return float(next(iter(known), None) in _labels(question))
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:
@@ -283,9 +228,12 @@ def _boxed(text: str) -> int | None:
 
 def _labels(question: Question) -> set[int]:
     golds = _golds(question)
-    if wrong := [gold for gold in golds if not _LABEL.fullmatch(gold)]:
-        what = f"question {question.text!r} has metric {question.metric!r} and answer {wrong[0]!r}"
-        raise InputError(what, expected="an integer label")
+    wrong = [gold for gold in golds if not _LABEL.fullmatch(gold)]
+    InputError.raise_if(
+        wrong,
+        f"question {question.text!r} has metric {question.metric!r} and answer {wrong[:1]}",
+        expected="an integer label",
+    )
     return {int(gold) for gold in golds}
 
 
@@ -299,7 +247,8 @@ def bound(question: Question, answer: Answer) -> float:
         ``bound_all`` and ``absent``.
     Generated answer: it contains an accepted answer and no stale value.
     """
-    golds, texts = _golds(question), _about_subject(question, answer)
+    golds = _golds(question)
+    texts = _about_subject(question, answer)
     return float(
         any(contains(text, gold) for text in texts for gold in golds)
         and not gives_stale(question, answer)
@@ -312,14 +261,15 @@ def bound_all(question: Question, answer: Answer) -> float:
     Passages: each answer is in a passage with the subject. Generated answer: it contains all; for
         "how many" it may also be just their number, in digits or as a word up to twenty.
     """
-    golds, texts = _golds(question), _about_subject(question, answer)
+    golds = _golds(question)
+    texts = _about_subject(question, answer)
     if gives_stale(question, answer):
         return 0.0
-    number = ((str(len(golds)),), *((name,) for name in _NUMBER_WORDS[len(golds) : len(golds) + 1]))
+    numbers = [str(len(golds)), *_NUMBER_WORDS[len(golds) : len(golds) + 1]]
     counted = (
         answer.passages is None
         and contains(question.text, "how many")
-        and words(answer.text) in number
+        and words(answer.text) in [(number,) for number in numbers]
     )
     return float(counted or all(any(contains(text, gold) for text in texts) for gold in golds))
 
@@ -374,7 +324,7 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
 
 # ------------------------------------------------------------------------------------------------
 # the table
-METRICS: dict[str, Metric] = {
+METRICS: dict[str, Callable[[Question, Answer], float]] = {
     metric.__name__: metric
     for metric in (
         substring,
@@ -399,13 +349,17 @@ def check_metric(name: str, *, judged: bool = False) -> None:
     """Raise InputError unless ``name`` is a metric, or ``judge`` if ``judged`` (there is a
     judge).
     """
-    if name == JUDGE and not judged:
-        fix = "configure one, or give the questions another metric"
-        raise InputError("metric 'judge' needs a judge", expected="an answer judge", fix=fix)
-    if name not in METRICS and name != JUDGE:
-        raise InputError(
-            f"unknown metric {name!r}", expected=f"one of {', '.join(METRICS)}, or {JUDGE}"
-        )
+    InputError.raise_if(
+        name == JUDGE and not judged,
+        "metric 'judge' needs a judge",
+        expected="an answer judge",
+        fix="configure one, or give the questions another metric",
+    )
+    InputError.raise_if(
+        name not in METRICS and name != JUDGE,
+        f"unknown metric {name!r}",
+        expected=f"one of {', '.join(METRICS)}, or {JUDGE}",
+    )
 
 
 def score(question: Question, answer: Answer) -> float:

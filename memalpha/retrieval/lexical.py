@@ -19,15 +19,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-_FUNCTION_WORDS = (
-    "a an and are as at be been but by did do does for from had has have he her hers him his how i in into is it its me my of on "
-    "or our she so than that the their them then there these they this those to was we were what when where which who whom whose "
-    "why with you your"
-)
+# not: no, not, will, may, us, am (negations, names, months, acronyms)
 STOP_WORDS = frozenset(
-    _FUNCTION_WORDS.split()
-)  # not: no, not, will, may, us, am (negations, names, months, acronyms)
-
+    "a an and are as at be been but by did do does for from had has have he her hers him his how i "
+    "in into is it its me my of on or our she so than that the their them then there these they "
+    "this those to was we were what when where which who whom whose why with you your".split()
+)
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
 _WORD = re.compile(rf"\w[\w{_MARK}]*")

@@ -19,29 +19,10 @@ from memalpha.config import Options, Share, load_function
 from memalpha.errors import InputError
 from memalpha.types import OperationKind, OperationResult, QuestionRecord, ResultCode
 
-Scores = float | None | list[float] | list[float | None]
+PartScores = float | None | list[float] | list[float | None]
 """A part of a rollout, or of each of its steps; None: cannot be scored."""
-Reward = Callable[[Rollout], Scores | Awaitable[Scores]]
+RewardFunction = Callable[[Rollout], PartScores | Awaitable[PartScores]]
 """Scores a rollout whose questions have been asked and whose writes have been judged."""
-
-PARTS: Mapping[str, Callable[[RewardConfig, Rollout], Scores]] = {
-    "accuracy": lambda config, rollout: accuracy(rollout.questions),
-    "tool": lambda config, rollout: [
-        tool_success(r, config, silence=quiet) for r, _, quiet in _steps(config, rollout)
-    ],
-    "compression": lambda config, rollout: compression(
-        max(0, rollout.memory.tokens - rollout.tokens_before),
-        rollout.tokens_read,
-        clip=config.clip_compression,
-    ),
-    "content": lambda config, rollout: [
-        content_quality(r, v, config, silence=quiet) for r, v, quiet in _steps(config, rollout)
-    ],
-    "immediate": lambda config, rollout: (
-        [accuracy(asked or rollout.questions) for asked in rollout.immediate] or None
-    ),
-}
-"""The parts that are always scored; the weight of NAME is the option ``NAME_weight``."""
 
 
 @dataclass(frozen=True)
@@ -84,30 +65,34 @@ class RewardConfig(Options):
     judge_deletes: bool = True
     judge_all: bool = False
     clip_compression: bool = True
-    rewards: dict[str | Reward, float] = field(default_factory=dict)
+    rewards: dict[str | RewardFunction, float] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Check the names of ``rewards`` before anything is loaded."""
-        _ = self.parts
+        """Check the names of ``rewards``; nothing is imported before ``parts`` is asked for."""
+        names = list(PARTS)
+        for reward in self.rewards:
+            name = _own_name(reward)
+            InputError.raise_if(
+                name in names or not name.isidentifier(),
+                f"rewards names {full_name(reward)!r}",
+                expected=f"a function not called {', '.join(names)}",
+            )
+            names.append(name)
 
     @cached_property
-    def parts(self) -> Mapping[str, tuple[Reward, float]]:
-        """Function and weight of each part by name; InputError if it cannot be imported, or if its
-        name is taken or no name.
-        """
-        found: dict[str, tuple[Reward, float]] = {}
+    def parts(self) -> Mapping[str, tuple[RewardFunction, float]]:
+        """Function and weight of each part by name; InputError if one cannot be imported."""
+        parts: dict[str, tuple[RewardFunction, float]] = {}
         for name, part in PARTS.items():
-            found[name] = partial(part, self), getattr(self, f"{name}_weight")
+            parts[name] = partial(part, self), getattr(self, f"{name}_weight")
         for reward, weight in self.rewards.items():
-            name = full_name(reward).rpartition(":")[2]
             function = load_function(reward, "rewards") if isinstance(reward, str) else reward
-            if name in found or not name.isidentifier() or not callable(function):
-                raise InputError(
-                    f"rewards names {full_name(reward)!r}",
-                    expected=f"a function not called {', '.join(found)}",
-                )
-            found[name] = function, weight
-        return found
+            expected = "MODULE:FUNCTION"
+            InputError.raise_if(
+                not callable(function), f"rewards names {reward!r}", expected=expected
+            )
+            parts[_own_name(reward)] = function, weight
+        return parts
 
 
 class StepReward(dict[str, float]):
@@ -115,38 +100,29 @@ class StepReward(dict[str, float]):
 
     def total(self, config: RewardConfig) -> float:
         """The weighted sum without parts of weight 0; NaN if any other part is NaN."""
-        return sum(
-            (weight * self[name] for name, (_, weight) in config.parts.items() if weight), start=0.0
-        )
+        weighed = (weight * self[name] for name, (_, weight) in config.parts.items() if weight)
+        return sum(weighed, start=0.0)
 
 
-def full_name(reward: str | Reward) -> str:
+def full_name(reward: str | RewardFunction) -> str:
     """MODULE:FUNCTION of a reward."""
-    return (
-        reward
-        if isinstance(reward, str)
-        else f"{reward.__module__}:{getattr(reward, '__name__', type(reward).__name__)}"
-    )
+    if isinstance(reward, str):
+        return reward
+    return f"{reward.__module__}:{getattr(reward, '__name__', type(reward).__name__)}"
 
 
+def _own_name(reward: str | RewardFunction) -> str:
+    return full_name(reward).rpartition(":")[2]
+
+
+# ------------------------------------------------------------------------------------------------
+# the parts
 def accuracy(records: Sequence[QuestionRecord]) -> float | None:
     """r1: mean score of the questions on the final memory; None without questions or if any failed
     (else questions differ).
     """
     scores = [record.score for record in records]
     return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else None
-
-
-def _steps(
-    config: RewardConfig, rollout: Rollout
-) -> list[tuple[Sequence[OperationResult], list[bool] | None, float]]:
-    """Results and verdicts of each step, and what silence scores there."""
-    quiet = [
-        1.0 if config.judge_silence and known else config.silence for known in rollout.nothing_due
-    ]
-    return list(
-        zip([step.outcome.results for step in rollout.steps], rollout.verdicts, quiet, strict=True)
-    )
 
 
 def tool_success(
@@ -162,14 +138,14 @@ def tool_success(
     return sum(calls) / len(calls) if calls else silence
 
 
-def _succeeded(call: OperationResult, config: RewardConfig) -> bool:
-    if (
-        call.code is ResultCode.UNKNOWN_ID
-        and call.operation
-        and call.operation.kind is OperationKind.DELETE
-    ):
+def _succeeded(result: OperationResult, config: RewardConfig) -> bool:
+    if result.code is ResultCode.UNKNOWN_ID and _is_delete(result):
         return config.unknown_deletes_succeed
-    return call.ok and (config.duplicates_succeed or not call.repeated)
+    return result.ok and (config.duplicates_succeed or not result.repeated)
+
+
+def _is_delete(result: OperationResult) -> bool:
+    return result.operation is not None and result.operation.kind is OperationKind.DELETE
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
@@ -197,22 +173,17 @@ def content_quality(
     """
     if verdicts is None:
         return None
-    asked = judged(results, config)
-    if len(verdicts) != len(asked):
-        raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} writes")
-    calls = (
-        [result for result in results if result.code is not ResultCode.UNPARSED]
-        if config.judge_all
-        else asked
-    )
-    if not calls:
-        return silence
-    kinds = [result.operation.kind if result.operation else None for result in asked]
-    right = zip(kinds, verdicts, strict=True)
-    return sum(
-        found and (config.judge_deletes or kind is not OperationKind.DELETE)
-        for kind, found in right
-    ) / len(calls)
+    writes = judged(results, config)
+    if len(verdicts) != len(writes):
+        raise ValueError(f"{len(verdicts)} verdicts for {len(writes)} writes")
+    calls = writes
+    if config.judge_all:
+        calls = [result for result in results if result.code is not ResultCode.UNPARSED]
+    right = [
+        verdict and (config.judge_deletes or not _is_delete(write))
+        for write, verdict in zip(writes, verdicts, strict=True)
+    ]
+    return sum(right) / len(calls) if calls else silence
 
 
 def judged(results: Sequence[OperationResult], config: RewardConfig) -> list[OperationResult]:
@@ -221,8 +192,51 @@ def judged(results: Sequence[OperationResult], config: RewardConfig) -> list[Ope
     """
     if not config.judge_all:
         return [result for result in results if result.changed]
+    return [result for result in results if result.operation and not _is_delete(result)]
+
+
+# ------------------------------------------------------------------------------------------------
+# the parts of a rollout
+def _accuracy(config: RewardConfig, rollout: Rollout) -> PartScores:
+    return accuracy(rollout.questions)
+
+
+def _tool(config: RewardConfig, rollout: Rollout) -> PartScores:
+    silences = _silences(config, rollout)
     return [
-        result
-        for result in results
-        if result.operation and result.operation.kind is not OperationKind.DELETE
+        tool_success(step.outcome.results, config, silence=silence)
+        for step, silence in zip(rollout.steps, silences, strict=True)
     ]
+
+
+def _compression(config: RewardConfig, rollout: Rollout) -> PartScores:
+    growth = max(0, rollout.memory.tokens - rollout.tokens_before)
+    return compression(growth, rollout.tokens_read, clip=config.clip_compression)
+
+
+def _content(config: RewardConfig, rollout: Rollout) -> PartScores:
+    rows = zip(rollout.steps, rollout.verdicts, _silences(config, rollout), strict=True)
+    return [
+        content_quality(step.outcome.results, verdicts, config, silence=silence)
+        for step, verdicts, silence in rows
+    ]
+
+
+def _immediate(config: RewardConfig, rollout: Rollout) -> PartScores:
+    return [accuracy(records or rollout.questions) for records in rollout.immediate] or None
+
+
+def _silences(config: RewardConfig, rollout: Rollout) -> list[float]:
+    """What silence scores at each step."""
+    certain = 1.0 if config.judge_silence else config.silence
+    return [certain if known else config.silence for known in rollout.nothing_due]
+
+
+PARTS: Mapping[str, Callable[[RewardConfig, Rollout], PartScores]] = {
+    "accuracy": _accuracy,
+    "tool": _tool,
+    "compression": _compression,
+    "content": _content,
+    "immediate": _immediate,
+}
+"""The parts that are always scored; the weight of NAME is the option ``NAME_weight``."""

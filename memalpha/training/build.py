@@ -1,7 +1,8 @@
 """Builds the parts of a run from its options: policy, data, agent, reader, judge."""
 
 from collections.abc import Container, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -15,6 +16,7 @@ from memalpha.errors import InputError
 from memalpha.generation.answering import frozen_base
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import exact
+from memalpha.generation.products import CPUS
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.models.reader import trained_reader
@@ -272,7 +274,7 @@ def make_judge(
     instances of one id.
     """
     if run.content_judge == "grounded":
-        return judges.GroundedContentJudge()
+        return judges.FactContentJudge()
     if run.content_judge == "endpoint":
         return judges.EndpointContentJudge(run.judge_client())
     facts: dict[str, tuple[Fact, ...]] = {}
@@ -284,12 +286,33 @@ def make_judge(
             fix="prepare with another seed",
         )
     facts = {name: found for name, found in facts.items() if found}
-    if run.content_judge == "auto":
-        return judges.AutoContentJudge(facts, sections)
-    if bare := [instance.id for instance in instances if not instance.facts]:
-        raise InputError(
-            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
-            expected="generated data with annotations",
-            fix="set content_judge: auto, or grounded",
-        )
+    bare = [instance.id for instance in instances if not instance.facts]
+    InputError.raise_if(
+        bare and run.content_judge == "facts",
+        f"content_judge is 'facts', and instance {bare[:1]} has no annotated facts",
+        expected="generated data with annotations",
+        fix="set content_judge: auto, or grounded",
+    )
     return judges.FactContentJudge(facts, sections)
+
+
+PolicyKind = TypeVar("PolicyKind", bound=PolicyOptions)
+
+
+def resolve_dtype(options: PolicyKind, device: torch.device) -> tuple[PolicyKind, str]:
+    """Replace ``dtype: auto`` by a type of the frozen base weights, and say why it is this one.
+
+    ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it, else ``float32``.
+    Machines that differ should be told.
+    """
+    if options.dtype != "auto":
+        return options, "the option dtype"
+    if options.full_finetuning:
+        return replace(options, dtype="float32"), "weights of 16 bits lose small steps"
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        flags = CPUS.read_text(encoding="utf-8") if CPUS.is_file() else ""
+        native = device.type == "cpu" and bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
+    why = f"this {device.type} {'computes' if native else 'does not compute'} bfloat16"
+    return replace(options, dtype="bfloat16" if native else "float32"), why

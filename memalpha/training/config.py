@@ -25,7 +25,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.rewards.total import Reward, RewardConfig
+from memalpha.rewards.total import RewardConfig, RewardFunction
 from memalpha.training.rows import Grouping
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
@@ -92,7 +92,7 @@ class PolicyOptions(Options):
             without, so GRPO wants 0.
         full_finetuning: Train all weights instead of an adapter.
         dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in
-            float32), or ``auto``: the faster.
+            float32), or ``auto``: that where it is computed natively.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -461,7 +461,7 @@ TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, GRPOOptions)
 
 
 def parse_train_arguments(
-    arguments: Sequence[str], rewards: Mapping[str | Reward, float] | None = None
+    arguments: Sequence[str], rewards: Mapping[str | RewardFunction, float] | None = None
 ) -> TrainArguments:
     """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError
     if something does not fit.
@@ -474,4 +474,5 @@ def parse_train_arguments(
         model_init_kwargs=run.model_init_kwargs or None,
     )
     reward = replace(reward, rewards={**reward.rewards, **(rewards or {})})
+    _ = reward.parts  # imports the functions of ``rewards`` before a model is loaded
     return TrainArguments(run, agent, reward, grpo, trainer)

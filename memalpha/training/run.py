@@ -34,6 +34,7 @@ from memalpha.files import write_yaml
 from memalpha.generation.products import float32_products
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
+from memalpha.protocols import EventReport
 from memalpha.record.folder import (
     RunFolder,
     check_apart,
@@ -61,10 +62,9 @@ from memalpha.record.rows import (
     summarise,
 )
 from memalpha.rewards.total import RewardConfig, full_name
-from memalpha.training.build import Parts, build_parts
+from memalpha.training.build import Parts, build_parts, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
-from memalpha.training.dtype import Report, settled
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import RolloutScorer, check_masked_share
 from memalpha.training.sharding import check_sharding, sharding_of
@@ -82,7 +82,9 @@ logger = logging.getLogger(__name__)
 Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
 
 
-def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
+def train(
+    arguments: TrainArguments, report: EventReport = lambda event, data: None
+) -> dict[str, Any]:
     """Run training and return the summary; InputError if options do not fit, TrainingAborted if the
     run had to stop.
     """
@@ -173,7 +175,9 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     return summary
 
 
-def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
+def _warm_started(
+    arguments: TrainArguments, folder: RunFolder, report: EventReport
+) -> TrainArguments:
     run, target, state = arguments.run, folder.path / "warm_start", PartialState()
     if not target.exists():
         unfinished = target.with_name(".warm_start")
@@ -276,7 +280,7 @@ class ScoringExaminer:
 
 
 def evaluate_held_out(
-    parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int
+    parts: Parts, run: Runner, folder: RunFolder, name: str, report: EventReport, seed: int
 ) -> list[InstanceRow]:
     """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted
     if too few are scored.
@@ -339,7 +343,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
     repeated_after = 1.0  # seconds before which a second Ctrl-C is ignored
 
     def __init__(
-        self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report
+        self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: EventReport
     ) -> None:
         self.trainer, self.reward_config, self.folder, self.report = (
             trainer,
@@ -474,7 +478,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def evaluate(
-    arguments: TrainArguments, report: Report = lambda event, data: None
+    arguments: TrainArguments, report: EventReport = lambda event, data: None
 ) -> dict[str, Any]:
     """Evaluate the named adapter on held-out instances; return the summary. InputError if options,
     files or folder do not fit.
@@ -534,7 +538,7 @@ def check_place(arguments: TrainArguments) -> None:
         path.rmdir()
 
 
-def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArguments, str]:
+def settle_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainArguments, str]:
     """Replace ``dtype: auto`` by a type, also the same after a resume, and say why it is this
     one.
     """
@@ -542,7 +546,8 @@ def settle_dtype(arguments: TrainArguments, report: Report) -> tuple[TrainArgume
     if run.dtype == "auto" and run.resume:
         run = replace(run, dtype=RunFolder(str(arguments.grpo.output_dir)).config["dtype"])
     else:
-        run, why = settled(run, arguments.grpo.device, report)
+        run, why = resolve_dtype(run, arguments.grpo.device)
+        report("load", {"what": f"the base in {run.dtype} ({why})"})
     return arguments._replace(run=run), f"{run.dtype}: {why}"
 
 
@@ -665,7 +670,7 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(
-    arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report
+    arguments: TrainArguments, folder: RunFolder, state: PartialState, report: EventReport
 ) -> Path | None:
     found: list[Any] = [None]
     if arguments.run.resume and state.is_main_process:

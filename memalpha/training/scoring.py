@@ -25,7 +25,7 @@ from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteReq
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
 from memalpha.record.rows import operation_mix
-from memalpha.rewards.total import Reward, RewardConfig, StepReward, judged
+from memalpha.rewards.total import RewardConfig, RewardFunction, StepReward, judged
 from memalpha.training.overlap import in_background
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
@@ -201,7 +201,7 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
 
 
 def score_parts(
-    functions: Mapping[str, Reward], rollouts: Sequence[Rollout]
+    functions: Mapping[str, RewardFunction], rollouts: Sequence[Rollout]
 ) -> list[list[list[float]]]:
     """Return each part of each rollout's steps, NaN for None and after a ServiceError, whose
     message goes to ``errors``.

@@ -1,19 +1,15 @@
 """Warm start: supervised training on demonstrations of a rule-based teacher, which teach the
 tool-call format and every tool.
 
-The teacher's own calls build the memory in each demonstration, through ``AgentStep``, so prompts
-equal those of training. The loss is the mean of -log p over completion tokens, over packed rows.
-The result is a LoRA adapter, or with ``full_finetuning`` a model.
+The loss is the mean of -log p over completion tokens, over packed rows. The result is a LoRA
+adapter, or with ``full_finetuning`` a model.
 """
 
-import json
-import random
+import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,33 +21,24 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.limits import positions_of
 from memalpha.agent.step import AgentStep
 from memalpha.config import Share, parse
-from memalpha.data import toy
 from memalpha.data.load import load_data
-from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
+from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError, RunFolderError
+from memalpha.files import write_object
 from memalpha.generation.products import Products, using
-from memalpha.memory.memory import Memory
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.qa.readers import reader_messages
+from memalpha.protocols import EventReport
 from memalpha.record.folder import holds_something, make_folder, masked
-from memalpha.text import chat_ids, in_common
-from memalpha.training.build import load_policy
+from memalpha.text import in_common
+from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
-from memalpha.training.dtype import Report, settled
+from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.opening import begun
 from memalpha.training.packed import Row, packed_logps, split_rows
-from memalpha.training.readings import make_readings
-from memalpha.types import (
-    Instance,
-    Operation,
-    OperationKind,
-)
+from memalpha.types import Operation
 
 WARMUP_RECORD = "memalpha_warmup.json"
-
-Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
-"""Returns the operations of a good agent for the chunk of this index, given the memory."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +58,6 @@ class WarmupOptions(PolicyOptions):
             ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates; the others are a deletion and an
             insertion.
-        corrections_share: Share of demonstrations that update or delete, reached by repeating them
-            (0: as they come).
         unknown_share: Share of the passages with the answer that a reader's examples leave out:
             there it is ``unknown``.
         pack_tokens: Tokens of one forward.
@@ -87,7 +72,6 @@ class WarmupOptions(PolicyOptions):
     coverage_high: Share = 1.0
     p_correct: Share = 1.0
     p_update: Share = 0.5
-    corrections_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     unknown_share: Share = 0.15
     pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
@@ -101,9 +85,9 @@ class WarmupOptions(PolicyOptions):
             expected="a prepared folder, a file of instances, or the name of a generated one",
         )
         InputError.raise_if(
-            self.teaches == "reader" and (self.rollout_chunks or self.corrections_share),
-            "rollout_chunks or corrections_share with teaches: reader",
-            fix="leave both out",
+            self.teaches == "reader" and self.rollout_chunks,
+            "rollout_chunks with teaches: reader",
+            fix="leave it out",
         )
 
 
@@ -143,22 +127,34 @@ def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
     return WarmupRunOptions(warmup, agent, trainer.arguments())
 
 
-def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
+def warm_up(arguments: WarmupRunOptions, report: EventReport = lambda event, data: None) -> Path:
     """Train on demonstrations; return the folder of the adapter (or model); InputError if options
     or folder do not fit.
     """
-    training, target = arguments.training, Path(str(arguments.training.output_dir))
+    training = arguments.training
+    target = Path(str(training.output_dir))
     _check_place(target, arguments.warmup)
     make_folder(target)
     set_seed(training.seed)
-    warmup, _ = settled(arguments.warmup, training.device, report)
-    report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
+    warmup, why = resolve_dtype(arguments.warmup, training.device)
+    base = f"{warmup.model} in {warmup.dtype} ({why})"
+    report("load", {"what": f"{base} and demonstrations of {warmup.data}"})
     model, tokenizer = load_policy(warmup)
     agent = AgentStep(arguments.agent, tokenizer)
     demonstrations, operations = make_demonstrations(
         warmup, agent, tokenizer.eos_token_id, training.seed
     )
-    check_positions(demonstrations, model.config)
+    positions = positions_of(model.config)
+    longest = max(len((*row.prompt_ids, *row.completion_ids)) for row in demonstrations)
+    InputError.raise_if(
+        positions and longest > positions,
+        f"a demonstration has {longest} tokens, prompt and completion together, and the model "
+        f"takes {positions}",
+        fix="lower view_tokens, or prepare the data with shorter chunks",
+    )
+    if training.process_index == 0:  # an earlier warm start goes, perhaps one of the other kind
+        shutil.rmtree(target)
+        make_folder(target)
     trainer = WarmupTrainer(
         demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer
     )
@@ -166,27 +162,21 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     name_base(model, warmup.model)
-    if trainer.is_world_process_zero():
-        for path in target.iterdir():  # files of an earlier warm start, perhaps of the other kind
-            if path.is_file():
-                path.unlink()
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
         agent.config.save(target)
-        kinds = dict(Counter(operation.kind.value for operation in operations))
         record = {
             "method": "supervised warm start on demonstrations",
             "steps": trainer.state.global_step,
             "seed": training.seed,
             "demonstrations": len(demonstrations),
-            "operations": kinds,
+            "operations": Counter(operation.kind.value for operation in operations),
             "warmup": masked(asdict(warmup)),
         }
-        (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_object(target / WARMUP_RECORD, record)
         if not warmup.full_finetuning:
-            write_adapter_record(
-                target, resolve_model(warmup.model), model.config, tokenizer, method="warmup"
-            )
+            base_folder = resolve_model(warmup.model)
+            write_adapter_record(target, base_folder, model.config, tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
     return target
 
@@ -209,17 +199,9 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
         )
 
 
-class Demonstration(NamedTuple):
-    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    shared: int
-
-
 def make_demonstrations(
-    warmup: WarmupOptions, agent: AgentStep, end: int, seed: int
-) -> tuple[list[Any], list[Operation]]:
+    warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
+) -> tuple[list[Row], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
     teacher = TeacherConfig(
@@ -229,91 +211,15 @@ def make_demonstrations(
         dates=agent.config.show_times,
     )
     if warmup.teaches == "reader":
-        encode, plain = agent.encoder.tokenizer, agent.encoder.untrusted
-        readings = make_readings(instances, agent, seed, warmup.unknown_share, teacher)
-        asked = (
-            (chat_ids(encode, reader_messages(r.question, r.passages)), plain(r.answer))
-            for r in readings
-        )
-        return [Demonstration(ids, (*answer, end), len(ids)) for ids, answer in asked], []
-    started = begun(instances, agent, warmup.rollout_chunks, seed)
-    pairs = list(demonstrate(started, agent, partial(_operations, config=teacher), end, seed))
-    pairs += _corrections_again(pairs, warmup.corrections_share)
-    return [demonstration for demonstration, _ in pairs], [
-        operation for _, done in pairs for operation in done
-    ]
-
-
-def _corrections_again(pairs: list[Any], share: float) -> list[Any]:
-    """Return as many repeated demonstrations that update or delete as make ``share`` of all;
-    InputError if there are none.
-    """
-    kinds = {OperationKind.UPDATE, OperationKind.DELETE}
-    corrections = [
-        pair for pair in pairs if not kinds.isdisjoint(operation.kind for operation in pair[1])
-    ]
-    InputError.raise_if(
-        share and not corrections,
-        "no demonstration updates or deletes",
-        expected=f"corrections_share {share} of them",
-        fix="set it to 0",
-    )
-    missing = round((share * len(pairs) - len(corrections)) / (1 - share))
-    return list(islice(cycle(corrections), max(0, missing)))
-
-
-def _operations(
-    instance: Instance, index: int, memory: Memory, rng: random.Random, config: TeacherConfig
-) -> list[Operation]:
-    if instance.source == toy.SOURCE:
-        return toy.toy_teacher_operations(instance, index, memory, rng)
-    teach = teacher_operations if instance.facts else excerpt_operations
-    return teach(instance, index, memory, rng, config)
-
-
-def demonstrate(
-    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
-) -> Iterator[tuple[Demonstration, list[Operation]]]:
-    """Yield demonstration and operations of each chunk from ``begin`` on; InputError if it is too
-    long or a call fails.
-    """
-    limit = agent.config.max_completion_length
-    for instance in instances:
-        rng = random.Random(f"{seed}/{instance.id}")
-        memory = agent.new_memory(instance.held)
-        retriever = agent.new_retriever(memory)
-        for index, chunk in enumerate(instance.chunks[instance.begin :], instance.begin):
-            prompt = agent.prompt(memory, retriever, chunk)
-            operations = teacher(instance, index, memory, rng)
-            text = agent.write(memory, operations)
-            ids = (*agent.encoder.untrusted(text), end_token)
-            InputError.raise_if(
-                len(ids) > limit,
-                f"a demonstration of {instance.id} has {len(ids)} tokens",
-                expected=f"at most max_completion_length = {limit}",
-                fix="raise max_completion_length",
-            )
-            outcome = agent.apply(memory, index, chunk, text)
-            if failed := [result for result in outcome.results if not result.ok]:
-                raise InputError(
-                    f"the teacher's call fails on {instance.id}: {failed[0].message}",
-                    expected="calls that succeed",
-                )
-            yield Demonstration(prompt.ids, ids, prompt.shared), operations
-
-
-def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
-    """Raise InputError if a demonstration has more tokens than the model was made for."""
-    positions = positions_of(model_config)
-    longest = max(
-        len(demonstration.prompt_ids) + len(demonstration.completion_ids)
-        for demonstration in demonstrations
-    )
-    InputError.raise_if(
-        positions and longest > positions,
-        f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
-        fix="lower view_tokens, or prepare the data with shorter chunks",
-    )
+        share = warmup.unknown_share
+        return demonstrate_reading(instances, agent, teacher, end_token, seed, share), []
+    instances = begun(instances, agent, warmup.rollout_chunks, seed)
+    demonstrations: list[Row] = []
+    operations: list[Operation] = []
+    for row, written in demonstrate(instances, agent, rule_based(teacher), end_token, seed):
+        demonstrations.append(row)
+        operations.extend(written)
+    return demonstrations, operations
 
 
 class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
@@ -322,18 +228,13 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any
+        self, demonstrations: Sequence[Row], pack_tokens: int = 1024, **kwargs: Any
     ) -> None:
-        self.pack_tokens, self._products = (
-            pack_tokens,
-            Products(),
-        )  # of frozen weights: only adapters change
-        self.common_prefix = in_common(
-            [demonstration.prompt_ids for demonstration in demonstrations]
-        )
-        super().__init__(
-            train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs
-        )
+        self.pack_tokens = pack_tokens
+        self._products = Products()  # of frozen weights: only adapters change
+        prefix = in_common([tuple(row.prompt_ids) for row in demonstrations])
+        rows = [row._replace(shared=min(prefix, row.shared)) for row in demonstrations]
+        super().__init__(train_dataset=rows, data_collator=lambda batch: {"rows": batch}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
@@ -344,55 +245,35 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at
         the end.
         """
-        rows, total = inputs["rows"], torch.zeros((), device=self.args.device)
-        packs, count = (
-            split_rows(self._rows(rows), self.pack_tokens),
-            sum(len(row.completion_ids) for row in rows),
-        )
+        rows: list[Row] = inputs["rows"]
+        count = sum(len(row.completion_ids) for row in rows)
+        total = torch.zeros((), device=self.args.device)
+        packs = split_rows(rows, self.pack_tokens)
         for pack in packs:
-            with (
-                using(self._products),
-                nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model),
-            ):
-                total = total + super().training_step(
-                    model, {"rows": [rows[i] for i in pack], "count": count}, num_items_in_batch
-                )
+            sync = nullcontext() if pack is packs[-1] else self.accelerator.no_sync(model)
+            part = {"rows": [rows[i] for i in pack], "count": count}
+            with using(self._products), sync:
+                total = total + super().training_step(model, part, num_items_in_batch)
         return total
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
     ) -> torch.Tensor:
-        """Mean of -log p over the completion tokens; a part
-        has its share of the mean.
-        """
+        """Sum of -log p over the completion tokens of some rows, by the ``count`` of all."""
         with self.accelerator.autocast():  # the head is computed outside the model's forward
-            logps = packed_logps(
-                model, self._rows(inputs["rows"]), temperature=1.0, max_tokens=self.pack_tokens
-            ).logps
-        trained = torch.cat(list(logps))
-        loss: torch.Tensor = -trained.sum() / inputs.get("count", len(trained))
+            logps = packed_logps(model, inputs["rows"]).logps
+        loss: torch.Tensor = -torch.cat(logps).sum() / inputs["count"]
         return loss
-
-    def _rows(self, demonstrations: Sequence[Demonstration]) -> list[Row]:
-        return [
-            Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared))
-            for d in demonstrations
-        ]
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]
     """Reports every logged row with its step."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: EventReport) -> None:
         self.report = report
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: Any,
-        control: Any,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Report a row."""
         if state.is_world_process_zero and logs:

@@ -16,7 +16,7 @@ from memalpha.data.synthetic import generate
 from memalpha.memory.memory import count_words
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import QAEvaluator
-from memalpha.qa.judges import GroundedContentJudge
+from memalpha.qa.judges import FactContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.record.folder import RunFolder, environment, trajectory_name
 from memalpha.record.measure import measure, rollout_memory
@@ -58,9 +58,7 @@ AFTER = [
     "+ " + "word " * 100,
 ]
 REWARD = RewardConfig(tool_weight=0.5, compression_weight=0.0, content_weight=0.0)
-SCORER = RolloutScorer(
-    QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD
-)
+SCORER = RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), FactContentJudge(), REWARD)
 
 
 @pytest.fixture(scope="session")

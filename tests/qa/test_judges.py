@@ -9,16 +9,14 @@ from stub_server import error
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import teacher_operations
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.judges import (
-    AutoContentJudge,
     EndpointAnswerJudge,
     EndpointContentJudge,
     FactContentJudge,
-    GroundedContentJudge,
 )
 from memalpha.types import (
     Answer,
@@ -94,11 +92,11 @@ SAID = "Marta: I moved to Oslo. Oskar: I do not own a parrot any more."
     ],
 )
 def test_grounded_verdicts(pair, expected):
-    assert GroundedContentJudge().judge([request(SAID, pair)]) == [[expected]]
+    assert FactContentJudge().judge([request(SAID, pair)]) == [[expected]]
 
 
 def test_a_delete_that_the_same_chunk_replaces_is_valid_and_its_time_is_read():
-    judge = GroundedContentJudge()
+    judge = FactContentJudge()
     dated = request(
         SAID,
         ("Marta nurse (2023-01-01)", None),
@@ -210,8 +208,6 @@ def test_facts_are_of_the_chunk_that_was_read_and_must_be_there():
         index=0,
     )
     assert FactContentJudge({"i": FACTS}).judge([early]) == [[True, False, False]]
-    with pytest.raises(InputError, match="instance 'i' has no annotated facts"):
-        FactContentJudge({"i": ()}).judge([request("...", (None, "x"))])
 
 
 @pytest.mark.parametrize(
@@ -247,8 +243,7 @@ def test_a_fact_counts_in_the_section_it_belongs_in(pair, expected):
     )
     sections = ("core", "semantic", "episodic")
     asked = [request("Marta visits Rome.", pair)]
-    for judge in (FactContentJudge, AutoContentJudge):
-        assert judge({"i": facts}, sections).judge(asked) == [[expected]]
+    assert FactContentJudge({"i": facts}, sections).judge(asked) == [[expected]]
     assert FactContentJudge({"i": facts}).judge(asked) == [[True]]  # a schema without such sections
 
 
@@ -473,12 +468,6 @@ def test_each_instance_has_its_judge():
         for name in (instance.id, "plain")
         for text in (true, mixed)
     ]
-    assert AutoContentJudge(facts).judge(asked) == [[True], [False], [True], [True]]
-    assert FactContentJudge(facts).judge(asked[:2]) == [[True], [False]]
-    assert GroundedContentJudge().judge(asked[2:]) == [[True], [True]]
-    assert [AutoContentJudge(facts).nothing_due(each) for each in asked] == [
-        False,
-        False,
-        None,
-        None,
-    ]
+    judge = FactContentJudge(facts)
+    assert judge.judge(asked) == [[True], [False], [True], [True]]
+    assert [judge.nothing_due(each) for each in asked] == [False, False, None, None]

@@ -1,7 +1,6 @@
 """Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of
 the same state."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -17,12 +16,12 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.models import load_policy_model
 from memalpha.qa.metrics import score
+from memalpha.training.demonstrations import demonstrate
+from memalpha.training.packed import Row
 from memalpha.training.warm_start import (
-    Demonstration,
     WarmupOptions,
     WarmupTrainer,
     WarmupTrainerOptions,
-    demonstrate,
     make_demonstrations,
     parse_warmup_arguments,
     warm_up,
@@ -110,20 +109,16 @@ def test_what_the_teacher_shows_answers_every_question(codec):
 
 
 def logps_of(model, shown):
-    found = []
+    logps = []
     for prompt, completion, _ in shown:
-        logps = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
-        places = range(len(completion))
-        found.append(torch.stack([logps[len(prompt) - 1 + i, completion[i]] for i in places]))
-    return found
+        rows = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+        pairs = enumerate(completion, len(prompt) - 1)
+        logps.append(torch.stack([rows[place, token] for place, token in pairs]))
+    return logps
 
 
 def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
-    shown = [
-        Demonstration((5, 6, 7, 8), (9, END), 2),
-        Demonstration((5, 6, 10), (11, 12, 13, END), 2),
-        Demonstration((5, 6), (9, 11, END), 2),
-    ]
+    shown = [Row((5, 6, 7, 8), (9, END), 2), Row((5, 6, 10), (11, 12, 13, END), 2)]
     model = make_base("llama")
     losses = [-logp.item() for logps in logps_of(model, shown) for logp in logps]
     for pack_tokens in (0, 1):  # one forward and backward, and one for each demonstration
@@ -132,7 +127,7 @@ def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
         model.zero_grad()
         trainer.current_gradient_accumulation_steps = 1  # as ``train`` sets it
         assert trainer.training_step(model, {"rows": shown}).item() == pytest.approx(
-            sum(losses) / 9, rel=1e-5
+            sum(losses) / 6, rel=1e-5
         )
         found = [parameter.grad for parameter in model.parameters()]
         expected = torch.autograd.grad(
@@ -168,55 +163,10 @@ def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
     )  # changes are updates, what was taken back is deleted
 
 
-def test_corrections_are_repeated_up_to_their_share():
-    agent = make_agent(max_completion_length=200, max_chunk_tokens=400)
-    of = WarmupOptions(data_options={"n": 20, "split": "train"})
-    plain, _ = make_demonstrations(of, agent, END, seed=0)
-    texts = [agent.encoder.tokenizer.decode(each.completion_ids) for each in plain]
-    corrects = [
-        each
-        for each, text in zip(plain, texts, strict=True)
-        if any(line[0] in "=-" for line in text.splitlines())
-    ]
-    assert 0 < len(corrects) < 0.8 * len(plain)
-    more, _ = make_demonstrations(replace(of, corrections_share=0.8), agent, END, seed=0)
-    assert more[: len(plain)] == plain and set(more[len(plain) :]) == set(corrects)
-    times = Counter(more)
-    assert sum(times[each] for each in corrects) / len(more) == pytest.approx(0.8, abs=0.01)
-    assert max(times[each] for each in corrects) - min(times[each] for each in corrects) <= 1
-    assert (
-        make_demonstrations(replace(of, corrections_share=0.01), agent, END, seed=0)[0] == plain
-    )  # there are more already
-    with pytest.raises(InputError, match="no demonstration updates or deletes"):
-        make_demonstrations(replace(of, corrections_share=0.5, p_correct=0.0), agent, END, seed=0)
-
-
 def warm(folder, *more):
-    toy = [
-        "--model",
-        "nano",
-        "--data",
-        "toy",
-        "--data_options",
-        "{n: 8}",
-        "--schema",
-        "toy",
-        "--codec",
-        "compact",
-    ]
-    common = [
-        "--max_steps",
-        "2",
-        "--use_cpu",
-        "true",
-        "--show_times",
-        "false",
-        "--lora_r",
-        "4",
-        "--output_dir",
-        str(folder),
-    ]
-    return warm_up(parse_warmup_arguments([*toy, *common, *more]))
+    toy = "--model nano --data toy --schema toy --codec compact --max_steps 2 --use_cpu true"
+    options = [*toy.split(), "--show_times", "false", "--lora_r", "4", "--data_options", "{n: 8}"]
+    return warm_up(parse_warmup_arguments([*options, "--output_dir", str(folder), *more]))
 
 
 def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
@@ -239,20 +189,12 @@ def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
 
 def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
     text = " ".join(["Ö"] * 900)  # spelt byte by byte: three tokens a word
-    row = {"id": "1", "source": "mine", "chunks": [{"text": text}], "questions": []}
-    (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    write_instances(tmp_path / "long.jsonl", [make_instance("1", text)])
+    data = ["--data", str(tmp_path / "long.jsonl"), "--data_options", "{}"]
     with pytest.raises(
         InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"
     ):
-        warm(
-            tmp_path / "out",
-            "--data",
-            str(tmp_path / "long.jsonl"),
-            "--max_chunk_tokens",
-            "4000",
-            "--data_options",
-            "{}",
-        )
+        warm(tmp_path / "out", *data, "--max_chunk_tokens", "4000")
 
 
 def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):

@@ -19,8 +19,8 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, SchemaError
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import RunOptions
+from memalpha.training.demonstrations import demonstrate
 from memalpha.training.opening import begun
-from memalpha.training.warm_start import demonstrate
 from memalpha.types import Fact, FactAction, Question
 
 TEXTS = (

@@ -14,9 +14,8 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.training import config
-from memalpha.training.build import build_parts, load_policy
+from memalpha.training.build import build_parts, load_policy, resolve_dtype
 from memalpha.training.config import RunOptions, parse_train_arguments
-from memalpha.training.dtype import choose_dtype
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.sharding import Sharding, check_sharding
 from memalpha.training.warm_start import parse_warmup_arguments
@@ -127,25 +126,41 @@ def test_the_revision_of_the_base_goes_to_model_and_tokenizer_and_is_kept_with_t
 
 # ------------------------------------------------------------------------------------------------
 # dtype: auto
-def test_the_faster_type_is_chosen_from_times_and_from_what_a_gpu_computes(monkeypatch):
-    for times, expected in (
-        ((1.3, 1.0), "bfloat16"),
-        ((1.29, 1.0), "float32"),
-        ((0.2, 1.0), "float32"),
+@pytest.fixture
+def cpu(tmp_path, monkeypatch):
+    """Gives this machine a processor with these flags."""
+
+    def give(flags):
+        monkeypatch.setattr("memalpha.training.build.CPUS", tmp_path / "cpuinfo")
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : fpu {flags} sse\n")
+
+    return give
+
+
+def test_bfloat16_is_taken_where_it_is_computed(cpu, monkeypatch):
+    def chosen(device, **options):
+        return resolve_dtype(RunOptions(dtype="auto", **options), torch.device(device))[0].dtype
+
+    for flags, expected in (
+        ("avx512f avx512_bf16", "bfloat16"),
+        ("amx_bf16", "bfloat16"),
+        ("avx512f avx_ne_convert", "float32"),
     ):
-        assert choose_dtype(torch.device("cpu"), lambda times=times: times)[0] == expected
-    assert choose_dtype(torch.device("cpu"))[0] in ("float32", "bfloat16")
-    assert choose_dtype(torch.device("mps"))[0] == "float32"
+        cpu(flags)
+        assert (chosen("cpu"), chosen("mps")) == (expected, "float32")
+        assert chosen("cpu", full_finetuning=True) == "float32"
     for native in (True, False):  # a T4 emulates it
         monkeypatch.setattr(
             torch.cuda,
             "is_bf16_supported",
             lambda including_emulation=True, it=native: including_emulation or it,
         )
-        assert choose_dtype(torch.device("cuda"))[0] == ("bfloat16" if native else "float32")
+        assert chosen("cuda") == ("bfloat16" if native else "float32")
+    given = RunOptions(dtype="bfloat16")
+    assert resolve_dtype(given, torch.device("mps")) == (given, "the option dtype")
 
 
-def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, cpu):
     options = [
         *SHORT,
         "--full_finetuning",
@@ -164,9 +179,7 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, mo
         "--bf16",
         "true",
     ]  # as on a GPU
-    monkeypatch.setattr(
-        "memalpha.training.dtype.choose_dtype", lambda device: ("bfloat16", "measured")
-    )
+    cpu("amx_bf16")
     assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
     assert (
         train(
@@ -174,17 +187,17 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, mo
         )
         == 0
     )
-    assert RunFolder(tmp_path / "all").config["dtype"] == "float32"  # though bfloat16 is faster
-    monkeypatch.setattr(
-        "memalpha.training.dtype.choose_dtype", lambda device: ("float32", "measured elsewhere")
-    )
+    assert (
+        RunFolder(tmp_path / "all").config["dtype"] == "float32"
+    )  # though the processor computes bfloat16
+    cpu("of another machine")
     assert train(tmp_path / "run", *options, "--max_steps", "2", "--resume") == 0
     folder = RunFolder(tmp_path / "run")
     began = folder.read_json("environment.json")
     assert folder.config["dtype"] == "bfloat16" and len(folder.metrics()) == 2
-    assert began["dtype"] == "bfloat16: measured" and began["resumed"][0]["dtype"].startswith(
-        "bfloat16"
-    )
+    assert began["dtype"] == "bfloat16: this cpu computes bfloat16" and began["resumed"][0][
+        "dtype"
+    ].startswith("bfloat16")
     for part in ("adapter", "warm_start"):
         shapes = lora_shapes(load_policy_model("nano", adapter=folder.path / part).model)
         assert shapes == {"q_proj": (16, 2.0), "up_proj": (16, 2.0)}

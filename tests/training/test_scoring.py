@@ -364,7 +364,7 @@ def test_a_bug_or_no_finite_number_is_an_error_that_names_function_and_instance(
 )
 def test_a_reward_that_is_not_there_or_has_a_taken_name_is_refused_with_the_options(name):
     with pytest.raises(InputError, match=f"rewards names '{name}'"):
-        RewardConfig(rewards={name: 1.0})
+        _ = RewardConfig(rewards={name: 1.0}).parts
 
 
 # ------------------------------------------------------------------------------------------------
