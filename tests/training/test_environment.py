@@ -4,7 +4,6 @@ really got."""
 import asyncio
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.chat_template_utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen2_5_chat_template
+from trl_environment import trl_arguments
 
 from memalpha.agent.rollout import run_rollouts
 from memalpha.data.schema import instance_to_json
@@ -23,7 +23,7 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.models import build_nano
 from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.environment import MemoryEnvironment, trl_arguments
+from memalpha.training.environment import MemoryEnvironment
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question, Sampling
 
 TEXTS = ("apple boat engine engine", "candle engine engine engine")
@@ -127,9 +127,7 @@ def test_prompts_and_rewards_are_those_of_training(options):
     assert math.isnan(play(options, 2, APPLE, "")[1][0]["total"])
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"reader": "base"}, {"question_share": 0.5}, {"codec": "compact"}]
-)
+@pytest.mark.parametrize("wrong", [{"reader": "base"}, {"codec": "compact"}])
 def test_what_another_trainer_cannot_do_is_refused(options, wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         trl_arguments(**options, **wrong)
@@ -211,22 +209,19 @@ def test_a_step_of_trl(options, tmp_path):
         "{'error': 'memory_insert: missing content'}"
     ]
     logs = trainer.state.log_history[0]
-    assert logs["reward"] == pytest.approx(sum(expected) / 2)
-    assert (
-        logs["memory/unread_chunks"],
-        logs["memory/calls_per_chunk"],
-        logs["memory/entries"],
-    ) == (1 / 4, 4 / 4, 1 / 2)
+    assert (logs["reward"], logs["memory/unread_chunks"]) == (
+        pytest.approx(sum(expected) / 2),
+        1 / 4,
+    )
     assert any(
         not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)
     )
 
 
-def test_an_episode_of_verifiers(options, chat_server, monkeypatch):
+def test_an_episode_of_verifiers(options, chat_server):
     vf = pytest.importorskip(
         "verifiers.v1", reason="verifiers is not installed: pip install 'verifiers>=0.4,<0.5'"
     )
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     from memory_environment import load_environment
 
     env = load_environment(**options)
