@@ -1,6 +1,5 @@
 """The agent as an environment of TRL's ``GRPOTrainer`` (1.16).
 
-
     GRPOTrainer(model, args=..., processing_class=tokenizer, **trl_arguments(config="mine.yaml"))
 
 A rollout is one conversation: ``reset`` gives the first chunk, the tools of the schema write,

@@ -1,6 +1,7 @@
 """Greedy answers of a local model to chats, for readers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from memalpha.errors import InputError
@@ -28,14 +29,12 @@ def answer_chats(
     """
     prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
     different = list({prompt.ids: prompt for prompt in prompts}.values())
-    batches = within_tokens(sharing(different), batch_tokens, max_new_tokens)
-    said = (
-        made.text
-        for batch in batches
-        for made in generator.generate(batch, Sampling(max_new_tokens))
-    )
-    before = THINK if opens_thinking(tokenizer) else ""
-    answers = {prompt.ids: before + text for prompt, text in zip(different, said, strict=True)}
+    start = THINK if opens_thinking(tokenizer) else ""
+    answers: dict[tuple[int, ...], str] = {}
+    for batch in within_tokens(mark_prefixes(different), batch_tokens, max_new_tokens):
+        completions = generator.generate(batch, Sampling(max_new_tokens))
+        for prompt, completion in zip(batch, completions, strict=True):
+            answers[prompt.ids] = start + completion.text
     return [answers[prompt.ids] for prompt in prompts]
 
 
@@ -55,31 +54,25 @@ def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answeri
     return answer
 
 
-def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
+def mark_prefixes(prompts: Sequence[Prompt]) -> list[Prompt]:
     """Mark common prefixes to compute once: of neighbours that share more than half, else of all
-    prompts.
+    other prompts.
     """
     groups: list[list[Prompt]] = []
-    common: list[int] = []
+    shared = 0
     for prompt in prompts:
-        shared = in_common([groups[-1][0].ids[: common[-1]], prompt.ids]) if groups else 0
-        if 2 * shared > len(prompt.ids):
-            groups[-1].append(prompt)
-            common[-1] = shared
-        else:
-            groups.append([prompt])
-            common.append(len(prompt.ids))
+        shared = in_common([groups[-1][0].ids[:shared], prompt.ids]) if groups else 0
+        if 2 * shared <= len(prompt.ids):
+            groups.append([])
+            shared = len(prompt.ids)
+        groups[-1].append(prompt)
     lone = [group[0].ids for group in groups if len(group) == 1]
     least = in_common(lone) if len(lone) > 1 else 0
-    marks = [
-        shared if len(group) > 1 else least
-        for group, shared in zip(groups, common, strict=True)
-        for _ in group
-    ]
-    return [
-        Prompt(prompt.messages, prompt.ids, shared)
-        for prompt, shared in zip(prompts, marks, strict=True)
-    ]
+    marked: list[Prompt] = []
+    for group in groups:
+        shared = in_common([prompt.ids for prompt in group]) if len(group) > 1 else least
+        marked += [replace(prompt, shared=shared) for prompt in group]
+    return marked
 
 
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:

@@ -26,6 +26,8 @@ from memalpha.qa.readers import UNKNOWN
 if TYPE_CHECKING:
     import torch
 
+    from memalpha.generation.answering import Answering
+
 log = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -359,6 +361,32 @@ def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
         expected="a number, such as -0.5",
     )
     return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
+
+
+def trained_reader(
+    adapter: str | Path,
+    *,
+    dtype: str = "float32",
+    device: Any = "cpu",
+    max_new_tokens: int = 32,
+    keep_prefix: bool = True,
+) -> Answering:
+    """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``)
+    on a base of its own.
+
+    ``keep_prefix``: as in ``HFGenerator``; it holds what the last questions' notes had in common.
+    """
+    from memalpha.generation.answering import answer_chats
+    from memalpha.generation.hf import HFGenerator
+    from memalpha.generation.merging import exact
+
+    model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
+    if exact(model):
+        model = model.merge_and_unload()
+    bias = unknown_bias(adapter, tokenizer)
+    model = model.to(device).eval()
+    generator = HFGenerator(model, tokenizer, keep_prefix=keep_prefix, first_bias=bias)
+    return lambda chats: answer_chats(generator, tokenizer, chats, max_new_tokens)
 
 
 def copy_files(source: Path, target: Path, patterns: Sequence[str]) -> None:

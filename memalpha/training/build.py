@@ -19,7 +19,7 @@ from memalpha.generation.merging import exact
 from memalpha.generation.products import CPUS
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
-from memalpha.models.reader import trained_reader
+from memalpha.models.policy import trained_reader
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator

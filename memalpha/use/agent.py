@@ -173,7 +173,7 @@ class MemoryAgent:
         )
         reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
-            from memalpha.models.reader import trained_reader
+            from memalpha.models.policy import trained_reader
 
             reader = ModelReader(
                 trained_reader(reader, dtype=dtype, device=device, keep_prefix=False),

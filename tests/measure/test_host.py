@@ -11,7 +11,7 @@ from stubs import loud_adapter
 
 from memalpha.errors import InputError
 from memalpha.generation import products
-from memalpha.generation.answering import sharing, within_tokens
+from memalpha.generation.answering import mark_prefixes, within_tokens
 from memalpha.generation.hf import HFGenerator
 from memalpha.measure.host import PolicyHost
 from memalpha.models import load_policy_model, resolve_model
@@ -138,7 +138,7 @@ def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(ada
 
 def test_neighbours_that_begin_alike_share_that_beginning():
     rows = [(1, 2, 3, 4, 5, 9), (1, 2, 3, 4, 5, 8, 8), (1, 2, 3, 4, 7), (1, 6, 6, 6), (5, 5)]
-    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [
+    assert [prompt.shared for prompt in mark_prefixes([Prompt((), row) for row in rows])] == [
         4,
         4,
         4,
@@ -152,19 +152,19 @@ def test_neighbours_that_begin_alike_share_that_beginning():
         (1, 2, 8, 8, 8, 8),
         (1, 2, 3, 9, 9, 9),
     ]  # else: of all
-    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [
+    assert [prompt.shared for prompt in mark_prefixes([Prompt((), row) for row in rows])] == [
         2,
         5,
         5,
         2,
         2,
     ]
-    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows[:3]])] == [
+    assert [prompt.shared for prompt in mark_prefixes([Prompt((), row) for row in rows[:3]])] == [
         0,
         5,
         5,
     ]  # alone: with nobody
-    assert sharing([]) == []
+    assert mark_prefixes([]) == []
 
 
 IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), max_size=8)
@@ -172,7 +172,7 @@ IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), m
 
 @given(IDS)
 def test_what_is_shared_is_the_same_and_nothing_else_changes(rows):
-    found = sharing([Prompt((), row) for row in rows])
+    found = mark_prefixes([Prompt((), row) for row in rows])
     assert [prompt.ids for prompt in found] == rows
     for i, prompt in enumerate(found):
         with_it = [

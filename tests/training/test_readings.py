@@ -13,8 +13,7 @@ from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.measure.host import PolicyHost
-from memalpha.models.policy import load_policy_model, unknown_bias
-from memalpha.models.reader import trained_reader
+from memalpha.models.policy import load_policy_model, trained_reader, unknown_bias
 from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import UNKNOWN, RecallReader, reader_messages
 from memalpha.text import chat_ids
