@@ -13,54 +13,41 @@ from calendar import month_name
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from functools import cache
-from importlib import resources
 from itertools import accumulate
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NamedTuple
 
-import yaml
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share
-from memalpha.data.pools import Split, Templates, part_of
+from memalpha.data.pools import Attribute, Split, Templates, natural_pools
 from memalpha.data.source import Source, generated, in_order
 from memalpha.data.synthetic import (
     Slot,
     SyntheticConfig,
     World,
     article,
-    kind_of,
     made_up_word,
     make_question,
     numbered,
-    places_of,
 )
 from memalpha.qa.metrics import contains, words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "natural"
-_FRIENDS, _NAMED, _EMPTY = (
-    0.25,
-    0.5,
-    0.15,
-)  # shares: talks between friends, users who say their name, sessions without a fact
-_PAIR, _SLIP, _REPLY = (
-    0.3,
-    0.07,
-    0.4,
-)  # shares of the facts: told in pairs, with a slip, with a reply
-_MENTION, _ASK = (
-    0.3,
-    0.2,
-)  # shares of the small talk: a value that is nobody's, the user asks about himself
+# shares: talks between friends, users who say their name, sessions without a fact
+_FRIENDS = 0.25
+_NAMED = 0.5
+_EMPTY = 0.15
+# shares of the facts: told in pairs, with a slip, with a reply
+_PAIR = 0.3
+_SLIP = 0.07
+_REPLY = 0.4
+# shares of the small talk: a value that is nobody's, the user asks about himself
+_MENTION = 0.3
+_ASK = 0.2
 _ABOUT_OTHERS = 6  # attributes of a person who is talked about
-_HABITS = {
-    "lower": 0.3,
-    "no stops": 0.35,
-    "no apostrophes": 0.15,
-    "typos": 0.25,
-}  # shares of the people who write so
+# shares of the people who write so
+_HABITS = {"lower": 0.3, "no stops": 0.35, "no apostrophes": 0.15, "typos": 0.25}
 _MARK = re.compile(r"\b(I'm|I've|I'd|I'll|I|my|myself|me)\b|\[([\w']+)\]")
 _THIRD = {
     "have": "has",
@@ -72,7 +59,6 @@ _THIRD = {
 }
 _SHORT = (("m", "is", "s"), ("ve", "has", "s"), ("d", "would", "d"), ("ll", "will", "ll"))
 _HIS = {"she": ("her", "her"), "he": ("his", "him"), "they": ("their", "them")}
-_Lines = list[tuple[str, str]]  # who, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +67,19 @@ class NaturalOptions(Options):
 
     n: PositiveInt = 100
     split: Split = "train"  # names and values of train or test
-    templates: Templates | Literal[""] = (
-        ""  # wordings: train, held_out or all ("" = train for split train, held_out for test)
-    )
+    # wordings: train, held_out or all ("" = train for split train, held_out for test)
+    templates: Templates | Literal[""] = ""
     n_chunks: Annotated[int, Field(ge=1, le=100)] = 3  # sessions in an instance
-    facts_per_chunk: Annotated[Range, in_order(1)] = (
-        1,
-        3,
-    )  # fewest and most facts of a session that has any, as 85% do
+    # fewest and most facts of a session that has any, as 85% do
+    facts_per_chunk: Annotated[Range, in_order(1)] = (1, 3)
     p_change: Share = 0.35  # probability that a fact changes an earlier one
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
-    p_hostile: Share = (
-        0.1  # probability that a session has a planted order, a forged call or a false statement
-    )
+    # probability that a session has a planted order, a forged call or a false statement
+    p_hostile: Share = 0.1
     max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
 
 
-@dataclass(frozen=True, slots=True)
-class _Person:
+class _Person(NamedTuple):
     subject: str  # of their facts
     speaker: str  # who talks about them
     noted: str  # in notes
@@ -106,68 +87,35 @@ class _Person:
     label: str = ""  # as the speaker calls them; empty for the speaker
 
 
-def written() -> dict[str, Any]:
-    """Return natural.yaml with the traits of the files beside it."""
-    folder = resources.files("memalpha.data")
-    first, *more = (
-        yaml.safe_load((folder / f"natural{part}.yaml").read_text(encoding="utf-8"))
-        for part in ("", "_practical", "_personal")
-    )
-    return {
-        **first,
-        "traits": {word: row for data in (first, *more) for word, row in data["traits"].items()},
-    }
+_Said = tuple[str, str]  # who ("" for a quotation), what
 
 
-@cache
-def wordings(split: Split, templates: Templates) -> SimpleNamespace:
-    """Return ``traits`` (by attribute), ``frames`` (by use), ``names`` and ``relations`` ((word,
-    pronoun), ...) of natural.yaml.
-    """
-    data = written()
-    for row in data["traits"].values():
-        row |= {
-            kind: part_of(row.get(kind, ()), templates)
-            for kind in ("state", "change", "retract", "mention", "ask")
-        }
-        row |= {flag: row.get(flag, False) for flag in ("multiple", "dated", "others")}
-        row |= {
-            "values": row.get(split, "").split(", "),
-            "things": row.get("things", {split: ""})[split].split(", "),
-        }
-    return SimpleNamespace(
-        traits={word: SimpleNamespace(word=word, **row) for word, row in data["traits"].items()},
-        frames={use: part_of(said, templates) for use, said in data["frames"].items()},
-        **{
-            kind: [(word, he) for he, row in data[kind][split].items() for word in row.split(", ")]
-            for kind in ("names", "relations")
-        },
-    )
+class _Talk(NamedTuple):
+    """What is said one after the other, and the facts that it tells."""
+
+    lines: list[_Said]
+    facts: list[Fact]
 
 
 def make_instance(index: int, seed: int, options: NaturalOptions = NaturalOptions()) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, options)."""
     life = _Life(random.Random(f"{SOURCE}:{options.split}:{seed}:{index}"), options)
-    after = accumulate(
-        (life.rng.randint(1, 30) for _ in range(options.n_chunks - 1)),
-        initial=life.rng.randrange(365),
-    )
-    days = [date(2023, 1, 1) + timedelta(days=number) for number in after]
+    first = life.rng.randrange(365)
+    pauses = [life.rng.randint(1, 30) for _ in range(options.n_chunks - 1)]
+    numbers = accumulate(pauses, initial=first)
+    days = [date(2023, 1, 1) + timedelta(days=number) for number in numbers]
     sessions = [life.talk(number, day) for number, day in enumerate(days)]
-    chunks = (
+    chunks = [
         Chunk("\n".join(lines), day.isoformat())
         for day, (lines, _) in zip(days, sessions, strict=True)
-    )
-    facts = (fact for _, told in sessions for fact in told)
-    return Instance(
-        f"{SOURCE}-{options.split}-{seed}-{index}",
-        SOURCE,
-        tuple(chunks),
-        life.questions(),
-        tuple(facts),
-    )
+    ]
+    facts = tuple(fact for _, told in sessions for fact in told)
+    name = f"{SOURCE}-{options.split}-{seed}-{index}"
+    return Instance(name, SOURCE, tuple(chunks), life.questions(), facts)
 
 
+# ------------------------------------------------------------------------------------------------
+# English
 def in_person(clause: str, label: str, he: str, *, named: bool = False) -> str:
     """Return a clause of the first person as one about ``label`` ("" = as it is): named once,
     unless ``named``, then by pronoun.
@@ -201,56 +149,56 @@ def date_forms(day: date) -> tuple[str, ...]:
     """Return a day as people write it without its year: 14 June, June 14, 14th of June, June
     14th.
     """
-    number, month = day.day, month_name[day.month]
-    ordinal = f"{number}{'th' if 10 < number < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-    return f"{number} {month}", f"{month} {number}", f"{ordinal} of {month}", f"{month} {ordinal}"
+    number = day.day
+    month = month_name[day.month]
+    ending = "th" if 10 < number < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    named = f"{number}{ending}"
+    return f"{number} {month}", f"{month} {number}", f"{named} of {month}", f"{month} {named}"
 
 
+# ------------------------------------------------------------------------------------------------
 class _Life(World):
     """The people of an instance and what was said of them so far."""
 
     def __init__(self, rng: random.Random, options: NaturalOptions) -> None:
-        moves = SyntheticConfig(n_chunks=options.n_chunks, facts_per_chunk=options.facts_per_chunk)
-        self.config = replace(moves, p_change=options.p_change, p_retract=options.p_retract)
-        self.rng, self.options = rng, options
-        said = wordings(
-            options.split,
-            options.templates or ("train" if options.split == "train" else "held_out"),
-        )
-        self.traits, self.frames = said.traits, said.frames
-        self.friends, named = rng.random() < _FRIENDS, rng.random() < _NAMED
-        names, relations = rng.sample(said.names, 4), rng.sample(said.relations, 4)
+        moves = ("n_chunks", "facts_per_chunk", "p_change", "p_retract")
+        self.config = SyntheticConfig(**{name: getattr(options, name) for name in moves})
+        self.rng = rng
+        self.options = options
+        own = options.templates or ("train" if options.split == "train" else "held_out")
+        self.pool = natural_pools(options.split, own)
+        self.frames = self.pool.lines
+        self.friends = rng.random() < _FRIENDS
+        named = rng.random() < _NAMED
+        names = rng.sample(list(self.pool.names.items()), 4)
+        relations = rng.sample(list(self.pool.relations.items()), 4)
         self.name = names[0][0] if named and not self.friends else ""
         speakers = [_Person(name, name, name, he) for name, he in names[:2]]
         if not self.friends:
             speakers = [_Person("User", "User", "User", names[0][1])]
-        self.speakers, self.folk = (
-            [person.speaker for person in speakers],
-            {person.subject: person for person in speakers},
-        )
+        self.speakers = [person.speaker for person in speakers]
+        self.folk = {person.subject: person for person in speakers}
         for number in range(2 + (options.n_chunks > 3) + (options.n_chunks > 8)):
-            owner, friend = rng.choice(speakers), number < 2 and rng.random() < 0.3
+            owner = rng.choice(speakers)
+            friend = number < 2 and rng.random() < 0.3
             name, he = names[2 + number] if friend else relations[number]
             called = f"friend {name}" if friend else name
-            self.folk[name] = _Person(
-                name, owner.speaker, f"{owner.noted}'s {called}", he, f"my {called}"
-            )
-        self.all_slots, self.things = list[Slot](), dict[tuple[str, str], str]()
-        left = {
-            word: rng.sample(trait.things, len(trait.things)) for word, trait in said.traits.items()
-        }
-        shared = [trait for trait in said.traits.values() if trait.others]
+            noted = f"{owner.noted}'s {called}"
+            self.folk[name] = _Person(name, owner.speaker, noted, he, f"my {called}")
+        self.all_slots = []
+        self.things: dict[tuple[str, str], str] = {}
+        traits = self.pool.attributes.values()
+        left = {trait.word: rng.sample(trait.things, len(trait.things)) for trait in traits}
+        shared = [trait for trait in traits if trait.others]
         for person in self.folk.values():
-            for trait in (
-                rng.sample(shared, _ABOUT_OTHERS) if person.label else said.traits.values()
-            ):
-                if trait.things == [""] or left[trait.word]:
-                    self.things[person.subject, trait.word] = (
-                        left[trait.word].pop() if left[trait.word] else ""
-                    )
-                    self.all_slots.append(Slot(person.subject, trait.word, trait.multiple))
-        self.forms, self.used = dict[str, tuple[str, ...]](), set[str]()
-        self.notes = dict[tuple[str, str, str], str]()  # by subject, attribute, value
+            for trait in rng.sample(shared, _ABOUT_OTHERS) if person.label else traits:
+                if not trait.things[0] or left[trait.word]:
+                    thing = left[trait.word].pop() if left[trait.word] else ""
+                    self.things[person.subject, trait.word] = thing
+                    self.all_slots.append(Slot(person.subject, trait))
+        self.forms: dict[str, tuple[str, ...]] = {}  # of a value: four ways to write a day
+        self.used: set[str] = set()
+        self.notes: dict[tuple[str, str, str], str] = {}  # by subject, attribute, value
         self.habits = {
             speaker: {habit for habit, share in _HABITS.items() if rng.random() < share}
             for speaker in self.speakers
@@ -259,29 +207,22 @@ class _Life(World):
     # --------------------------------------------------------------------------------------------
     # facts
     def allows(self, slot: Slot, action: FactAction) -> bool:
-        unused = action is FactAction.RETRACT or self._unused(self.traits[slot.attribute])
-        return bool(unused and self._clauses(slot.subject, slot.attribute, action))
+        unused = action is FactAction.RETRACT or self._unused(slot.attribute)
+        return bool(unused and self._clauses(slot.subject, slot.attribute.word, action))
 
     def sections(self, slot: Slot) -> tuple[str, ...]:
-        other = bool(self.folk[slot.subject].label)
-        return tuple(
-            section
-            for section in self.traits[slot.attribute].sections
-            if not (other and section == "core")
-        )
+        barred = "core" if self.folk[slot.subject].label else ""
+        return tuple(section for section in slot.attribute.sections if section != barred)
 
     def fresh_value(self, slot: Slot) -> str:
-        return self._value(self.traits[slot.attribute])
+        return self._value(slot.attribute)
 
-    def _unused(self, trait: Any) -> list[tuple[str, ...]]:
+    def _unused(self, trait: Attribute) -> list[tuple[str, ...]]:
         """Return what it can still be, each in its forms."""
-        return [
-            forms
-            for forms in (self.dates if trait.dated else zip(trait.values))
-            if forms[0] not in self.used
-        ]
+        possible = self.dates if trait.dated else [(value,) for value in trait.values]
+        return [forms for forms in possible if forms[0] not in self.used]
 
-    def _value(self, trait: Any) -> str:
+    def _value(self, trait: Attribute) -> str:
         forms = self.rng.choice(self._unused(trait))
         self.used |= {*forms}
         value = self.rng.choice(forms)
@@ -300,139 +241,113 @@ class _Life(World):
     # lines
     def talk(self, number: int, day: date) -> tuple[list[str], list[Fact]]:
         """Return the lines of the next session, and its facts in the lines' order."""
-        rng, blocks = self.rng, list[tuple[_Lines, list[Fact]]]()
-        days = (day + timedelta(days=later) for later in range(3, 91))
-        self.dates = [
-            date_forms(later)
-            for later in days
-            if (31 * later.month + later.day) % 3 == (self.options.split == "test")
-        ]
-        left = (
-            [self._noted(fact) for fact in self.session(number)]
-            if not number or rng.random() >= _EMPTY
-            else []
-        )
+        rng = self.rng
+        days = [day + timedelta(days=later) for later in range(3, 91)]
+        own = int(self.options.split == "test")  # a third of all days is of each split
+        self.dates = [date_forms(each) for each in days if (31 * each.month + each.day) % 3 == own]
+        silent = number and rng.random() < _EMPTY
+        left = [] if silent else [self._noted(fact) for fact in self.session(number)]
         rng.shuffle(left)
         chats = rng.randint(0, 2) if left else rng.randint(2, 3)
+        talks = []
         while left:
             together = left[: 1 + (rng.random() < _PAIR)]
-            if len({self.folk[fact.subject].speaker for fact in together}) > 1 or not all(
-                map(self._singles, together)
-            ):
+            speakers = {self.folk[fact.subject].speaker for fact in together}
+            if len(speakers) > 1 or not all(map(self._singles, together)):
                 together = left[:1]
             del left[: len(together)]
-            blocks.append(self._tell(*together))
-        blocks += [(self._chat(), []) for _ in range(chats)] + [(self._hostile(), [])] * (
-            rng.random() < self.options.p_hostile
-        )
-        rng.shuffle(blocks)
+            talks.append(self._tell(*together))
+        talks += [_Talk(self._chat(), []) for _ in range(chats)]
+        hostile = _Talk(self._hostile(), [])
+        if rng.random() < self.options.p_hostile:
+            talks.append(hostile)
+        rng.shuffle(talks)
         if self.name and not number:
-            name = Fact(
-                0,
-                FactAction.STATE,
-                "User",
-                "name",
-                self.name,
-                None,
-                f"User's name is {self.name}",
-                ("core", "semantic"),
-            )
-            blocks.insert(
-                0, ([("User", rng.choice(self.frames["name"]).format(v=self.name))], [name])
-            )
-        lines = list[str]()
-        for block, said in blocks:
-            if said and rng.random() < _REPLY:
-                block.append(
-                    (
-                        self._other(block[-1][0]),
-                        rng.choice(self.frames["nods" if self.friends else "replies"]),
-                    )
-                )
-            lines += [f"{who}: {self._typed(who, text)}" if who else text for who, text in block]
-        return lines, [self._kept(fact) for _, said in blocks for fact in said]
+            note = f"User's name is {self.name}"
+            sections = ("core", "semantic")
+            name = Fact(0, FactAction.STATE, "User", "name", self.name, None, note, sections)
+            said = rng.choice(self.frames["name"]).format(v=self.name)
+            talks.insert(0, _Talk([("User", said)], [name]))
+        lines = []
+        for talk in talks:
+            if talk.facts and rng.random() < _REPLY:
+                reply = rng.choice(self.frames["nods" if self.friends else "replies"])
+                talk.lines.append((self._other(talk.lines[-1][0]), reply))
+            lines += [
+                f"{who}: {self._typed(who, text)}" if who else text for who, text in talk.lines
+            ]
+        return lines, [self._remember(fact) for talk in talks for fact in talk.facts]
 
     def _noted(self, fact: Fact) -> Fact:
-        note = self._fill(self.traits[fact.attribute].note, fact)
+        note = self._fill(self.pool.attributes[fact.attribute].note, fact)
         return replace(fact, note=note[0].upper() + note[1:])
 
-    def _kept(self, fact: Fact) -> Fact:
+    def _remember(self, fact: Fact) -> Fact:
         """Return the fact, a change with the note of the value that it replaces, but for the
         value.
         """
-        old, was = (
-            re.compile(rf"\b(an? )?{re.escape(fact.previous or '')}\b", re.IGNORECASE),
-            (fact.subject, fact.attribute),
-        )
-        if fact.previous and old.search(note := self.notes.get((*was, fact.previous), "")):
-            now = old.sub(
-                lambda found: (f"{article(fact.value)} " if found[1] else "") + fact.value, note
-            )
-            fact = replace(fact, note=now)
-        self.notes[*was, fact.value] = fact.note
+        note = self.notes.get((fact.subject, fact.attribute, fact.previous or ""), "")
+        old = re.compile(rf"\b(an? )?{re.escape(fact.previous or '')}\b", re.IGNORECASE)
+        if fact.previous and old.search(note):
+            named = f"{article(fact.value)} {fact.value}"
+            note = old.sub(lambda match: named if match[1] else fact.value, note)
+            fact = replace(fact, note=note)
+        self.notes[fact.subject, fact.attribute, fact.value] = fact.note
         return fact
 
     def _clauses(self, subject: str, attribute: str, action: FactAction) -> list[str]:
-        said = getattr(self.traits[attribute], action.value)
-        return [
-            clause for clause in said if not (self.folk[subject].label and clause.startswith("~"))
-        ]
+        """Return the wordings; those in the first person are for the speaker alone."""
+        clauses = getattr(self.pool.attributes[attribute], action.value)
+        other = self.folk[subject].label
+        return [clause for clause in clauses if not (other and clause.startswith("~"))]
 
     def _singles(self, fact: Fact) -> list[str]:
         """Return the clauses that can be part of a sentence."""
-        said = self._clauses(fact.subject, fact.attribute, fact.action)
-        return [clause for clause in said if not re.search(r"^~|[.?!] ", clause)]
+        clauses = self._clauses(fact.subject, fact.attribute, fact.action)
+        return [clause for clause in clauses if not re.search(r"^~|[.?!] ", clause)]
 
     def _say(self, fact: Fact, clauses: Sequence[str], *, named: bool = False) -> tuple[str, Fact]:
         """Return a clause about the fact, and the fact with the clause in the third person as its
         note where that says all.
         """
-        person, clause = self.folk[fact.subject], self.rng.choice(clauses)
+        person = self.folk[fact.subject]
+        clause = self.rng.choice(clauses)
         text = self._fill(in_person(clause, person.label, person.he, named=named), fact)
-        if (
-            fact.action is not FactAction.STATE
-            or not self.traits[fact.attribute].others
-            or re.search(r"[.?!] ", clause)
-        ):
-            return text, fact
-        note = self._fill(
-            in_person(clause, person.noted, person.he if person.label or self.friends else "they"),
-            fact,
-        )
-        whole = contains(note, fact.subject) and not re.search(r"\bthey\b|^(if|when|as|so)\b", note)
-        return text, replace(fact, note=note[0].upper() + note[1:]) if whole else fact
+        plain = fact.action is FactAction.STATE and self.pool.attributes[fact.attribute].others
+        he = person.he if person.label or self.friends else "they"
+        note = self._fill(in_person(clause, person.noted, he), fact)
+        vague = re.search(r"\bthey\b|^(if|when|as|so)\b", note) or re.search(r"[.?!] ", clause)
+        if plain and not vague and contains(note, fact.subject):
+            fact = replace(fact, note=note[0].upper() + note[1:])
+        return text, fact
 
-    def _tell(self, fact: Fact, also: Fact | None = None) -> tuple[_Lines, list[Fact]]:
-        rng, person, singles = self.rng, self.folk[fact.subject], self._singles(fact)
+    def _tell(self, fact: Fact, also: Fact | None = None) -> _Talk:
+        rng = self.rng
+        person = self.folk[fact.subject]
+        singles = self._singles(fact)
         if also:
+            named = bool(person.label) and also.subject == fact.subject
             c, fact = self._say(fact, singles)
-            d, also = self._say(
-                also, self._singles(also), named=bool(person.label) and also.subject == fact.subject
-            )
-            return [(person.speaker, rng.choice(self.frames["pair"]).format(c=c, d=d))], [
-                fact,
-                also,
-            ]
-        slips = [
-            clause
-            for clause in singles
-            if clause.count("{v}") == 1 and fact.action is not FactAction.RETRACT
-        ]
-        if slips and rng.random() < _SLIP and self._unused(trait := self.traits[fact.attribute]):
+            d, also = self._say(also, self._singles(also), named=named)
+            text = rng.choice(self.frames["pair"]).format(c=c, d=d)
+            return _Talk([(person.speaker, text)], [fact, also])
+        slips = [clause for clause in singles if clause.count("{v}") == 1]
+        trait = self.pool.attributes[fact.attribute]
+        if (
+            slips
+            and fact.action is not FactAction.RETRACT
+            and rng.random() < _SLIP
+            and self._unused(trait)
+        ):
             wrong, _ = self._say(replace(fact, value=self._value(trait)), slips)
-            return [
-                (
-                    person.speaker,
-                    rng.choice(self.frames["slip"]).format(c=wrong, v=self._fill("{v}", fact)),
-                )
-            ], [fact]
+            text = rng.choice(self.frames["slip"]).format(c=wrong, v=self._fill("{v}", fact))
+            return _Talk([(person.speaker, text)], [fact])
         clause = rng.choice(self._clauses(fact.subject, fact.attribute, fact.action))
         if clause.startswith("~"):
             *asked, text = self._fill(clause[1:], fact).split(" | ")
-            return [
-                *((self._other(person.speaker), question) for question in asked),
-                (person.speaker, text),
-            ], [fact]
+            other = self._other(person.speaker)
+            lines = [(other, question) for question in asked]
+            return _Talk([*lines, (person.speaker, text)], [fact])
         uses = {
             "bare": True,
             "loose": True,
@@ -442,48 +357,43 @@ class _Life(World):
         }
         use = rng.choice([use for use, fits in uses.items() if fits])
         c, fact = self._say(fact, [clause], named=use == "about")
-        return [(person.speaker, rng.choice(self.frames[use]).format(c=c, l=person.label))], [fact]
+        text = rng.choice(self.frames[use]).format(c=c, l=person.label)
+        return _Talk([(person.speaker, text)], [fact])
 
-    def _chat(self) -> _Lines:
-        rng, who, trait = (
-            self.rng,
-            self.rng.choice(self.speakers),
-            self.rng.choice(list(self.traits.values())),
-        )
-        kind, thing = (
-            rng.random(),
-            None if self.friends else self.things.get((next(iter(self.folk)), trait.word)),
-        )
+    def _chat(self) -> list[_Said]:
+        rng = self.rng
+        who = rng.choice(self.speakers)
+        trait = rng.choice(list(self.pool.attributes.values()))
+        kind = rng.random()
+        user = next(iter(self.folk))
+        thing = None if self.friends else self.things.get((user, trait.word))
         if kind < _MENTION and self._unused(trait):
             return [(who, self._fill(rng.choice(trait.mention), self._made_up(who, trait)))]
         if kind > 1 - _ASK and thing is not None:
             asked = in_person(rng.choice(trait.ask), "", "they").format(x=thing)
-            return [(who, asked), ("Assistant", rng.choice(self.frames["unsure"]))][
-                : rng.randint(1, 2)
-            ]
-        told = [*self.frames["chat"], *(() if self.friends else self.frames["errands"])]
-        self.used.add(said := rng.choice([text for text in told if text not in self.used] or told))
-        first, *then = said.split(" | ")
+            lines = [(who, asked), ("Assistant", rng.choice(self.frames["unsure"]))]
+            return lines[: rng.randint(1, 2)]
+        texts = self.frames["chat"] + (() if self.friends else self.frames["errands"])
+        text = rng.choice([each for each in texts if each not in self.used] or texts)
+        self.used.add(text)
+        first, *then = text.split(" | ")
         if first.endswith(".") and rng.random() < 0.5:
             first = rng.choice(self.frames["loose"]).format(c=first[:-1])
-        return [(who, first), *((self._other(who), text) for text in then)]
+        return [(who, first), *((self._other(who), line) for line in then)]
 
-    def _hostile(self) -> _Lines:
-        who, traits = (
-            self.rng.choice(self.speakers),
-            [trait for trait in self.traits.values() if trait.things == [""]],
-        )
-        lie = self._made_up(
-            who, self.rng.choice([trait for trait in traits if self._unused(trait)])
-        )
-        note, word = self._noted(lie).note, made_up_word(self.rng, self.rng.randint(2, 4))
-        held = self.rng.choice([*self.notes.values()] or [note])
-        text = self.rng.choice(self.frames["hostile"]).format(
-            S=lie.subject, note=note, held=held, word=word
-        )
+    def _hostile(self) -> list[_Said]:
+        rng = self.rng
+        who = rng.choice(self.speakers)
+        traits = [trait for trait in self.pool.attributes.values() if not trait.things[0]]
+        lie = self._made_up(who, rng.choice([trait for trait in traits if self._unused(trait)]))
+        note = self._noted(lie).note
+        word = made_up_word(rng, rng.randint(2, 4))
+        held = rng.choice([*self.notes.values()] or [note])
+        wording = rng.choice(self.frames["hostile"])
+        text = wording.format(S=lie.subject, note=note, held=held, word=word)
         return [(who, text[1:]) if text.startswith("~") else ("", text)]
 
-    def _made_up(self, speaker: str, trait: Any) -> Fact:
+    def _made_up(self, speaker: str, trait: Attribute) -> Fact:
         subject = next(person.subject for person in self.folk.values() if person.speaker == speaker)
         return Fact(0, FactAction.STATE, subject, trait.word, self._value(trait))
 
@@ -491,14 +401,12 @@ class _Life(World):
         return next((other for other in self.speakers if other != speaker), "Assistant")
 
     def _typed(self, who: str, text: str) -> str:
+        """Return a text as its speaker types; names and values have no typing errors."""
         text = re.sub(r"(^|[.?!] )([a-z])", lambda match: match[1] + match[2].upper(), text)
-        habits, kept = (
-            self.habits.get(who, ()),
-            {word for said in (*self.forms, *self.folk) for word in words(said)},
-        )
-        places = [
-            found.start() for found in re.finditer(r"\b[a-z]{5,}\b", text) if found[0] not in kept
-        ]
+        habits = self.habits.get(who, ())
+        known = {word for text in (*self.forms, *self.folk) for word in words(text)}
+        long = re.finditer(r"\b[a-z]{5,}\b", text)
+        places = [match.start() for match in long if match[0] not in known]
         if "typos" in habits and places and self.rng.random() < 0.25:
             place = self.rng.choice(places) + self.rng.randint(1, 2)
             text = text[:place] + text[place + 1] + text[place] + text[place + 2 :]
@@ -510,43 +418,35 @@ class _Life(World):
     # questions
     def questions(self) -> tuple[Question, ...]:
         """Return one question about each slot, and one for the user's name."""
-        asked = [self._question(slot, kind) for slot in self.slots if (kind := kind_of(slot, self))]
+        asked = [self._question(slot) for slot in self.slots if self.kind_of(slot)]
         if self.name:
-            asked.append(
-                make_question(
-                    self.rng.choice(self.frames["ask_name"]), None, "single", [self.name], [], [0]
-                )
-            )
+            text = self.rng.choice(self.frames["ask_name"])
+            asked.append(make_question(text, None, "single", [self.name], [], [0]))
         return numbered(self.rng, asked, self.options.max_questions)
 
-    def _question(self, slot: Slot, kind: str) -> Question:
-        trait, person = self.traits[slot.attribute], self.folk[slot.subject]
+    def _question(self, slot: Slot) -> Question:
+        person = self.folk[slot.subject]
+        kind = self.kind_of(slot)
         if kind == "count" and len(slot.live) == 1 and not slot.past:
             kind = "single"
-        kind = (
-            "time"
-            if trait.dated and slot.live
-            else "other"
-            if kind == "single" and person.label
-            else kind
-        )
+        if slot.attribute.dated and slot.live:
+            kind = "time"
+        elif kind == "single" and person.label:
+            kind = "other"
         label = person.noted if self.friends else person.label
-        text = in_person(self.rng.choice(trait.ask), label, person.he).format(
-            x=self.things[slot.subject, slot.attribute]
-        )
+        wording = in_person(self.rng.choice(slot.attribute.ask), label, person.he)
+        text = wording.format(x=self.things[slot.subject, slot.attribute.word])
         answers, stale = (
             [form for value in values for form in self.forms[value]]
             for values in (slot.live, slot.past)
         )
-        subject = (
-            slot.subject if self.friends or person.label else None
-        )  # "User: ..." does not say the user's name
-        return make_question(
-            text[0].upper() + text[1:], subject, kind, answers, stale, places_of(slot)
-        )
+        # "User: ..." does not say the user's name
+        subject = slot.subject if self.friends or person.label else None
+        text = text[0].upper() + text[1:]
+        return make_question(text, subject, kind, answers, stale, slot.places)
 
 
-SOURCES = (
+SOURCES = [
     Source(
         SOURCE,
         "generated conversations as people write them",
@@ -554,4 +454,4 @@ SOURCES = (
         NaturalOptions,
         needs_input=False,
     ),
-)
+]

@@ -11,7 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -246,9 +246,13 @@ class Source:
     loader: Loader
     options: type[Options]
     needs_input: bool = True
+    presets: Mapping[str, Any] = field(default_factory=dict)  # of option ``preset``
 
     def parse(self, options: Mapping[str, Any] | None) -> Any:
         """Return the source's options; InputError for an unknown option or invalid value."""
+        if isinstance(options, Mapping) and str(options.get("preset")) in self.presets:
+            given = {name: value for name, value in options.items() if value is not None}
+            options = {**asdict(self.presets[given["preset"]]), **given}
         return read(self.options, options, f"source {self.name!r}")
 
     def load(

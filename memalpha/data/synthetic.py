@@ -8,52 +8,46 @@ order, then links (attribute ``shared city``) and their consequences, which have
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.config import Options, Range, Share, names
+from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Attribute, Pools, Split, Templates, hostile_lines, pools
-from memalpha.data.source import Source, in_order
+from memalpha.data.source import Source, generated, in_order
 from memalpha.errors import InputError
-from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
 CASCADE, ABSENCE = "cascade", "absence"
 _MAX_VALUES = 3  # current values of an attribute with several values
-_Line = tuple[str, list[Fact]]
-_Numbers = Annotated[Range, in_order(0)]
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig(Options):
-    """What the dialogues are like."""
+    """Which dialogues to make, and what they are like."""
 
+    n: PositiveInt = 100
+    # where the values below come from that are not given
+    preset: Literal["small", "medium", "long", "dependent"] = "small"
     split: Split = "train"  # names and values of train or test
     n_chunks: PositiveInt = 3  # sessions in an instance
     people: PositiveInt = 3  # persons who speak
-    facts_per_chunk: _Numbers = (
-        3,
-        4,
-    )  # fewest and most facts of a session, while any is possible; the last has one if none has
-    chitchat_per_chunk: _Numbers = (
-        2,
-        3,
-    )  # fewest and most lines without a fact; at least one if a session may have no facts
+    # fewest and most facts of a session, while any is possible; the last has one if none has
+    facts_per_chunk: Annotated[Range, in_order(0)] = (3, 4)
+    # fewest and most lines without a fact; at least one if a session may have no facts
+    chitchat_per_chunk: Annotated[Range, in_order(0)] = (2, 3)
     p_change: Share = 0.35  # probability that a fact changes an earlier one
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
-    p_multi: Share = (
-        0.2  # probability that a new fact is of an attribute with several values (pets, hobbies)
-    )
+    # probability that a new fact is of an attribute with several values (pets, hobbies)
+    p_multi: Share = 0.2
     p_distractor: Share = 0.5  # probability that a chit-chat line mentions a value
-    p_hostile: Share = (
-        0.0  # probability that a session has a planted order, a forged call or a false statement
-    )
+    # probability that a session has a planted order, a forged call or a false statement
+    p_hostile: Share = 0.0
     hostile: Templates = "train"  # its wordings: train (those of demonstrations), held_out or all
     templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
     p_time: Share = 0.25  # probability that a possible question of kind time is asked
@@ -65,74 +59,34 @@ class SyntheticConfig(Options):
 
     def check(self) -> None:
         """Raise InputError for values that do not fit together."""
-        most, facts, chat = (
-            len(pools(self.split, self.templates).names),
-            self.facts_per_chunk,
-            self.chitchat_per_chunk,
-        )
+        names = len(pools(self.split, self.templates).names)
+        facts = self.facts_per_chunk
+        silent = facts[1] < 1 or facts[0] + self.chitchat_per_chunk[0] < 1
         for wrong, expected in (
-            (self.people > most, f"people: at most {most}, the names of split {self.split!r}"),
-            (
-                facts[1] < 1 or facts[0] + chat[0] < 1,
-                "facts_per_chunk: a fact somewhere, and a line in each session",
-            ),
+            (self.people > names, f"people: at most {names}, the names of split {self.split!r}"),
+            (silent, "facts_per_chunk: a fact somewhere, and a line in each session"),
             (self.p_change + self.p_retract > 1, "p_change + p_retract: at most 1"),
         ):
-            if wrong:
-                raise InputError(
-                    "synthetic data: options that do not fit together", expected=expected
-                )
+            what = "synthetic data: options that do not fit together"
+            InputError.raise_if(wrong, what, expected=expected)
 
 
 PRESETS: Mapping[str, SyntheticConfig] = {
     "small": SyntheticConfig(),
-    "medium": SyntheticConfig(n_chunks=6, people=4),
-    "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
-    "dependent": SyntheticConfig(n_chunks=6, people=4, cascade=1.0, absence=0.2),
+    "medium": SyntheticConfig(preset="medium", n_chunks=6, people=4),
+    "long": SyntheticConfig(preset="long", n_chunks=30, people=6, max_questions=40),
+    "dependent": SyntheticConfig(
+        preset="dependent", n_chunks=6, people=4, cascade=1.0, absence=0.2
+    ),
 }
 """Presets of 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that depend on others."""
 
 
-@dataclass(frozen=True, slots=True)
-class SyntheticOptions(Options):
-    """Which dialogues to make: ``n`` of a ``preset``; fields that are not None replace those of its
-    ``SyntheticConfig``.
-    """
+class SpokenLine(NamedTuple):
+    """A line of a session (none: empty) and the facts that it tells, or that follow from it."""
 
-    n: PositiveInt = 100
-    preset: Literal["small", "medium", "long", "dependent"] = "small"
-    split: Split = "train"
-    templates: Templates = "train"
-    n_chunks: int | None = None
-    people: int | None = None
-    facts_per_chunk: Range | None = None
-    chitchat_per_chunk: Range | None = None
-    p_change: float | None = None
-    p_retract: float | None = None
-    p_multi: float | None = None
-    p_distractor: float | None = None
-    p_hostile: float | None = None
-    hostile: Templates | None = None
-    cascade: float | None = None
-    absence: float | None = None
-    max_questions: int | None = None
-
-    def config(self) -> SyntheticConfig:
-        """Return the dialogues' config; InputError for an invalid value."""
-        given = {
-            name: getattr(self, name)
-            for name in names(type(self))[2:]
-            if getattr(self, name) is not None
-        }
-        return replace(PRESETS[self.preset], **given)
-
-
-def load_synthetic(
-    source: str, options: SyntheticOptions, seed: int, count: TokenCounter
-) -> Iterator[Instance]:
-    """Make synthetic dialogues."""
-    config = options.config()
-    return (make_instance(index, seed, config) for index in range(options.n))
+    text: str
+    facts: list[Fact]
 
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
@@ -142,52 +96,35 @@ def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> l
 
 def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, split, config)."""
-    rng = random.Random(f"{SOURCE}:{config.split}:{seed}:{index}")
-    pool = pools(config.split, config.templates)
-    world = World(rng, pool, config)
-    planned = [world.session(chunk) for chunk in range(config.n_chunks)]
-    attacker = random.Random(f"{SOURCE}:hostile:{config.split}:{seed}:{index}")
-    day, days, sessions = date(2023, 1, 1) + timedelta(days=rng.randrange(365)), [], []
-    for _ in planned:
+    place = f"{config.split}:{seed}:{index}"
+    rng = random.Random(f"{SOURCE}:{place}")
+    attacker = random.Random(f"{SOURCE}:hostile:{place}")
+    linker = random.Random(f"{SOURCE}:dependence:{place}")
+    world = World(rng, pools(config.split, config.templates), config)
+    told = [world.session(chunk) for chunk in range(config.n_chunks)]
+    day = date(2023, 1, 1) + timedelta(days=rng.randrange(365))
+    days = []
+    for _ in told:
         days.append(day.isoformat())
         day += timedelta(days=rng.randint(1, 30))
-    for session in planned:
-        told = (
-            (fact, rng.choice(getattr(world.attributes[fact.attribute], fact.action.value)))
-            for fact in session
-        )
-        lines = [
-            (f"{fact.subject}: {_fill(sentence, fact.attribute, fact.value)}", [fact])
-            for fact, sentence in told
-        ]
-        lines += [
-            (_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))
-        ]
+    sessions = []
+    for facts in told:
+        lines = _fact_lines(rng, world, facts)
+        lines += [_chat_line(rng, world) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
         if attacker.random() < config.p_hostile:
-            lines.insert(
-                attacker.randint(0, len(lines)),
-                (_hostile_line(attacker, world, config.hostile), []),
-            )
+            at = attacker.randint(0, len(lines))
+            lines.insert(at, _hostile_line(attacker, world, config.hostile))
         sessions.append(lines)
-    more = _add_dependences(
-        random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions
-    )
+    dependent = _add_dependences(linker, world, sessions)
     possible = [question for slot in world.slots for question in _about(rng, slot, days, world)]
-    asked = [
-        question
-        for question in possible
-        if rng.random() < (config.p_time if question.kind == "time" else 1.0)
-    ]
-    questions = numbered(rng, [*asked, *more], config.max_questions)
-    chunks = [
-        Chunk("\n".join(line for line, _ in lines if line), day)
-        for day, lines in zip(days, sessions, strict=True)
-    ]
-    facts = [fact for lines in sessions for _, said in lines for fact in said]
-    return Instance(
-        f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts)
-    )
+    drawn = [(rng.random(), question) for question in possible]
+    asked = [each for draw, each in drawn if each.kind != "time" or draw < config.p_time]
+    questions = numbered(rng, [*asked, *dependent], config.max_questions)
+    texts = ["\n".join(line.text for line in lines if line.text) for lines in sessions]
+    chunks = tuple(map(Chunk, texts, days))
+    facts = [fact for lines in sessions for line in lines for fact in line.facts]
+    return Instance(f"{config.split}-{seed}-{index}", SOURCE, chunks, questions, tuple(facts))
 
 
 @dataclass(slots=True, eq=False)
@@ -197,8 +134,7 @@ class Slot:
     """
 
     subject: str
-    attribute: str
-    multiple: bool
+    attribute: Attribute
     live: dict[str, int] = field(default_factory=dict)
     past: list[str] = field(default_factory=list)
     retractions: list[int] = field(default_factory=list)
@@ -208,9 +144,15 @@ class Slot:
         """Whether anything was said."""
         return bool(self.live or self.past)
 
+    @property
+    def places(self) -> list[int]:
+        """The chunks that hold what is true now."""
+        ended = self.retractions if self.attribute.multiple or not self.live else []
+        return [*self.live.values(), *ended]
+
     def state(self, value: str, chunk: int) -> None:
-        """Give it a value, its only one unless ``multiple``."""
-        if not self.multiple:
+        """Give it a value, its only one unless it may have several."""
+        if not self.attribute.multiple:
             self.past += self.live
             self.live.clear()
         self.live[value] = chunk
@@ -228,14 +170,12 @@ class World:
     """The slots of all people, and the moves of the next session."""
 
     def __init__(self, rng: random.Random, pool: Pools, config: SyntheticConfig) -> None:
-        self.rng, self.pool, self.config = rng, pool, config
-        self.attributes = {attribute.word: attribute for attribute in pool.attributes}
-        self.people = rng.sample(pool.names, config.people)
-        self.all_slots = [
-            Slot(name, attribute.word, attribute.multiple)
-            for name in self.people
-            for attribute in pool.attributes
-        ]
+        self.rng = rng
+        self.pool = pool
+        self.config = config
+        self.people = rng.sample(list(pool.names), config.people)
+        attributes = pool.attributes.values()
+        self.all_slots = [Slot(name, each) for name in self.people for each in attributes]
 
     @property
     def slots(self) -> list[Slot]:
@@ -245,48 +185,37 @@ class World:
     def session(self, chunk: int) -> list[Fact]:
         """Return the facts of the next session, and take them in."""
         facts: list[Fact] = []
-        touched: list[Slot] = []
+        free = list(self.all_slots)
         wanted = self.rng.randint(*self.config.facts_per_chunk)
         if chunk == self.config.n_chunks - 1 and not self.slots:
             wanted = max(1, wanted)
         for _ in range(wanted):
-            slot, action = self._move(touched)
+            slot, action = self._move(free)
             if slot is None:
                 continue
-            touched.append(slot)
+            free.remove(slot)
+            previous = None
             if action is FactAction.RETRACT:
-                value, previous = self.rng.choice(list(slot.live)), None
+                value = self.rng.choice(list(slot.live))
                 slot.retract(value, chunk)
             else:
                 previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
                 value = self.fresh_value(slot)
                 slot.state(value, chunk)
-            facts.append(
-                Fact(
-                    chunk,
-                    action,
-                    slot.subject,
-                    slot.attribute,
-                    value,
-                    previous,
-                    sections=self.sections(slot),
-                )
-            )
+            word = slot.attribute.word
+            sections = self.sections(slot)
+            facts.append(Fact(chunk, action, slot.subject, word, value, previous, "", sections))
         return facts
 
-    def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
-        free = [slot for slot in self.all_slots if slot not in touched]
-        draw, several_first = self.rng.random(), self.rng.random() < self.config.p_multi
-        several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
-        single = [slot for slot in free if not slot.multiple and not slot.stated]
+    def _move(self, free: list[Slot]) -> tuple[Slot | None, FactAction]:
+        draw = self.rng.random()
+        several_first = self.rng.random() < self.config.p_multi
+        several = [s for s in free if s.attribute.multiple and len(s.live) < _MAX_VALUES]
+        single = [s for s in free if not s.attribute.multiple and not s.stated]
         options = {
-            FactAction.RETRACT: [slot for slot in free if self._may_retract(slot)],
-            FactAction.CHANGE: [slot for slot in free if slot.live and not slot.multiple],
+            FactAction.RETRACT: [s for s in free if self._may_retract(s)],
+            FactAction.CHANGE: [s for s in free if s.live and not s.attribute.multiple],
             FactAction.STATE: (several or single) if several_first else (single or several),
-        }
-        options = {
-            action: [slot for slot in slots if self.allows(slot, action)]
-            for action, slots in options.items()
         }
         order = [FactAction.STATE, FactAction.CHANGE]
         if draw < self.config.p_retract:
@@ -294,58 +223,82 @@ class World:
         elif draw < self.config.p_retract + self.config.p_change:
             order.reverse()
         for action in order:
-            if slots := options[action]:
-                begun = [slot for slot in slots if slot.multiple and slot.live]
-                return self.rng.choice(
-                    begun if begun and self.rng.random() < 0.5 else slots
-                ), action
+            slots = [slot for slot in options[action] if self.allows(slot, action)]
+            if slots:
+                begun = [slot for slot in slots if slot.attribute.multiple and slot.live]
+                again = begun and self.rng.random() < 0.5
+                return self.rng.choice(begun if again else slots), action
         return None, FactAction.STATE
 
     def sections(self, slot: Slot) -> tuple[str, ...]:
         """Return the sections its facts belong in, best first."""
-        return self.attributes[slot.attribute].sections
+        return slot.attribute.sections
 
     def allows(self, slot: Slot, action: FactAction) -> bool:
         """Whether there are words for it."""
         return True
 
+    def knows_other(self, slot: Slot) -> bool:
+        """Whether another slot of its subject has a value."""
+        own = (other for other in self.all_slots if other.subject == slot.subject)
+        return any(other.live for other in own if other is not slot)
+
     def _may_retract(self, slot: Slot) -> bool:
-        if slot.multiple:
+        if slot.attribute.multiple:
             return len(slot.live) >= 2
-        return bool(slot.live) and any(
-            o.live for o in self.all_slots if o is not slot and o.subject == slot.subject
-        )
+        return bool(slot.live) and self.knows_other(slot)
 
     def fresh_value(self, slot: Slot) -> str:
         """Return a value that it does not have now and, if possible, never had."""
-        values = [
-            value for value in self.attributes[slot.attribute].values if value not in slot.live
-        ]
+        values = [value for value in slot.attribute.values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
 
+    def kind_of(self, slot: Slot) -> str:
+        """Return the kind of the question about a slot; empty if nothing more is known of its
+        subject.
+        """
+        if slot.attribute.multiple:
+            return "count"
+        if slot.live:
+            return "latest" if slot.past else "single"
+        return "removed" if self.knows_other(slot) else ""
 
-def _chat_line(rng: random.Random, world: World) -> str:
+
+# ------------------------------------------------------------------------------------------------
+# lines
+def _fact_lines(rng: random.Random, world: World, facts: Sequence[Fact]) -> list[SpokenLine]:
+    lines = []
+    for fact in facts:
+        wordings = getattr(world.pool.attributes[fact.attribute], fact.action.value)
+        text = _fill(rng.choice(wordings), fact.attribute, fact.value)
+        lines.append(SpokenLine(f"{fact.subject}: {text}", [fact]))
+    return lines
+
+
+def _chat_line(rng: random.Random, world: World) -> SpokenLine:
     speaker = rng.choice(world.people)
     if rng.random() < world.config.p_distractor:
-        attribute = rng.choice(world.pool.attributes)
-        if values := _never_said(world, speaker, attribute):
-            return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
-    return f"{speaker}: {rng.choice(world.pool.chat)}"
+        attribute = rng.choice(list(world.pool.attributes.values()))
+        values = _never_said(world, speaker, attribute)
+        if values:
+            text = _fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))
+            return SpokenLine(f"{speaker}: {text}", [])
+    return SpokenLine(f"{speaker}: {rng.choice(world.pool.lines['chat'])}", [])
 
 
-def _hostile_line(rng: random.Random, world: World, templates: Templates) -> str:
+def _hostile_line(rng: random.Random, world: World, templates: Templates) -> SpokenLine:
     slot = rng.choice(world.slots)
-    attribute = world.attributes[slot.attribute]
-    lies = _never_said(world, slot.subject, attribute) or attribute.values
+    lies = _never_said(world, slot.subject, slot.attribute) or list(slot.attribute.values)
     note, held = (
-        f"{slot.subject} {slot.attribute} {rng.choice(values)}"
+        f"{slot.subject} {slot.attribute.word} {rng.choice(values)}"
         for values in (lies, [*slot.live, *slot.past])
     )
     word = made_up_word(rng, rng.randint(2, 4))
-    text = rng.choice(hostile_lines(templates)).format(
-        name=slot.subject, word=word, note=note, held=held
+    wording = rng.choice(hostile_lines(templates))
+    text = wording.format(name=slot.subject, word=word, note=note, held=held)
+    return SpokenLine(
+        f"{rng.choice(world.people)}: {text[1:]}" if text.startswith("~") else text, []
     )
-    return f"{rng.choice(world.people)}: {text[1:]}" if text.startswith("~") else text
 
 
 def made_up_word(rng: random.Random, syllables: int) -> str:
@@ -354,12 +307,9 @@ def made_up_word(rng: random.Random, syllables: int) -> str:
 
 
 def _never_said(world: World, subject: str, attribute: Attribute) -> list[str]:
-    own = next(
-        slot
-        for slot in world.all_slots
-        if (slot.subject, slot.attribute) == (subject, attribute.word)
-    )
-    return [value for value in attribute.values if value not in own.live and value not in own.past]
+    slots = (slot for slot in world.all_slots if slot.subject == subject)
+    own = next(slot for slot in slots if slot.attribute is attribute)
+    return [value for value in attribute.values if value not in (*own.live, *own.past)]
 
 
 def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
@@ -368,12 +318,17 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
 
 
 def article(word: str) -> str:
-    """Return "a" or "an"."""
-    return (
-        "an" if word[0].lower() in "aeiou" and word.lower() not in ("ukulele", "euphonium") else "a"
-    )
+    """Return "a" or "an".
+
+    >>> article("ukulele"), article("Audi")
+    ('a', 'an')
+    """
+    vowel = word[0].lower() in "aeiou" and word.lower() not in ("ukulele", "euphonium")
+    return "an" if vowel else "a"
 
 
+# ------------------------------------------------------------------------------------------------
+# questions
 def numbered(rng: random.Random, asked: Sequence[Question], most: int) -> tuple[Question, ...]:
     """Return at most ``most`` questions (0 = all), drawn uniformly, with ids."""
     if 0 < most < len(asked):
@@ -385,158 +340,127 @@ def make_question(
     text: str,
     subject: str | None,
     kind: str,
-    answers: Sequence[str],
-    stale: Sequence[str],
-    places: Sequence[int],
+    answers: Iterable[str],
+    stale: Iterable[str],
+    places: Iterable[int],
 ) -> Question:
     """Return a question with the metric of its kind; without answers it is ``absent``."""
-    metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
-    return Question(
-        text,
-        tuple(answers) or ("none",),
-        metric,
-        kind,
-        subject,
-        tuple(stale),
-        tuple(sorted(set(places))),
-    )
+    golds = tuple(answers)
+    metric = "bound_all" if kind == "count" else "bound" if golds else "absent"
+    evidence = tuple(sorted(set(places)))
+    return Question(text, golds or ("none",), metric, kind, subject, tuple(stale), evidence)
+
+
+def _ask(
+    rng: random.Random,
+    world: World,
+    subject: str,
+    attribute: str,
+    use: str = "value",
+    value: str = "",
+) -> str:
+    wording = rng.choice(world.pool.lines[use])
+    return wording.format(name=subject, attribute=attribute, v=value)
 
 
 def _about(
     rng: random.Random, slot: Slot, times: Sequence[str], world: World
 ) -> Iterator[Question]:
-    def question(
-        kind: str, answers: Sequence[str], places: Sequence[int], value: str = ""
-    ) -> Question:
-        stale = () if kind == "time" else tuple(slot.past)
-        wordings = world.pool.questions[{"count": "every", "time": "time"}.get(kind, "value")]
-        text = rng.choice(wordings).format(name=slot.subject, attribute=slot.attribute, v=value)
-        return make_question(text, slot.subject, kind, answers, stale, places)
-
-    if kind := kind_of(slot, world):
-        yield question(kind, list(slot.live), places_of(slot))
-    if slot.live and not slot.multiple:
+    word = slot.attribute.word
+    kind = world.kind_of(slot)
+    if kind:
+        text = _ask(rng, world, slot.subject, word, "every" if kind == "count" else "value")
+        yield make_question(text, slot.subject, kind, slot.live, slot.past, slot.places)
+    if slot.live and not slot.attribute.multiple:
         value, chunk = next(iter(slot.live.items()))
-        yield question("time", [times[chunk]], [chunk], value)
+        text = _ask(rng, world, slot.subject, word, "time", value)
+        yield make_question(text, slot.subject, "time", [times[chunk]], [], [chunk])
 
 
-def kind_of(slot: Slot, world: World) -> str:
-    """Return the kind of the question about a slot; empty if nothing more is known of its
-    subject.
-    """
-    if slot.multiple:
-        return "count"
-    if slot.live:
-        return "latest" if slot.past else "single"
-    return (
-        "removed"
-        if any(other.live for other in world.slots if other.subject == slot.subject)
-        else ""
-    )
-
-
-def places_of(slot: Slot) -> list[int]:
-    """Return the chunks that hold the answer."""
-    return [*slot.live.values(), *(slot.retractions if slot.multiple or not slot.live else ())]
-
-
+# ------------------------------------------------------------------------------------------------
+# facts that follow from others
 def _add_dependences(
-    rng: random.Random, world: World, sessions: Sequence[list[_Line]]
+    rng: random.Random, world: World, sessions: Sequence[list[SpokenLine]]
 ) -> list[Question]:
     """Add links and their lines to the sessions; return the questions. Derived facts come last,
     without a line.
     """
     if not world.config.cascade and not world.config.absence:
         return []
-    links, questions = _draw_links(rng, world, sessions), []
+    links = _draw_links(rng, world, sessions)
     for link, followed in links:
-        value = followed[0]
-        sentence = _fill(
-            rng.choice(world.attributes[value.attribute].share),
-            value.attribute,
-            value.value,
-            link.value,
-        )
+        first = followed[0]
+        wording = rng.choice(world.pool.attributes[first.attribute].share)
+        text = _fill(wording, first.attribute, first.value, link.value)
         session = sessions[link.chunk]
-        session.insert(
-            rng.randint(0, sum(bool(line) for line, _ in session)),
-            (f"{value.subject}: {sentence}", [link]),
-        )
+        spoken = sum(bool(line.text) for line in session)
+        session.insert(rng.randint(0, spoken), SpokenLine(f"{first.subject}: {text}", [link]))
         for fact in followed:
-            sessions[fact.chunk].append(("", [fact]))
+            sessions[fact.chunk].append(SpokenLine("", [fact]))
+    questions = []
     for link, followed in links:
         last = followed[-1]
         answers = [] if last.action is FactAction.RETRACT else [last.value]
-        stale = list(dict.fromkeys(fact.value for fact in followed if fact.value not in answers))
-        text = rng.choice(world.pool.questions["value"]).format(
-            name=last.subject, attribute=last.attribute
-        )
+        stale = dict.fromkeys(fact.value for fact in followed if fact.value not in answers)
+        text = _ask(rng, world, last.subject, last.attribute)
         kind = CASCADE if answers else ABSENCE
-        questions.append(
-            make_question(text, last.subject, kind, answers, stale, [link.chunk, last.chunk])
-        )
+        places = [link.chunk, last.chunk]
+        questions.append(make_question(text, last.subject, kind, answers, stale, places))
     linked = {(followed[0].subject, followed[0].attribute) for _, followed in links}
     for slot in world.all_slots:
-        known = any(other.live for other in world.all_slots if other.subject == slot.subject)
-        if (
-            known
-            and not slot.stated
-            and not slot.multiple
-            and (slot.subject, slot.attribute) not in linked
-            and rng.random() < world.config.absence
-        ):
-            text = rng.choice(world.pool.questions["value"]).format(
-                name=slot.subject, attribute=slot.attribute
-            )
+        word = slot.attribute.word
+        silent = not slot.stated and not slot.attribute.multiple
+        known = world.knows_other(slot) and (slot.subject, word) not in linked
+        if known and silent and rng.random() < world.config.absence:
+            text = _ask(rng, world, slot.subject, word)
             questions.append(make_question(text, slot.subject, ABSENCE, [], [], []))
     return questions
 
 
 def _draw_links(
-    rng: random.Random, world: World, sessions: Sequence[list[_Line]]
+    rng: random.Random, world: World, sessions: Sequence[list[SpokenLine]]
 ) -> list[tuple[Fact, list[Fact]]]:
-    lines = [line for session in sessions for line, _ in session]
-    facts = [fact for session in sessions for _, said in session for fact in said]
+    """Return links, each with the facts that follow from it."""
+    lines = [line for session in sessions for line in session]
+    facts = [fact for line in lines for fact in line.facts]
     links = []
     for slot in world.all_slots:
-        if slot.stated or not world.attributes[slot.attribute].share:
+        if slot.stated or not slot.attribute.share:
             continue
+        own = [line.text for line in lines if line.text.startswith(f"{slot.subject}: ")]
         others = [
-            o
-            for o in world.all_slots
-            if o.attribute == slot.attribute and o.past and (o.live or world.config.absence)
-        ]
-        said = [line for line in lines if line.startswith(f"{slot.subject}: ")]
-        others = [
-            o
-            for o in others
-            if not any(contains(line, value) for line in said for value in (*o.live, *o.past))
+            other
+            for other in world.all_slots
+            if other.attribute is slot.attribute
+            and other.past
+            and (other.live or world.config.absence)
+            and not any(
+                contains(text, value) for text in own for value in (*other.live, *other.past)
+            )
         ]
         if not others or rng.random() >= world.config.cascade:
             continue
         other = rng.choice(others)
+        word = slot.attribute.word
         upstream = [
-            fact
-            for fact in facts
-            if (fact.subject, fact.attribute) == (other.subject, other.attribute)
+            fact for fact in facts if (fact.subject, fact.attribute) == (other.subject, word)
         ]
         chunk = rng.randrange(upstream[0].chunk, upstream[-1].chunk)
         now = [fact for fact in upstream if fact.chunk <= chunk][-1]
         first = replace(upstream[0], chunk=chunk, subject=slot.subject, value=now.value)
         later = [replace(fact, subject=slot.subject) for fact in upstream if fact.chunk > chunk]
-        link = Fact(
-            chunk, FactAction.STATE, slot.subject, f"shared {slot.attribute}", other.subject
-        )
+        link = Fact(chunk, FactAction.STATE, slot.subject, f"shared {word}", other.subject)
         links.append((link, [first, *later]))
     return links
 
 
-SOURCES = (
+SOURCES = [
     Source(
         "synthetic",
         "generated dialogues with changes and retractions",
-        load_synthetic,
-        SyntheticOptions,
+        generated(make_instance),
+        SyntheticConfig,
         needs_input=False,
+        presets=PRESETS,
     ),
-)
+]

@@ -17,14 +17,14 @@ from memalpha.data import natural
 from memalpha.data.leaks import LeakCheck
 from memalpha.data.load import load_data
 from memalpha.data.natural import NaturalOptions, date_forms, in_person, make_instance
-from memalpha.data.pools import hostile_lines
+from memalpha.data.pools import hostile_lines, natural_words
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains, score, words
 from memalpha.types import Answer, FactAction
 
-RAW = natural.written()
+RAW = natural_words()
 TRAITS, SAID = RAW["traits"], ("state", "change", "retract", "mention", "ask")
 LISTS = {(word, kind): row[kind] for word, row in TRAITS.items() for kind in SAID if kind in row}
 LISTS |= {("frames", use): said for use, said in RAW["frames"].items()}

@@ -10,7 +10,7 @@ from data_samples import load, longmemeval_item, mab_row, memalpha_row, msc_row,
 from memalpha.data.load import get_source
 from memalpha.data.rows import Row
 from memalpha.data.source import CommonOptions, Draft, Remark, Skipped, Tally, finish, read_each
-from memalpha.data.synthetic import PRESETS, SyntheticOptions, generate
+from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.types import Chunk, Question
 
@@ -19,9 +19,8 @@ def test_synthetic_is_the_generator_with_the_presets_options():
     given = {"n": "4", "preset": "medium", "split": "test", "facts_per_chunk": "1,2"}
     config = replace(PRESETS["medium"], split="test", facts_per_chunk=(1, 2))
     assert list(get_source("synthetic").load(None, given, 9)) == generate(4, 9, config)
-    assert SyntheticOptions(p_change=0.0).config() == replace(
-        PRESETS["small"], p_change=0.0
-    )  # a zero is not "as in the preset"
+    parsed = get_source("synthetic").parse({"preset": "dependent", "p_change": 0.0, "people": None})
+    assert parsed == replace(PRESETS["dependent"], p_change=0.0)  # a zero is not "as in the preset"
 
 
 @pytest.mark.parametrize(

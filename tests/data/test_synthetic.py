@@ -8,12 +8,10 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data import pools as pools_module
-from memalpha.data.pools import hostile_lines, pools
+from memalpha.data.pools import hostile_lines, pools, read_words
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.memory.memory import Memory, render_entry
@@ -50,14 +48,8 @@ def configs(draw):
 
 # ------------------------------------------------------------------------------------------------
 # pools
-def raw_pools():
-    return yaml.safe_load(
-        (pools_module.resources.files("memalpha.data") / "pools.yaml").read_text()
-    )
-
-
 def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
-    data = raw_pools()
+    data = read_words("pools")
     lists = {("name", split): data["names"][split].split() for split in ("train", "test")}
     lists |= {
         (a, split): row[split].split()
@@ -77,7 +69,7 @@ def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
 
 
 def test_no_name_or_value_is_a_word_of_a_sentence():
-    data = raw_pools()
+    data = read_words("pools")
     lists = [
         row.get(kind, [])
         for row in data["attributes"].values()
@@ -106,13 +98,16 @@ def test_no_name_or_value_is_a_word_of_a_sentence():
 
 def test_a_third_of_the_sentences_is_held_out():
     seen, unseen, everything = (pools("train", which) for which in ("train", "held_out", "all"))
-    for a, b, c in zip(seen.attributes, unseen.attributes, everything.attributes, strict=True):
+    for a, b, c in zip(
+        *(each.attributes.values() for each in (seen, unseen, everything)), strict=True
+    ):
         for kind in ("state", "change", "retract", "mention"):
             old, new, both = (set(getattr(x, kind)) for x in (a, b, c))
             assert old | new == both and not old & new
             assert 3 * len(new) >= len(both) and (len(old) > len(new) or not both)
     hostile = map(hostile_lines, ("train", "held_out", "all"))
-    for old, new, both in ({*seen.chat}, {*unseen.chat}, {*everything.chat}), map(set, hostile):
+    chats = (each.lines["chat"] for each in (seen, unseen, everything))
+    for old, new, both in map(set, chats), map(set, hostile):
         assert old | new == both and not old & new
 
 
@@ -179,7 +174,7 @@ def expected_questions(instance):
 
 
 def key_of(question):
-    (attribute,) = {a.word for a in pools("train").attributes} & set(words(question.text))
+    (attribute,) = pools("train").attributes.keys() & set(words(question.text))
     assert question.subject.lower() in words(question.text)
     return question.kind, question.subject, attribute
 
@@ -212,14 +207,14 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
     instance = make_instance(0, seed, config)
     own = {key: {v.lower() for v in ever} for key, (_, ever, _) in replay(instance).items()}
     names = {fact.subject for fact in instance.facts}
-    pool = {v.lower(): a.word for a in pools(config.split).attributes for v in a.values}
+    pool = {v.lower(): a.word for a in pools(config.split).attributes.values() for v in a.values}
     other = pools("test" if config.split == "train" else "train")
     assert all(name in pools(config.split).names for name in names)
     days = [date.fromisoformat(chunk.time) for chunk in instance.chunks]
     assert days == sorted(set(days))
     for index, chunk in enumerate(instance.chunks):
         assert not set(words(chunk.text)) & {
-            w.lower() for a in other.attributes for w in (*a.values, *other.names)
+            w.lower() for a in other.attributes.values() for w in (*a.values, *other.names)
         }
         facts = [fact for fact in instance.facts if fact.chunk == index]
         assert len({(f.subject, f.attribute) for f in facts}) == len(facts)
@@ -500,7 +495,7 @@ def linked_configs(draw):
 def links_in(instance, config):
     """Read the links off the lines: [(chunk, follower, other, attribute, value said)]."""
     found = []
-    for attribute in pools(config.split, config.templates).attributes:
+    for attribute in pools(config.split, config.templates).attributes.values():
         for sentence in attribute.share:
             parts = {"v": r"(?P<v>\w+)", "a": "an?", "other": "OTHER"}
             pattern = sentence.replace(".", r"\.").format(**parts)
@@ -547,7 +542,7 @@ def test_questions_are_what_following_the_links_gives(config, seed):
             (chunk, end.chunk),
         )
     asked = [question for question in instance.questions if question.kind in ("cascade", "absence")]
-    attributes = {attribute.word for attribute in pools("train").attributes}
+    attributes = pools("train").attributes.keys()
     for question in asked:
         (word,) = attributes & set(re.findall(r"\w+", question.text))
         row = (question.kind, question.answers, frozenset(question.stale), question.evidence)
