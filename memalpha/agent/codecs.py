@@ -61,20 +61,9 @@ _JSON = json.JSONDecoder(strict=False)  # a line break in a string may be a raw 
 # characters behind an opening tag in which its strings may hold another: reading stays linear
 _WINDOW = 16_384
 _TAG = re.compile(r"<(/?)tool_call>")
-_BEGIN = re.compile(r"<(/?)tool_call>|(?=<function=[\w.:]+>\s*<(?:parameter=|/function>))")
-_NEXT_TAG = re.compile("<tool_call>")
-_NEXT_TAG_OR_XML = re.compile("<tool_call>|<function=")
 _GAP = re.compile(r"(?:[\s,;\[\]]|```\w*)*")  # around the calls of a block
 # a string, or a comma that nothing follows
 _COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
-_NEXT = r"(?=\s*(?:<parameter=|<arg_key>|</function>|</tool_call>|\Z))"
-_KEY = r"<(?:parameter=|arg_key>)"
-_END = r"</(?:parameter|arg_value)>"
-_ARGUMENT = re.compile(rf"(?s)\s*{_KEY}(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?{_END}{_NEXT}")
-_XML = re.compile(
-    r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
-    rf"((?:\s*{_KEY}\w.*?{_END}{_NEXT})*+)(?:\s*</function>|(?=\s*</tool_call>))"
-)
 _NAMESPACE = re.compile(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$")
 _PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "new_memory_insert": ("memory_insert", {}),
@@ -93,10 +82,9 @@ class HermesCodec(_Codec):
 
     Chat models write more, and it is read where it has one reading: several calls or a list in a
     block, a fence around them, no closing tag before the next block or the end, ``parameters``,
-    arguments as a JSON string, null for an optional argument, raw line breaks, a comma too many,
-    the XML of Qwen3-Coder (also without tags around it) and GLM, a namespace
-    before the name, tools and arguments by their names in both published systems. Bare JSON and
-    other tags are text.
+    arguments as a JSON string, null for an optional argument, raw line breaks, a comma too many, a
+    namespace before the name, tools and arguments by their names in both published systems. Bare
+    JSON and other tags are text.
     """
 
     name = "hermes"
@@ -108,26 +96,23 @@ class HermesCodec(_Codec):
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         items: list[ToolCall | CallError] = []
-        begin = _BEGIN.search(text)
-        while begin is not None:
-            if begin[1]:
-                items.append(CallError("</tool_call> closes nothing", *begin.span()))
+        tag = _TAG.search(text)
+        while tag is not None:
+            if tag[1]:
+                items.append(CallError("</tool_call> closes nothing", *tag.span()))
             else:
-                items += self._read_block(text, *begin.span())
-            begin = _BEGIN.search(text, items[-1].end)
+                items += self._read_block(text, *tag.span())
+            tag = _TAG.search(text, items[-1].end)
         return items
 
     def _read_block(self, text: str, start: int, at: int) -> list[ToolCall | CallError]:
-        """Read the block from ``start``, whose content begins at ``at``: the same place for XML
-        without a tag around it.
-        """
-        bare = start == at
-        following = (_NEXT_TAG_OR_XML if bare else _NEXT_TAG).search(text, at + bare)
-        body = text[at : following.start() if following else None]
+        """Read the block whose tag is from ``start`` to ``at``."""
+        following = text.find("<tool_call>", at)
+        body = text[at : following if following >= 0 else None]
         for content in (body, text[at : at + _WINDOW], _COMMA.sub(_without_comma, body)):
             calls, end = self._read_calls(content, at)
             close = _TAG.match(content, end)
-            if calls and (close or bare or end == len(content)):
+            if calls and (close or end == len(content)):
                 calls[0] = replace(calls[0], start=start)
                 if close and close[1]:
                     calls[-1] = replace(calls[-1], end=at + close.end())
@@ -139,18 +124,19 @@ class HermesCodec(_Codec):
         return [CallError(_fault(text[at : close.start()]), start, close.end())]
 
     def _read_calls(self, content: str, at: int) -> tuple[list[ToolCall | CallError], int]:
-        """Read the calls that a block's content begins with; return where the gap behind them ends.
+        """Read the objects that a block's content begins with; return where the gap behind them
+        ends.
 
         ``at`` is the place of the content in the completion.
         """
         calls: list[ToolCall | CallError] = []
-        end = 0
-        while True:
-            start = next(_GAP.finditer(content, end)).end()
-            data, end = _read_value(content, start)
-            if end == start:
-                return calls, end
-            calls.append(self._read_call(data, at + start, at + end))
+        start = next(_GAP.finditer(content)).end()
+        with suppress(ValueError, RecursionError):
+            while content.startswith("{", start):
+                data, end = _JSON.raw_decode(content, start)
+                calls.append(self._read_call(data, at + start, at + end))
+                start = next(_GAP.finditer(content, end)).end()
+        return calls, start
 
     def _read_call(self, data: Any, start: int, end: int) -> ToolCall | CallError:
         if isinstance(data, dict) and isinstance(data.get("function"), dict):
@@ -207,19 +193,6 @@ class HermesCodec(_Codec):
             escaped = re.sub(r"<(?=/?tool_call>)", r"\\u003c", body)
             blocks.append(f"<tool_call>\n{escaped}\n</tool_call>")
         return "\n".join(blocks)
-
-
-def _read_value(content: str, start: int) -> tuple[Any, int]:
-    """Return the call at a place, as data, and its end; the place itself if there is none."""
-    if content.startswith("{", start):
-        with suppress(ValueError, RecursionError):
-            return _JSON.raw_decode(content, start)
-    match = _XML.match(content, start)
-    pairs = _ARGUMENT.findall(match[2]) if match else []
-    arguments = {name: None if text in ("null", "None") else text for name, text in pairs}
-    if match is None or len(arguments) < len(pairs):
-        return None, start
-    return {"name": match[1], "arguments": arguments}, match.end()
 
 
 def _without_comma(match: re.Match[str]) -> str:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from memalpha.errors import InputError, JournalError
-from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
+from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
 from memalpha.times import ISO_8601, check_time, later, moment
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
@@ -50,6 +51,10 @@ class Applied(NamedTuple):
     call: int | None = None
 
 
+_Problem = tuple[ResultCode, str]  # with a sentence that says it
+_CREATED = attrgetter("created")
+
+
 class Memory:
     """One memory under one schema; ``count_tokens`` measures its limits (in training and use: the
     policy's tokenizer).
@@ -68,23 +73,19 @@ class Memory:
         self._by_content: dict[tuple[str, str], dict[str, None]] = {}
         self._sizes: dict[str, int] = {section.name: 0 for section in (*schema.sections, ARCHIVE)}
         self._tokens: dict[str, int] = {}  # of every content that was ever held
-        self.tokens = (
-            0  # of all contents, blocks included, the archive not; the compression reward uses it
-        )
+        self.tokens = 0  # of all contents, blocks included, the archive not
         self._lists = frozenset(section.name for section in schema.lists)
         self._written: dict[str, None] = {}  # ids of list entries, the last written last
         self._next_id = 1
         self.clock = 0
 
-    def __len__(self) -> int:  # without the archive
+    def __len__(self) -> int:
         return len(self._entries) - self._sizes[ARCHIVE.name]
 
-    def __iter__(
-        self,
-    ) -> Iterator[Entry]:  # written blocks included, the archive not, in order of creation
-        return iter(
-            tuple(entry for entry in self._entries.values() if entry.section != ARCHIVE.name)
-        )
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate in order of creation, written blocks included, the archive not."""
+        entries = [entry for entry in self._entries.values() if entry.section != ARCHIVE.name]
+        return iter(entries)
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
@@ -92,18 +93,18 @@ class Memory:
 
     def reading(self, content: str) -> Entry | None:
         """Return the oldest list entry with exactly this content, or None."""
-        ids = [
-            id
+        entries = [
+            self._entries[key]
             for section in self.schema.lists
-            for id in self._by_content.get((section.name, content), ())
+            for key in self._by_content.get((section.name, content), ())
         ]
-        return min((self._entries[id] for id in ids), key=lambda entry: entry.created, default=None)
+        return min(entries, key=_CREATED, default=None)
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation; KeyError if
         there is no such section.
         """
-        wanted = {self.schema[section].name} if section else {s.name for s in self.schema.lists}
+        wanted = {self.schema[section].name} if section else self._lists
         return tuple(entry for entry in self._entries.values() if entry.section in wanted)
 
     def newest(self) -> Iterator[Entry]:
@@ -138,47 +139,51 @@ class Memory:
         return result
 
     def _apply(self, operation: Operation, chunk: int | None, time: str | None) -> OperationResult:
+        problem = self._problem(operation, time)
+        if problem is not None:
+            return OperationResult(False, *problem, operation)
+        old = self._target(operation)
+        if operation.kind is OperationKind.DELETE and old is not None:
+            return self._delete(operation, old, f"deleted {old.id}")
+        return self._write(operation, old, chunk, time)
+
+    def _problem(self, operation: Operation, time: str | None) -> _Problem | None:
+        """Why an operation is refused, whatever the memory says; None if it is not."""
+        kind = operation.kind
         if operation.section not in self.schema:
-            names = ", ".join(section.name for section in self.schema.sections)
-            return _refuse(
-                operation,
+            names = [section.name for section in self.schema.sections]
+            return (
                 ResultCode.UNKNOWN_SECTION,
-                f"no section {operation.section!r}; there are: {names}",
+                f"no section {operation.section!r}; there are: {', '.join(names)}",
             )
-        section, kind = self.schema[operation.section], operation.kind
         if operation.timestamp and moment(operation.timestamp) is None:
-            return _refuse(
-                operation,
+            return (
                 ResultCode.BAD_ARGUMENTS,
                 f"timestamp is {operation.timestamp!r:.60}, and must be {ISO_8601}",
             )
+        section = self.schema[operation.section]
         if kind not in section.operations:
-            said = (
-                f"{kind} is not allowed in {section.name}; allowed: {', '.join(section.operations)}"
+            return (
+                ResultCode.NOT_ALLOWED,
+                f"{kind} is not allowed in {section.name}; "
+                f"allowed: {', '.join(section.operations)}",
             )
-            return _refuse(operation, ResultCode.NOT_ALLOWED, said)
-        content = (operation.content or "").strip()
-        if not content and kind is not OperationKind.DELETE:
-            return _refuse(operation, ResultCode.EMPTY, "the content is empty")
-        old = None
-        if kind is not OperationKind.INSERT:
-            old = self._entries.get(
-                section.name if kind is OperationKind.REPLACE else operation.entry_id or ""
-            )
-            if kind is not OperationKind.REPLACE and (old is None or old.section != section.name):
-                return _refuse(
-                    operation,
-                    ResultCode.UNKNOWN_ID,
-                    f"no entry {operation.entry_id!r} in {section.name}",
-                )
+        if kind is not OperationKind.DELETE and not (operation.content or "").strip():
+            return ResultCode.EMPTY, "the content is empty"
+        old = self._target(operation)
+        if old is None and kind in (OperationKind.UPDATE, OperationKind.DELETE):
+            return ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}"
         if old is not None and later(old.timestamp, operation.timestamp or time):
-            return _refuse(
-                operation, ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}"
-            )
-        if kind is OperationKind.DELETE and old is not None:
-            self._commit(Change(old, None))
-            return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}", operation, old.id)
-        return self._write(operation, section, old, content, chunk, time)
+            return ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}"
+        return None
+
+    def _target(self, operation: Operation) -> Entry | None:
+        """The entry that an operation changes; None if it makes one, or there is none."""
+        if operation.kind is OperationKind.INSERT:
+            return None
+        names_section = operation.kind is OperationKind.REPLACE
+        entry = self.get(operation.section if names_section else operation.entry_id or "")
+        return entry if entry is not None and entry.section == operation.section else None
 
     def apply_all(
         self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
@@ -189,9 +194,11 @@ class Memory:
         if len(operations) > 1:
             trial = self.copy()
             for operation in operations:
-                if not (result := trial.apply(operation, chunk=chunk, time=time)).ok:
+                result = trial.apply(operation, chunk=chunk, time=time)
+                if not result.ok:
                     return [replace(result, operation=None)]
-        first, start = self.clock, len(self.applied)
+        first = self.clock
+        start = len(self.applied)
         results = [self.apply(operation, chunk=chunk, time=time) for operation in operations]
         if len(self.applied) > start + 1:
             self.applied[start:] = [each._replace(call=first) for each in self.applied[start:]]
@@ -215,58 +222,45 @@ class Memory:
 
     def _sort(self) -> None:
         """Bring the entries into the order of their creation, and of their last change."""
-        entries = sorted(self._entries.values(), key=lambda entry: entry.created)
+        entries = sorted(self._entries.values(), key=_CREATED)
         self._entries = {entry.id: entry for entry in entries}
         listed = [entry for entry in entries if entry.section in self._lists]
-        listed.sort(key=lambda entry: entry.updated)
-        self._written = dict.fromkeys(entry.id for entry in listed)
+        self._written = {entry.id: None for entry in sorted(listed, key=attrgetter("updated"))}
 
     def _write(
-        self,
-        operation: Operation,
-        section: Section,
-        old: Entry | None,
-        content: str,
-        chunk: int | None,
-        time: str | None,
+        self, operation: Operation, old: Entry | None, chunk: int | None, time: str | None
     ) -> OperationResult:
-        """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in
-        the way.
-        """
+        """Insert an entry, or change ``old``, unless a duplicate or a limit is in the way."""
+        section = self.schema[operation.section]
+        content = (operation.content or "").strip()
         named = (operation.timestamp or None) if section.timestamps else None
         timestamp = (named or (time and check_time(time))) if section.timestamps else None
-        number = self.clock
         if old is not None and _says(old, content, named):
             return self._repeat(operation, old, timestamp, chunk)
         same = self._same(section, content, named, old, chunk)
         if same is not None and old is None:
             return self._repeat(operation, same, timestamp, chunk)
         if same is not None and old is not None:
-            self._commit(Change(old, None))
-            return OperationResult(
-                True,
-                ResultCode.APPLIED,
-                f"deleted {old.id}: {same.id} says so already",
-                operation,
-                old.id,
-            )
-        if (refusal := self._over_limit(operation, section, content)) is not None:
-            return refusal
+            return self._delete(operation, old, f"deleted {old.id}: {same.id} says so already")
+        problem = self._over_limit(operation.kind, section, content)
+        if problem is not None:
+            return OperationResult(False, *problem, operation)
+        now = self.clock
         if old is not None:
             entry = replace(
-                old, content=content, timestamp=timestamp, source_chunk=chunk, updated=number
+                old, content=content, timestamp=timestamp, source_chunk=chunk, updated=now
             )
         else:
-            entry_id = (
-                section.name
-                if operation.kind is OperationKind.REPLACE
-                else self._new_id(section, number)
-            )
-            entry = Entry(entry_id, section.name, content, timestamp, chunk, number, number)
+            entry_id = self._new_id(section)
+            entry = Entry(entry_id, section.name, content, timestamp, chunk, now, now)
         self._commit(Change(old, entry))
         return OperationResult(
             True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id
         )
+
+    def _delete(self, operation: Operation, old: Entry, message: str) -> OperationResult:
+        self._commit(Change(old, None))
+        return OperationResult(True, ResultCode.APPLIED, message, operation, old.id)
 
     def _repeat(
         self, operation: Operation, entry: Entry, time: str | None, chunk: int | None
@@ -299,36 +293,26 @@ class Memory:
                 return entry
         return None
 
-    def _over_limit(
-        self, operation: Operation, section: Section, content: str
-    ) -> OperationResult | None:
-        limit = (
-            section.max_tokens
-            if operation.kind is OperationKind.REPLACE
-            else section.max_entry_tokens
-        )
+    def _over_limit(self, kind: OperationKind, section: Section, content: str) -> _Problem | None:
+        is_block = section.kind is SectionKind.BLOCK
+        limit = section.max_tokens if is_block else section.max_entry_tokens
         tokens = self.count_tokens(content)
         if limit and tokens > limit:
-            return _refuse(
-                operation,
-                ResultCode.TOO_LONG,
-                f"{tokens} tokens, at most {limit} fit in {section.name}",
-            )
-        if (
-            operation.kind is OperationKind.INSERT
-            and 0 < section.max_entries <= self._sizes[section.name]
-        ):
-            return _refuse(
-                operation,
+            return ResultCode.TOO_LONG, f"{tokens} tokens, at most {limit} fit in {section.name}"
+        full = 0 < section.max_entries <= self._sizes[section.name]
+        if full and kind is OperationKind.INSERT:
+            return (
                 ResultCode.SECTION_FULL,
                 f"{section.name} holds at most {section.max_entries} entries",
             )
         self._tokens[content] = tokens
         return None
 
-    def _new_id(self, section: Section, number: int) -> str:
+    def _new_id(self, section: Section) -> str:
+        if section.kind is SectionKind.BLOCK:
+            return section.name
         if section is ARCHIVE:
-            return f"line-{number}"
+            return f"line-{self.clock}"
         self._next_id += 1
         return str(self._next_id - 1)
 
@@ -364,35 +348,32 @@ class Memory:
         """Go to a snapshot, by deletions and writes in ``changes``; InputError, with nothing
         changed, if it does not fit.
         """
-        if snapshot.schema != self.schema.name:
-            raise InputError(
-                f"snapshot of schema {snapshot.schema!r}",
-                expected=f"one of {self.schema.name!r}, as this memory",
-            )
-        if unknown := sorted(
-            {entry.section for entry in snapshot.entries if entry.section not in self.schema}
-        ):
-            raise InputError(
-                f"snapshot with sections {unknown}",
-                expected=f"sections of the schema {self.schema.name!r}",
-            )
-        wanted = {entry.id: entry for entry in snapshot.entries}
-        if len(wanted) < len(snapshot.entries):
-            raise InputError(
-                "snapshot that holds an id twice", expected="what Memory.snapshot returned"
-            )
-        if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
-            raise InputError(
-                "snapshot that is not in order of creation",
-                expected="what Memory.snapshot returned",
-            )
-        self._tokens.update(
-            {
-                e.content: self.count_tokens(e.content)
-                for e in snapshot.entries
-                if e.content not in self._tokens
-            }
+        InputError.raise_if(
+            snapshot.schema != self.schema.name,
+            f"snapshot of schema {snapshot.schema!r}",
+            expected=f"one of {self.schema.name!r}, as this memory",
         )
+        sections = {entry.section for entry in snapshot.entries}
+        unknown = sorted(section for section in sections if section not in self.schema)
+        InputError.raise_if(
+            unknown,
+            f"snapshot with sections {unknown}",
+            expected=f"sections of the schema {self.schema.name!r}",
+        )
+        wanted = {entry.id: entry for entry in snapshot.entries}
+        InputError.raise_if(
+            len(wanted) < len(snapshot.entries),
+            "snapshot that holds an id twice",
+            expected="what Memory.snapshot returned",
+        )
+        InputError.raise_if(
+            any(first.created >= second.created for first, second in pairwise(snapshot.entries)),
+            "snapshot that is not in order of creation",
+            expected="what Memory.snapshot returned",
+        )
+        for entry in snapshot.entries:
+            if entry.content not in self._tokens:
+                self._tokens[entry.content] = self.count_tokens(entry.content)
         for entry in tuple(self._entries.values()):
             if wanted.get(entry.id) != entry:
                 self._commit(Change(entry, None))
@@ -421,13 +402,8 @@ def newer(first: Entry, second: Entry) -> bool:
     else by their chunks.
     """
     by_date = later(first.timestamp, second.timestamp)
-    if by_date is not None:
-        return by_date
-    return _chunk(first) > _chunk(second)
-
-
-def _chunk(entry: Entry) -> int:
-    return -1 if entry.source_chunk is None else entry.source_chunk
+    chunks = [-1 if entry.source_chunk is None else entry.source_chunk for entry in (first, second)]
+    return chunks[0] > chunks[1] if by_date is None else by_date
 
 
 def _says(entry: Entry, content: str, named: str | None) -> bool:
@@ -435,19 +411,15 @@ def _says(entry: Entry, content: str, named: str | None) -> bool:
     return entry.content == content and named in (None, entry.timestamp)
 
 
-def _refuse(operation: Operation, code: ResultCode, message: str) -> OperationResult:
-    return OperationResult(False, code, message, operation)
-
-
 def diff(before: Sequence[Entry], after: Sequence[Entry]) -> list[Change]:
     """Return the changes between two lists of entries: deletions first, then writes, each in list
     order.
     """
-    old, new = {entry.id: entry for entry in before}, {entry.id: entry for entry in after}
-    gone = [Change(entry, None) for entry in before if entry.id not in new]
-    return gone + [
-        Change(old.get(entry.id), entry) for entry in after if old.get(entry.id) != entry
-    ]
+    old = {entry.id: entry for entry in before}
+    left = {entry.id for entry in after}
+    gone = [Change(entry, None) for entry in before if entry.id not in left]
+    written = [Change(old.get(entry.id), entry) for entry in after]
+    return gone + [change for change in written if change.before != change.after]
 
 
 def render_entry(entry: Entry) -> str:

@@ -109,22 +109,9 @@ def json_call(name="memory_insert", arguments="arguments", **given):
     return json.dumps({"name": name, arguments: given or insert()[1]}, ensure_ascii=False)
 
 
-def xml_call(name="memory_insert", end="</function>", **given):
-    written = "".join(
-        f"<parameter={key}>\n{value}\n</parameter>\n"
-        for key, value in (given or insert()[1]).items()
-    )
-    return f"<function={name}>\n{written}{end}"
-
-
 OSLO, ROME = json_call(), json_call(section="episodic", content="Ivan moved to Rome")
 BOTH = [insert(), insert("Ivan moved to Rome", "episodic")]
 TAGGED_TEXT = 'write <tool_call>, then "</tool_call>"\nat the end'
-LINES = "a <b>\n\nc </parameter> d"
-PAIRS = "\n".join(
-    f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>"
-    for key, value in insert()[1].items()
-)
 CORE = "memory_replace", {"section": "core", "content": "x"}
 FORMS = {
     "closing tag missing at the end": (f"Yes.\n<tool_call>\n{OSLO}\n", [insert()]),
@@ -169,17 +156,6 @@ FORMS = {
         [("memory_update", {"entry_id": "3", "content": "x"})],
     ),
     "null for what is needed": (block(json_call(section="semantic", content=None)), [insert(None)]),
-    "XML": (block(f"\n{xml_call()}\n"), [insert()]),
-    "XML of two, several lines, no last end": (
-        block(xml_call(section="semantic", content=LINES) + xml_call(end="")),
-        [insert(LINES), insert()],
-    ),
-    "XML without a tag before it": (f"Now:\n{xml_call()}\n</tool_call>\nDone.", [insert()]),
-    "XML with null": (
-        block(xml_call(section="semantic", content="x", timestamp="null")),
-        [insert("x")],
-    ),
-    "XML of keys and values": (block(f"memory_insert\n{PAIRS}\n"), [insert()]),
     "a namespace": (
         block(json_call("functions.memory_insert:0"))
         + block(json_call("default_api.memory_insert")),
@@ -243,11 +219,6 @@ AMBIGUOUS = {
     "a call that breaks off in a string": f"<tool_call>{OSLO[:-6]}</tool_call>",
     "words behind the call": block(f"{OSLO} or rather not"),
     "words behind the call, and no tag": f"<tool_call>{OSLO}\nor rather not",
-    "an argument given twice": block(
-        xml_call(a="1").replace("</function>", xml_call(a="2").partition(">")[2])
-    ),
-    "XML that breaks off": f"<tool_call>{xml_call(end='')}",
-    "XML that breaks off in a value": "<tool_call><function=memory_delete><parameter=entry_id>12",
     "no arguments": block('{"name": "memory_delete"}'),
     "arguments that are no object": block('{"name": "memory_delete", "arguments": "1"}'),
 }
@@ -584,15 +555,6 @@ ADVERSARIES = {
     "deep nesting": lambda n: block('{"a":' * (n // 5)),
     "many shallow nests": lambda n: block("[" + "[[[[]]]]," * (n // 9)),
     "open calls": lambda n: '<tool_call>{"name": "f", "arguments": {"a": "\\"' * (n // 48),
-    "open XML": lambda n: (
-        "<tool_call><function=f><parameter=a>" * (n // 36) + "</function></parameter>"
-    ),
-    "open XML without tags": lambda n: (
-        "<function=f><parameter=a>" * (n // 25) + "</function></parameter>"
-    ),
-    "XML without an end": lambda n: block(
-        "<function=f>" + "<parameter=a>x</parameter>" * (n // 26) + "<"
-    ),
     "quotes and commas": lambda n: block("{" + "'" * (n // 3) + ", " * (n // 3)),
     "one long string": lambda n: block(
         '{"name": "f", "arguments": {"content": "' + "\\n" * (n // 2) + '"}}'
