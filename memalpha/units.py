@@ -1,5 +1,4 @@
-"""Cut texts: to sentences, to slices of a limited length, and to the units that are archived and
-searched.
+"""Cuts texts: to sentences, to slices of a limited length, to units that are archived and searched.
 
 A speaker's label (``Marta: ``) holds until the next label or header, over line breaks. A piece that
 begins inside a turn repeats its label, so that a cut never loses who says something. A text without
@@ -17,16 +16,17 @@ from memalpha.protocols import TokenCounter
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
-_LINE = re.compile(
-    r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?"
-)  # with the line that labels it
+# a line, with the line that labels it
+_LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")
 _BLOCK = re.compile(r"\S(?:[^\n]|\n(?![^\S\n]*\n))*")  # up to a blank line
 
 _NAME = r"[^\W\d_][\w.'’&-]*(?: (?:[0-9]+|[^\W\d_][\w.'’&-]*)){0,4}"
 # with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
 _SPEAKER = re.compile(
-    r"^(?:\[[^\[\]\n]{1,40}\] |\([^()\n]{1,40}\) |[0-9][0-9/.:,TZ +-]{2,24}(?:[AaPp]\.?[Mm]\.?)?[ ,-]{1,3})?"
-    rf"[*_]{{0,2}}(?P<name>{_NAME})(?:,? ?[\[(][^\[\]()\n]{{1,40}}[\])]|,? [0-9]{{1,2}}[:.][0-9]{{2}})?"
+    r"^(?:\[[^\[\]\n]{1,40}\] |\([^()\n]{1,40}\) "
+    r"|[0-9][0-9/.:,TZ +-]{2,24}(?:[AaPp]\.?[Mm]\.?)?[ ,-]{1,3})?"
+    rf"[*_]{{0,2}}(?P<name>{_NAME})"
+    r"(?:,? ?[\[(][^\[\]()\n]{1,40}[\])]|,? [0-9]{1,2}[:.][0-9]{2})?"
     r"[*_]{0,2}(?:：| ?:(?:\*\*|__)?(?=\s))",
     re.MULTILINE,
 )
@@ -37,22 +37,30 @@ _HEADER = re.compile(
 _ROLE = re.compile(
     r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?"
 )
-_HEADINGS = """
-" about abstract action actions address advice age agenda answer answers args article at author background bcc before birthday
-born breakfast breaking by category caution cc chapter chat city class code color comment comments conclusion cons content
-contents context cost date dear debug definition description details diary dinner directions distance due duration edit
-education email error event example examples except fact facts fig figure file finally first for friday from fwd gender goal
-goals headline hint history hobbies how hypothesis idea ideas important in info ingredients input instructions interests
-introduction issue it item items job keywords label last lesson level line link list location lunch materials menu message
-method methods monday moral my name nationality next nickname no note notes objective occupation on option options order our
-output overview page part phone place plan please population premise preparation price problem procedure project prompt pros
-protagonist ps purpose query question questions raises re reason recipe references relationship relationships remark remedy
-remember reminder reply-to requirements result results return returns rule rules saturday schedule score second section sent
-sentence shopping size skills solution source sources status step steps story subject sum summary sunday supplies table tags
-task tasks tel temperature test text that the there these things this thought thursday time times tip tips title to today todo
-tomorrow tonight topic topics total traceback translation tuesday type update url usage utterance value values version warning
-warnings we weather website wednesday what when where which who why with word words yesterday you your
-"""  # words that stand before a colon as names do
+# words that stand before a colon as names do
+_HEADINGS = frozenset(
+    """
+    " about abstract action actions address advice age agenda answer answers args article at author
+    background bcc before birthday born breakfast breaking by category caution cc chapter chat city
+    class code color comment comments conclusion cons content contents context cost date dear debug
+    definition description details diary dinner directions distance due duration edit education
+    email error event example examples except fact facts fig figure file finally first for friday
+    from fwd gender goal goals headline hint history hobbies how hypothesis idea ideas important in
+    info ingredients input instructions interests introduction issue it item items job keywords
+    label last lesson level line link list location lunch materials menu message method methods
+    monday moral my name nationality next nickname no note notes objective occupation on option
+    options order our output overview page part phone place plan please population premise
+    preparation price problem procedure project prompt pros protagonist ps purpose query question
+    questions raises re reason recipe references relationship relationships remark remedy remember
+    reminder reply-to requirements result results return returns rule rules saturday schedule score
+    second section sent sentence shopping size skills solution source sources status step steps
+    story subject sum summary sunday supplies table tags task tasks tel temperature test text that
+    the there these things this thought thursday time times tip tips title to today todo tomorrow
+    tonight topic topics total traceback translation tuesday type update url usage utterance value
+    values version warning warnings we weather website wednesday what when where which who why with
+    word words yesterday you your
+    """.split()
+)
 
 
 class Span(NamedTuple):
@@ -72,15 +80,15 @@ def speaker_labels(text: str) -> list[Span]:
     A text where nobody does is a dialogue of at most three speakers: it begins with a label, or
     most of its lines do.
     """
-    headings = frozenset(_HEADINGS.split())
     candidates = list(_SPEAKER.finditer(text))
     matches = [
-        match for match in candidates if headings.isdisjoint(match["name"].casefold().split())
+        match for match in candidates if _HEADINGS.isdisjoint(match["name"].casefold().split())
     ]
-    if len({match["name"] for match in matches if _ROLE.fullmatch(match["name"])}) > 1:
-        matches = [match for match in matches if _ROLE.fullmatch(match["name"])]
-    order = [name for name, _ in groupby(match["name"] for match in matches)]
-    returns = len(set(order)) < len(order)
+    roles = [match for match in matches if _ROLE.fullmatch(match["name"])]
+    if len({match["name"] for match in roles}) > 1:
+        matches = roles
+    turns = [name for name, _ in groupby(match["name"] for match in matches)]
+    returns = len(set(turns)) < len(turns)
     matches = [
         match
         for match in matches
@@ -92,35 +100,40 @@ def speaker_labels(text: str) -> list[Span]:
     few = len({match["name"] for match in candidates}) <= 3
     if not returns and not (few and spoken):
         return []
-    return sorted(
-        [*(Span(start, start) for start in headers), *(Span(*match.span()) for match in matches)]
-    )
+    labels = [Span(*match.span()) for match in matches]
+    return sorted([*(Span(start, start) for start in headers), *labels])
 
 
 def _is_name(name: str) -> bool:
-    first, last = name[0], name.rpartition(" ")[2]
-    return (first.isupper() and (last[0].isupper() or last.isdecimal())) or bool(
-        _ROLE.fullmatch(name)
-    )
+    last = name.rpartition(" ")[2]
+    capitalised = name[0].isupper() and (last[0].isupper() or last.isdecimal())
+    return capitalised or _ROLE.fullmatch(name) is not None
 
 
 class _Cutting:
-    # A text, its labels and the limit of its pieces. A label of more than half the limit is not
-    # repeated.
+    """A text with its labels and the limit of its pieces, in tokens.
+
+    A label of more than half the limit is not repeated.
+    """
+
     def __init__(
         self, text: str, limit: int, count: TokenCounter, labels: Sequence[Span] = ()
     ) -> None:
-        self.text, self.limit, self.count = text, limit, count
+        self.text = text
+        self.limit = limit
+        self.count = count
         self._starts = [label.start for label in labels]
         self._labels = [
             label if 2 * count(text[slice(*label)]) <= limit else Span(label.start, label.start)
             for label in labels
         ]
 
-    def piece(self, span: Span) -> str:  # a slice, after the label of the turn in which it begins
+    def piece(self, span: Span) -> str:
+        """Return a slice, after the label of the turn in which it begins."""
         place = bisect_right(self._starts, span.start) - 1
         start, end = self._labels[place] if place >= 0 else Span(0, 0)
-        label, piece = self.text[start : min(end, span.start)], self.text[slice(*span)]
+        label = self.text[start : min(end, span.start)]
+        piece = self.text[slice(*span)]
         if piece.startswith(label):
             return piece
         return f"{label} {piece}" if end <= span.start else label + piece
@@ -172,23 +185,22 @@ def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span
     # Neighbours are joined while they fit. The joined piece is counted only if the sum of its parts
     # exceeds the limit, and at the end: one that counts more than the sum said is cut again.
     pieces: list[Span] = []
-    tokens, count, limit = 0, cutting.count, cutting.limit
+    tokens = 0
     for atom in _atoms(cutting, whole):
         if pieces:
-            grown = Span(pieces[-1].start, atom.end)
-            added = tokens + count(cutting.text[pieces[-1].end : atom.end])
-            if exact or added > limit:
-                added = count(cutting.piece(grown))
-            if added <= limit:
-                pieces[-1], tokens = grown, added
+            joined = Span(pieces[-1].start, atom.end)
+            total = tokens + cutting.count(cutting.text[pieces[-1].end : atom.end])
+            if exact or total > cutting.limit:
+                total = cutting.count(cutting.piece(joined))
+            if total <= cutting.limit:
+                pieces[-1] = joined
+                tokens = total
                 continue
         pieces.append(atom)
-        tokens = count(cutting.piece(atom))
-    return (
-        pieces
-        if exact
-        else [part for piece in pieces for part in _pieces(cutting, piece, exact=True)]
-    )
+        tokens = cutting.count(cutting.piece(atom))
+    if exact:
+        return pieces
+    return [part for piece in pieces for part in _pieces(cutting, piece, exact=True)]
 
 
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
