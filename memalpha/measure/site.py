@@ -20,7 +20,7 @@ import yaml
 
 from memalpha.measure import tables, view
 from memalpha.measure.curves import Rows, write_figures
-from memalpha.measure.view import Recorded, Source, Tone, number, numeric
+from memalpha.measure.view import Recorded, Source, Tone, numeric
 from memalpha.record.folder import RunFolder
 
 PAGES = 2000  # default number of training rollouts that get a page
@@ -64,6 +64,16 @@ def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
             yield facts_of(source, index, rollout)
 
 
+def written_at(rollout: Recorded) -> dict[str, int]:
+    """Return the last chunk that wrote each entry."""
+    written: dict[str, int] = {}
+    for step in rollout["steps"]:
+        for change in step["changes"]:
+            if change["after"]:
+                written[str(change["after"]["id"])] = step["chunk"]
+    return written
+
+
 def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
     """Return the steps whose rollouts get pages, given their numbers: whole steps at even
     distances, the last included.
@@ -88,10 +98,22 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
     site = _Site(
         target, run.path.resolve().name, {"index.html": "Overview", "rollouts.html": "Rollouts"}
     )
-    pages = iter(range(len(shown)))
+    pages = [fact["page"] for fact in shown]
+    rest = zip(shown, ["", *pages], [*pages[1:], ""], strict=False)
     for source in view.sources_of(run):
         for rollout in source.rollouts(run) if source.step in paged else ():
-            site.save_rollout(shown, next(pages), rollout)
+            fact, previous, following = next(rest)
+            site.save(
+                "rollout.html",
+                f"rollouts/{fact['page']}",
+                facts=fact,
+                rollout=rollout,
+                memories=view.memory_after_steps(rollout),
+                final={str(entry["id"]): view.entry_text(entry) for entry in rollout["memory"]},
+                written=written_at(rollout),
+                previous=previous,
+                following=following,
+            )
     rows = json.dumps([[fact[name] for name in _INDEXED] for fact in shown])
     index = rows.replace("<", "\\u003c")  # stands in a script element
     site.save("rollouts.html", "rollouts.html", index=index)
@@ -142,56 +164,31 @@ class _Site:
         self.templates.globals.update(name=name, lists=lists)
         for folder in ("assets", "figures", "rollouts"):
             shutil.rmtree(target / folder, ignore_errors=True)
-        (target / "assets").mkdir(parents=True)
+            (target / folder).mkdir(parents=True)
         for asset in ("site.css", "site.js", "list.js"):
             source = resources.files("memalpha.measure").joinpath("templates", asset)
             (target / "assets" / asset).write_bytes(source.read_bytes())
 
     def save(self, template: str, name: str, **context: Any) -> Path:
-        path = self.target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         page = self.templates.get_template(template)
         text = page.render(root="../" * name.count("/"), here=name, **context)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    def save_rollout(self, shown: Sequence[dict[str, Any]], place: int, rollout: Recorded) -> None:
-        written: dict[str, int] = {}  # entry to the last chunk that wrote it
-        for step in rollout["steps"]:
-            for change in step["changes"]:
-                if change["after"]:
-                    written[str(change["after"]["id"])] = step["chunk"]
-        self.save(
-            "rollout.html",
-            f"rollouts/{shown[place]['page']}",
-            facts=shown[place],
-            rollout=rollout,
-            memories=view.memory_after_steps(rollout),
-            final={str(entry["id"]): view.entry_text(entry) for entry in rollout["memory"]},
-            written=written,
-            previous=shown[place - 1]["page"] if place else "",
-            following=shown[place + 1]["page"] if place + 1 < len(shown) else "",
-        )
+        (self.target / name).write_text(text, encoding="utf-8")
+        return self.target / name
 
 
 def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
     """Return one line about how far a run came."""
     if summary:
-        what = f"{number(summary['steps'], 0)} steps" if "steps" in summary else "evaluation"
+        what = f"{summary['steps']} steps" if "steps" in summary else "evaluation"
         return f"{what} in {view.duration(summary.get('seconds'))}"
-    if not metrics:
-        return "no step logged yet"
-    step, steps = (number(metrics[-1].get(name), 0) for name in ("step", "max_steps"))
-    return f"unfinished: step {step} of {steps}"
+    last = metrics[-1] if metrics else {}
+    return f"unfinished: step {last.get('step', 0)} of {last.get('max_steps', 'many')}"
 
 
 def troubles(facts: Sequence[Mapping[str, Any]], metrics: Rows) -> Counter[tuple[str, str]]:
     """Return how often which step was skipped or score is missing, as (where, message)."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for row in metrics:
-        if numeric(row.get("skipped")):
-            why = "the step was skipped: loss or gradient was not finite"
-            counts[f"step {number(row.get('step'), 0)}", why] += 1
+    why = "the step was skipped: loss or gradient was not finite"
+    counts = Counter((f"step {row['step']}", why) for row in metrics if row.get("skipped"))
     for fact in facts:
         counts.update((fact["where"], error) for error in fact["errors"])
     return counts

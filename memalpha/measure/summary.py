@@ -104,13 +104,11 @@ class Summary:
         """The group that others are compared with: the agent with most members (the last of
         equals), else the first group.
         """
-        members = dict[str, int]()
+        members = Counter[str]()
         for item in self.sets:
-            members |= {group: len(cell.members) for group, cell in item.cells.items()}
+            members |= Counter({group: len(cell.members) for group, cell in item.cells.items()})
         agents = [group for group, kind in self.kinds_of.items() if kind == "agent"]
-        largest = max((members.get(group, 0) for group in agents), default=0)
-        agents = [group for group in agents if members.get(group, 0) == largest]
-        return (agents or list(self.kinds_of)[:1])[-1]
+        return sorted(agents, key=members.__getitem__)[-1] if agents else next(iter(self.kinds_of))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON-ready data, with the interval settings; unknown values are NaN."""

@@ -290,45 +290,34 @@ class Verbatim(System):
     full, the oldest are deleted.
     """
 
-    memory_tokens: NonNegativeInt = (
-        0  # most of all entries (0 = schema limits only), to match another system's memory size
-    )
-
     @override
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
-        schema = setting.step.schema
-        section = next(iter(schema.lists), None)
-        needed = {OperationKind.INSERT}
-        if self.memory_tokens or (section and section.max_entries):
-            needed.add(OperationKind.DELETE)
-        if section is None or not needed <= set(section.operations):
-            expected = f"a schema whose first list allows {' and '.join(sorted(needed))}"
-            raise InputError(f"system 'verbatim' with schema {schema.name!r}", expected=expected)
+        lists = setting.step.schema.lists[:1]
+        needed = {OperationKind.INSERT, OperationKind.DELETE}
+        InputError.raise_if(
+            not lists or not needed <= set(lists[0].operations),
+            f"system 'verbatim' with schema {setting.step.schema.name!r}",
+            expected="a schema whose first list allows delete and insert",
+        )
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
         section = setting.step.schema.lists[0]
         memory = setting.step.new_memory()
         retriever = setting.step.new_retriever(memory)
-        results: list[OperationResult] = []
-
-        def delete_oldest() -> None:
-            oldest = memory.entries(section.name)[0].id
-            delete = Operation(OperationKind.DELETE, section.name, entry_id=oldest)
-            results.append(memory.apply(delete))
-
         limit = section.max_entry_tokens or UNIT_TOKENS
+        results: list[OperationResult] = []
+        stored = 0
         for piece in pieces(instance.chunks, 1, limit, setting.count):
             insert = Operation(OperationKind.INSERT, section.name, piece.text, timestamp=piece.time)
             result = memory.apply(insert, chunk=piece.chunk, time=piece.time)
-            while result.code is ResultCode.SECTION_FULL:
-                delete_oldest()
+            if result.code is ResultCode.SECTION_FULL:
+                oldest = memory.entries(section.name)[0].id
+                delete = Operation(OperationKind.DELETE, section.name, entry_id=oldest)
+                results.append(memory.apply(delete))
                 result = memory.apply(insert, chunk=piece.chunk, time=piece.time)
             results.append(result)
-            while 0 < self.memory_tokens < memory.tokens:
-                delete_oldest()
-        applied = [result.operation for result in results if result.changed and result.operation]
-        stored = sum(setting.count(operation.content or "") for operation in applied)
+            stored += setting.count(piece.text) if result.changed else 0
         cut = stored - memory.tokens
         return written_memory(memory, retriever, setting.retrieve_k, results, cut=cut)
 
@@ -481,10 +470,8 @@ class Agent(System):
         step = self.agent_step(setting)
         generator = setting.host.generator(self.adapter)
         sampling = setting.sampling(step.config.max_completion_length, seed, instances)
-        memories: list[IngestedMemory] = []
-        for rollout in run_rollouts(instances, step, generator, sampling, on_step=on_step):
-            memories.append(rollout_memory(rollout, setting.retrieve_k))
-        return memories
+        rollouts = run_rollouts(instances, step, generator, sampling, on_step=on_step)
+        return [rollout_memory(rollout, setting.retrieve_k) for rollout in rollouts]
 
 
 OVERWRITE_SUMMARY = (
@@ -601,7 +588,7 @@ class ConstantState(OverwriteSummary):
         return (states[-1] if states else reply.replace("</IS>", "")).strip()
 
 
-KINDS: Mapping[str, type[System]] = {
+KINDS: Mapping[str, type[System]] = {  # by the name that a configuration gives them
     "agent": Agent,
     "archive": Archive,
     "constant_state": ConstantState,
@@ -614,4 +601,3 @@ KINDS: Mapping[str, type[System]] = {
     "teacher": Teacher,
     "verbatim": Verbatim,
 }
-"""All kinds of systems, by the name that a configuration gives them."""

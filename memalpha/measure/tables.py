@@ -292,20 +292,18 @@ class Column(NamedTuple):
 
     label: str
     runs: Sequence[RunFolder]  # of training
-    before: Sequence[Sequence[InstanceRow]]  # of each run
-    after: Sequence[Sequence[InstanceRow]]
+    before: Members
+    after: Members
 
 
-def differing(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the options that differ between runs, except the incidental ones, with the value of
-    each run.
-    """
-    options = {}
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the options that differ between runs, except the incidental ones."""
+    options = []
     for name in sorted(set().union(*configs) - INCIDENTAL):
-        values = [config.get(name, UNKNOWN) for config in configs]
-        if not name.startswith(INCIDENTAL_PREFIXES) and any(v != values[0] for v in values):
-            options[name] = values
-    return options
+        first = configs[0].get(name, UNKNOWN)
+        if any(config.get(name, UNKNOWN) != first for config in configs):
+            options.append(name)
+    return [name for name in options if not name.startswith(INCIDENTAL_PREFIXES)]
 
 
 def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
@@ -331,7 +329,7 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
         if label in [column.label for column in columns]:
             label = f"{label} ({len(columns) + 1})"
         before, after = (
-            [read_rows(run.path / "held_out" / f"{name}.jsonl") for run in runs]
+            members_of([read_rows(run.path / "held_out" / f"{name}.jsonl") for run in runs])
             for name in ("before", "after")
         )
         columns.append(Column(label, runs, before, after))
@@ -345,7 +343,9 @@ def _evaluated(folder: RunFolder) -> list[Column]:
     for row in read_rows(folder.path):
         members = rows.setdefault(f"{groups[row.system]} on {row.set}, {row.reader}", {})
         members.setdefault(f"{row.system} seed {row.seed}", []).append(row)
-    return [Column(label, [], [], list(members.values())) for label, members in rows.items()]
+    return [
+        Column(label, [], {}, members_of(list(members.values()))) for label, members in rows.items()
+    ]
 
 
 def comparison(columns: Sequence[Column]) -> Table:
@@ -354,20 +354,18 @@ def comparison(columns: Sequence[Column]) -> Table:
     """
     configs = [column.runs[0].config if column.runs else {} for column in columns]
     rows: list[Row] = []
-    for name, values in differing(configs).items():
+    for name in differing([config for config in configs if config]):
+        values = [config.get(name, UNKNOWN) for config in configs]
         rows.append([f"option {name}", *("none" if v in ("", None) else str(v) for v in values)])
-    changes = [
-        compare_groups({"before": members_of(c.before), "after": members_of(c.after)})
-        for c in columns
-    ]
-    told = [difference_from(item.differences, "before", "after") for item in changes]
-    rows.append(["change in accuracy, paired", *(interval(gap, signed=True) for gap in told)])
     rows.append(["runs", *(str(len(column.after)) for column in columns)])
     for name, key, unit in (("steps", "steps", 1), ("minutes in all", "seconds", 60)):
-        means = [view.mean([_summary(run).get(key) for run in c.runs]) for c in columns]
+        values = [[run.read_optional("summary.json").get(key) for run in c.runs] for c in columns]
+        means = map(view.mean, values)
         rows.append([name, *(number(mean and mean / unit, unit // 60) for mean in means)])
-    rows.append(["training reward, last fifth", *map(_late_reward, columns)])
-    groups = {column.label: members_of(column.after) for column in columns}
+    items = [compare_groups({"before": c.before, "after": c.after}) for c in columns]
+    changes = [difference_from(item.differences, "before", "after") for item in items]
+    rows.append(["change in accuracy, paired", *(interval(gap, signed=True) for gap in changes)])
+    groups = {column.label: column.after for column in columns}
     item = compare_groups(groups)
     note = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
     if not item.cells:
@@ -375,18 +373,6 @@ def comparison(columns: Sequence[Column]) -> Table:
         alone = [compare_groups({name: members}) for name, members in groups.items()]
         item = replace(item, cells=dict(ChainMap(*(dict(each.cells) for each in reversed(alone)))))
     return side_by_side(item, [*groups], rows, note)
-
-
-def _summary(run: RunFolder) -> dict[str, Any]:
-    return run.read_optional("summary.json")
-
-
-def _late_reward(column: Column) -> str:
-    means = []
-    for run in column.runs:
-        rewards = [row["reward"] for row in run.metrics() if row.get("reward") is not None]
-        means.append(view.mean(rewards[-max(1, len(rewards) // 5) :]))
-    return number(view.mean(means))
 
 
 def rollouts_table(run: RunFolder) -> Table:

@@ -102,17 +102,11 @@ def sources_of(run: RunFolder) -> list[Source]:
     """Return the rollout files of a run: before, after, validation by step, then training by
     step.
     """
-    order = ["before", "after"]
     names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
-    names = [name for name in order if name in names] + [n for n in names if n not in order]
-    sources = [
-        Source(f"held_out/{name}.jsonl", name if name in order else f"held out, {name}", None)
-        for name in names
-    ]
-    for path in run.trajectory_files():
-        step = trajectory_step(path)
-        sources.append(Source(f"trajectories/{path.name}", f"step {step}", step))
-    return sources
+    names.sort(key=lambda name: (name != "before", name != "after"))
+    held_out = [Source(f"held_out/{name}.jsonl", name, None) for name in names]
+    steps = [(path.name, trajectory_step(path)) for path in run.trajectory_files()]
+    return held_out + [Source(f"trajectories/{name}", f"step {n}", n) for name, n in steps]
 
 
 class Tone(StrEnum):
@@ -142,30 +136,21 @@ class Call(NamedTuple):
 def calls(step: Recorded) -> list[Call]:
     """Return the calls of one step of a rollout, in order, each applied one with its change."""
     changes = iter(step["changes"])
-    return [
-        _call(result, next(changes) if result["code"] == "applied" else None)
-        for result in step["results"]
-    ]
-
-
-def _call(result: Recorded, change: Recorded | None) -> Call:
-    operation = result["operation"]
-    head, content, was, note = "no call", "", "", ""
-    if operation:
-        entry = result["entry"] or operation["entry_id"]
-        place = (
-            operation["section"]
-            if entry in (None, "", operation["section"])
-            else (f"{operation['section']} {entry}")
-        )
-        head = f"{operation['kind']} {place}"
-        content = operation["content"] or ""
-    if change is None:
+    found = []
+    for result in step["results"]:
+        change = next(changes) if result["code"] == "applied" else None
+        operation = result["operation"] or {"kind": "no", "section": "call", "content": ""}
+        entry = result["entry"] or operation.get("entry_id") or operation["section"]
+        head = f"{operation['kind']} {operation['section']}"
+        head += f" {entry}" if entry != operation["section"] else ""
+        tone = Tone.SAME if result["ok"] else Tone.FAILED
         note = f"{result['code']}: {result['message']}"
-        return Call(Tone.SAME if result["ok"] else Tone.FAILED, head, content, was, note)
-    if change["before"]:
-        was = change["before"]["content"]
-    return Call(change_tone(change), head, content, was, note)
+        was = ""
+        if change:
+            tone, note = change_tone(change), ""
+            was = change["before"]["content"] if change["before"] else ""
+        found.append(Call(tone, head, operation["content"] or "", was, note))
+    return found
 
 
 def change_tone(change: Recorded) -> Tone:
@@ -245,7 +230,7 @@ def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
 
 # ------------------------------------------------------------------------------------------------
 # templates
-HELPERS = {
+HELPERS = {  # what the templates of pages and of the terminal call
     "calls": calls,
     "change_tone": change_tone,
     "counted": counted,
@@ -258,7 +243,6 @@ HELPERS = {
     "signs": SIGNS,
     "styles": STYLES,
 }
-"""What the templates of pages and of the terminal call."""
 
 
 def templates(**options: Any) -> jinja2.Environment:

@@ -13,7 +13,7 @@ KINDS = (
     "rollouts.html",
     "rollouts/after-0000.html",
     "rollouts/after-0001.html",
-    "rollouts/step-000002-0-0001.html",
+    "rollouts/step-000002-rank-0-0001.html",
 )
 
 

@@ -40,7 +40,7 @@ def test_lists_hold_names_or_mappings_and_flags_go_before_the_file(tmp_path):
     assert (verbatim.name, verbatim.group, verbatim.options) == (
         "verbatim",
         "verbatim",
-        {"memory_tokens": 0},
+        {},
     )
     assert (agent.name, agent.group, agent.sets) == ("a", "g", ("toy",))
     same = dict.fromkeys(("archive", "retrieval", "sections_kept"))

@@ -81,7 +81,7 @@ def options(tmp_path_factory, adapter) -> Path:
     path = folder / "config.yaml"
     systems = [
         *SYSTEMS[:2],
-        {"kind": "verbatim", "memory_tokens": 60},
+        "verbatim",
         *SYSTEMS[3:5],
         {"kind": "overwrite_summary", "memory_tokens": 8},
         {"kind": "constant_state", "memory_tokens": 8},
@@ -164,12 +164,6 @@ def test_each_system_reader_seed_and_instance_has_one_line(whole):
         len(tokenizer(chunk.text, add_special_tokens=False).input_ids) for chunk in MARTA.chunks
     )
     assert {r.input_tokens for r in results if r.instance == "marta"} == {tokens}
-    for result in (
-        r for r in results if r.system == "verbatim"
-    ):  # what is dropped is cut, but for the line breaks
-        assert (
-            0 < result.input_tokens - result.memory_tokens - result.operations.insert <= result.cut
-        )
     assert [r.write_calls for r in results if r.system == "warm"] == [3] * 6
     assert all(
         r.reader_tokens <= 200 for r in results if (r.system, r.reader) != ("full_context", "base")
@@ -236,8 +230,8 @@ def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path)
         (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
         (("--systems", "[verbatim]"), "systems 'gold' is not there any more"),
         (
-            ("--systems", "[{kind: verbatim, memory_tokens: 9}, gold]"),
-            "systems 'verbatim' memory_tokens was 0 and is 9",
+            ("--systems", "[{name: verbatim, kind: rag_bm25}, gold]"),
+            "systems 'verbatim' kind was 'verbatim' and is 'rag_bm25'",
         ),
     ],
 )

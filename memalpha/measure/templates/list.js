@@ -1,7 +1,7 @@
 // The list of rollouts: filters and sorting over the index that the page holds. What is chosen stands in the address.
 "use strict";
 
-const decimals = (value) => (value === null ? "–" : value.toFixed(3));
+const decimals = (value) => (value === null ? "–" : value.toFixed(3).replace(/^(-?)0\./, "$1."));
 const COLUMNS = [
   // name, index in a row, how it reads
   ["instance", 2, String], ["where", 1, String], ["reward", 3, decimals], ["accuracy", 4, decimals], ["calls", 5, String],
@@ -14,87 +14,69 @@ const FLAGS = { failed: 6, updates: 8, deletes: 9, wrong: 10, cut: 12, masked: 1
 const rows = JSON.parse(document.getElementById("index").textContent);
 const form = document.getElementById("filters");
 const table = document.getElementById("rollouts");
-const state = { sort: null, down: true };
+let sort = null; // index of a column
+let down = true;
 
 function matching() {
-  const where = form.elements.where.value;
-  const text = form.elements.text.value.trim().toLowerCase();
+  const { where, text } = Object.fromEntries(new FormData(form));
   const flags = Object.keys(FLAGS).filter((name) => form.elements[name].checked);
-  const found = rows.filter(
-    (row) => (!where || row[1] === where) && row[2].toLowerCase().includes(text) && flags.every((name) => row[FLAGS[name]] > 0),
+  const wanted = rows.filter(
+    (row) => (!where || row[1] === where) && row[2].toLowerCase().includes(text.trim().toLowerCase()) && flags.every((name) => row[FLAGS[name]] > 0),
   );
-  if (state.sort === null) return found;
+  if (sort === null) return wanted;
   const order = (a, b) => (typeof a === "string" ? a.localeCompare(b, undefined, { numeric: true }) : a - b);
-  return found.sort((a, b) => {
-    const [x, y] = [a[state.sort], b[state.sort]];
-    if (x === null || y === null) return Number(x === null) - Number(y === null); // what is not known comes last
-    return (state.down ? -1 : 1) * order(x, y);
-  });
+  return wanted.sort(({ [sort]: a }, { [sort]: b }) =>
+    a === null || b === null ? Number(a === null) - Number(b === null) : (down ? -1 : 1) * order(a, b), // what is not known comes last
+  );
 }
 
 function line(row) {
   const element = document.createElement("tr");
   for (const [name, index, reads] of COLUMNS) {
-    const cell = document.createElement(name === "instance" ? "th" : "td");
-    const holder = name === "instance" ? document.createElement("a") : cell;
+    const cell = element.appendChild(document.createElement(name === "instance" ? "th" : "td"));
+    const holder = name === "instance" ? cell.appendChild(document.createElement("a")) : cell;
     holder.textContent = reads(row[index], row);
-    if (holder !== cell) {
-      holder.href = `rollouts/${row[0]}`;
-      holder.dataset.stop = "";
-      cell.append(holder);
-    }
-    element.append(cell);
+    if (holder !== cell) Object.assign(holder, { href: `rollouts/${row[0]}` }).dataset.stop = "";
   }
   return element;
 }
 
 function show() {
-  const found = matching();
-  table.tBodies[0].replaceChildren(...found.map(line));
+  const wanted = matching();
+  table.tBodies[0].replaceChildren(...wanted.map(line));
   table.hidden = false;
-  document.getElementById("count").textContent = `${found.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rollouts`;
+  document.getElementById("count").textContent = `${wanted.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rollouts`;
   for (const head of table.tHead.rows[0].cells) {
-    const chosen = Number(head.dataset.index) === state.sort;
-    head.setAttribute("aria-sort", chosen ? (state.down ? "descending" : "ascending") : "none");
+    head.ariaSort = Number(head.dataset.index) !== sort ? "none" : down ? "descending" : "ascending";
   }
 }
 
-function remember() {
-  const chosen = new URLSearchParams();
-  for (const [name, value] of new FormData(form)) if (value) chosen.set(name, value === "on" ? "1" : value);
-  if (state.sort !== null) chosen.set("sort", `${state.down ? "-" : ""}${state.sort}`);
+function changed() {
+  show();
+  const chosen = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+  if (sort !== null) chosen.set("sort", `${down ? "-" : ""}${sort}`);
   history.replaceState(null, "", chosen.size ? `#${chosen}` : location.pathname.split("/").pop());
 }
 
 function recall() {
   const chosen = new URLSearchParams(location.hash.slice(1));
-  form.elements.where.value = chosen.get("where") ?? "";
-  form.elements.text.value = chosen.get("text") ?? "";
+  for (const name of ["where", "text"]) form.elements[name].value = chosen.get(name) ?? "";
   for (const name of Object.keys(FLAGS)) form.elements[name].checked = chosen.has(name);
-  const sort = chosen.get("sort");
-  state.sort = sort === null ? null : Math.abs(Number(sort));
-  state.down = sort === null || sort.startsWith("-");
+  sort = chosen.has("sort") ? Math.abs(Number(chosen.get("sort"))) : null;
+  down = (chosen.get("sort") ?? "-").startsWith("-");
   show();
-}
-
-function changed() {
-  show();
-  remember();
 }
 
 for (const [name, index] of COLUMNS) {
-  const head = document.createElement("th");
+  const head = table.tHead.rows[0].appendChild(document.createElement("th"));
   head.dataset.index = String(index);
-  const button = document.createElement("button");
-  button.type = "button";
-  button.textContent = name;
+  const button = head.appendChild(document.createElement("button"));
+  Object.assign(button, { type: "button", textContent: name });
   button.addEventListener("click", () => {
-    state.down = state.sort === index ? !state.down : index > 2;
-    state.sort = index;
+    down = sort === index ? !down : index > 2;
+    sort = index;
     changed();
   });
-  head.append(button);
-  table.tHead.rows[0].append(head);
 }
 for (const where of new Set(rows.map((row) => row[1]))) form.elements.where.append(new Option(where, where));
 form.addEventListener("input", changed);
