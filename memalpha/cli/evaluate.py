@@ -116,18 +116,12 @@ def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def run_poison(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
-    from memalpha.generation.products import float32_products
     from memalpha.measure.attacks import run_trials, summarise_trials
-    from memalpha.record.folder import environment, portable
+    from memalpha.record.folder import environment
 
     quiet_libraries()
-    here = {
-        **environment(),
-        "command": portable(environment()["command"]),
-        "float32_products": float32_products(),
-    }
     record: dict[str, Any] = {
-        "environment": here,
+        "environment": environment(),
         "seed": arguments.seed,
         "per_attack": arguments.per_attack,
         "policies": {},

@@ -72,10 +72,10 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> None:
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
     _begin(arguments, rest, TRAIN_GROUPS)
-    from memalpha.training.run import evaluate
+    from memalpha.training.run import roll_out
 
     parsed = parse_train_arguments(rest)
-    evaluate(parsed, Reporter(not arguments.json))
+    roll_out(parsed, Reporter(not arguments.json))
     path = Path(str(parsed.grpo.output_dir)) / "summary.json"
     out(json.dumps(read_object(path)) if arguments.json else str(path))
 

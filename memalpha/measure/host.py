@@ -3,8 +3,7 @@ or with a reader's adapter.
 
 The base is loaded once, on first use, on the accelerator if there is one, with at most one adapter.
 Fully fine-tuned models are another base and need their own evaluation. Greedy completions and
-answers are made once, and kept in a file if there is one: agents that differ in what they search, a
-reader that is added later and a continued evaluation make nothing twice.
+answers are made once: agents that differ only in what they search draw nothing twice.
 """
 
 import time
@@ -16,8 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.agent.limits import positions_of
-from memalpha.errors import InputError
-from memalpha.files import append_lines, drop_cut_line, parse_line
 from memalpha.models.policy import (
     check_adapter,
     check_adapter_folder,
@@ -28,7 +25,7 @@ from memalpha.models.policy import (
 )
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
-from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
+from memalpha.types import Completion, Message, Prompt, Sampling
 
 
 class PolicyHost:
@@ -55,7 +52,6 @@ class PolicyHost:
         self.saved = (
             0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
         )
-        self._file: Path | None = None
         self._checked = set[str]()
 
     @cached_property
@@ -64,41 +60,6 @@ class PolicyHost:
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
-
-    def open_cache(self, path: Path) -> None:
-        """Read the greedy completions of a file, and append new ones to it; InputError if a line is
-        damaged.
-        """
-        drop_cut_line(path)
-        for number, line in enumerate(path.read_bytes().splitlines() if path.is_file() else (), 1):
-            row = parse_line(line, path, number)
-            try:
-                self.drawn[row["key"]] = (
-                    Completion(tuple(row["ids"]), row["text"], StopReason(row["stop"])),
-                    row["seconds"],
-                )
-            except (KeyError, TypeError, ValueError) as error:
-                fix = "remove the file; what it kept is made again"
-                raise InputError(f"{path}, line {number} is damaged: {error!r}", fix=fix) from error
-        self._file = path
-
-    def add(self, drawn: dict[str, tuple[Completion, float]]) -> None:
-        """Keep greedy completions."""
-        self.drawn |= drawn
-        if self._file is not None:
-            append_lines(
-                self._file,
-                (
-                    {
-                        "key": key,
-                        "seconds": round(seconds, 4),
-                        "ids": made.ids,
-                        "text": made.text,
-                        "stop": made.stop,
-                    }
-                    for key, (made, seconds) in drawn.items()
-                ),
-            )
 
     def clock(self) -> float:
         """Seconds, as if nothing had been drawn before."""
@@ -199,7 +160,6 @@ class _Hosted(NamedTuple):
                 list(new.values()), sampling
             )
             seconds = (time.perf_counter() - clock) / len(new)
-            host.add(
-                {key: (completion, seconds) for key, completion in zip(new, made, strict=True)}
-            )
+            for key, completion in zip(new, made, strict=True):
+                host.drawn[key] = completion, seconds
         return [host.drawn[key][0] for key in keys]

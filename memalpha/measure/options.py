@@ -17,8 +17,8 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, names, parse, read
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.measure.evaluation_folder import LISTS
 from memalpha.measure.systems import KINDS, System
+from memalpha.record.folder import LISTS, RunFolder
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 Rows = Annotated[
@@ -254,3 +254,14 @@ def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
     spec = read(group, given, f"{what} {given[needed]!r}")
     value = Path(getattr(spec, needed))
     return replace(spec, name=spec.name or value.name or value.resolve().name)
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Return the options of an evaluation's folder; InputError if it is none."""
+    config = RunFolder(folder).config
+    InputError.raise_if(
+        not all(isinstance(config.get(part), list) for part in LISTS),
+        f"{str(folder)!r} is not an evaluation's",
+        expected="the folder that memalpha evaluate wrote",
+    )
+    return config

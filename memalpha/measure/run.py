@@ -1,17 +1,15 @@
-"""Runs an evaluation: every system on its sets, every reader, one line for each result, tables at
-the end.
+"""Runs an evaluation: every system on its sets, every reader, a row for each result, tables at the
+end.
 
 Batches depend on the configuration only, so a killed evaluation goes on with the same numbers: an
-incomplete batch is run again, and only missing lines are added. A failed reader or judge gives a
-failed line, retried next time; if one answers nothing on several instances in a row, the evaluation
-stops.
+incomplete batch is run again, and only missing rows are added. A failed reader or judge gives a
+failed row, retried next time; if one answers nothing of a whole batch, the evaluation stops.
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,20 +19,9 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, ServiceError
-from memalpha.measure.evaluation_folder import (
-    COMPLETIONS_FILE,
-    MODEL_FILES,
-    EvaluationFolder,
-    check_place,
-    digest,
-)
+from memalpha.files import drop_cut_line
 from memalpha.measure.host import PolicyHost
-from memalpha.measure.options import (
-    Evaluation,
-    ReaderSpec,
-    SetSpec,
-    make_system,
-)
+from memalpha.measure.options import Evaluation, ReaderSpec, SetSpec, SystemSpec, make_system
 from memalpha.measure.scorecard import observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
@@ -44,16 +31,31 @@ from memalpha.protocols import AnswerJudge, EventReport, ReadRequest, TokenCount
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
-from memalpha.record.folder import check_apart
-from memalpha.record.measure import Examination, IngestedMemory, measure
-from memalpha.record.rows import InstanceRow, QuestionRow, RowKey
+from memalpha.record.folder import RunFolder, check_place, environment, folder_digest
+from memalpha.record.measure import Examination, Examiner, IngestedMemory, measure
+from memalpha.record.rows import (
+    RESULTS_FILE,
+    InstanceRow,
+    QuestionRow,
+    RowKey,
+    append_rows,
+    read_rows,
+)
 from memalpha.text import chat_ids
 from memalpha.types import Instance, Sampling
 
 BudgetedReader = RecallReader | ModelReader | EndpointReader
+MODEL_FILES = (  # what a base model's results depend on
+    "*.safetensors",
+    "*.bin",
+    "*.gguf",
+    "*.pt",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
-_SECONDS_BETWEEN_LINES = 10.0
-_SEVERAL = 2  # so many instances in a row without any answer are no fault of their own
 
 
 class Outcome(NamedTuple):
@@ -64,12 +66,41 @@ class Outcome(NamedTuple):
     failed: int  # of them; they wait for a retry
 
 
-class LoadedSet(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One system on one set; ``seeds`` has one seed if the system does not sample."""
+
+    set: str
+    system: str
+    instances: Sequence[Instance]
+    ingest: Callable[..., Sequence[IngestedMemory]]  # of (instances, seed, on_step)
+    examiners: Mapping[str, Examiner]  # by reader
+    seeds: tuple[int, ...]
+    count: TokenCounter
+    clock: Callable[[], float] = time.perf_counter
+
+    def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[RowKey]:
+        """Keys of the rows on some instances."""
+        return [(self.set, self.system, reader, seed, instance.id) for instance in instances]
+
+
+# ------------------------------------------------------------------------------------------------
+# an evaluation becomes jobs
+@dataclass(frozen=True)
+class LoadedSet:
     """A set and its protocol."""
 
     spec: SetSpec
     instances: tuple[Instance, ...]
     setting: Setting
+
+    @cached_property
+    def question_tokens(self) -> int:
+        """Tokens of a reader's prompt with the longest question and no passage."""
+        questions = [question for instance in self.instances for question in instance.questions]
+        texts = {question.text for question in questions} or {""}
+        tokenizer = self.setting.host.tokenizer
+        return max(len(chat_ids(tokenizer, reader_messages(text, ()))) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +116,7 @@ class Asks:
     ) -> list[Examination]:
         """Ask all questions of a batch at once."""
         budget = self.reader.budget_tokens
-        requests: list[ReadRequest] = []
+        requests = []
         for instance, memory in zip(instances, memories, strict=True):
             for question in instance.questions:
                 requests.append(ReadRequest(question, memory.passages(question, budget)))
@@ -106,235 +137,178 @@ class Asks:
         return examinations
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One system on one set; ``readers`` by name, ``seeds`` has one seed if the system does not
-    sample.
-    """
-
-    name: str
-    system: System
-    on: LoadedSet
-    readers: Mapping[str, Asks]
-    seeds: tuple[int, ...]
-
-    def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[RowKey]:
-        """Keys of the results on some instances."""
-        return [(self.on.spec.name, self.name, reader, seed, instance.id) for instance in instances]
-
-
 def evaluate(evaluation: Evaluation, report: EventReport = lambda event, data: None) -> Outcome:
     """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a
     reader or judge is down.
     """
     options = evaluation.options
-    check_place(options.output_dir, overwrite=options.overwrite)
-    if options.overwrite:
-        adapters = [str(system.options.get("adapter", "")) for system in evaluation.systems]
-        reads = {
-            "the model": [options.model],
-            "the adapter": adapters,
-        }
-        check_apart(
-            Path(options.output_dir), {**reads, "the set": [spec.data for spec in evaluation.sets]}
-        )
+    adapters = [str(spec.options.get("adapter", "")) for spec in evaluation.systems]
+    reads = {
+        "the model": [options.model],
+        "the adapter": adapters,
+        "the set": [spec.data for spec in evaluation.sets],
+    }
+    check_place(options.output_dir, overwrite=options.overwrite, resume=None, reads=reads)
     report("load", {"what": f"{options.model} and {len(evaluation.sets)} sets"})
     host = PolicyHost(options.model, options.dtype, options.generation_rows, options.batch_tokens)
     sets = [_load(spec, evaluation, host) for spec in evaluation.sets]
-    judge = (
-        EndpointAnswerJudge(evaluation.endpoints.judge_client())
-        if evaluation.endpoints.has_judge
-        else None
+    jobs = make_jobs(evaluation, sets)
+    inputs: dict[str, Mapping[str, Any]] = {
+        "models": {host.model: _model_digest(host)},
+        "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
+        "adapters": {
+            name: folder_digest(name, ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE))
+            for name in {*adapters, *(spec.adapter for spec in evaluation.readers)} - {""}
+        },
+    }
+    folder = RunFolder.begin(
+        options.output_dir,
+        evaluation.to_json(),
+        inputs,
+        environment(),
+        overwrite=options.overwrite,
     )
-    jobs = make_jobs(evaluation, sets, host, judge)
-    inputs = _digests(evaluation, sets, host)
-    folder = EvaluationFolder(
-        options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite
-    )
-    host.open_cache(folder.path / COMPLETIONS_FILE)
-    results, failed = _run(jobs, options.batch_size, folder, report)
+    results, failed = run_jobs(jobs, options.batch_size, folder, report)
     host.release()
     write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
     return Outcome(folder.path, results, failed)
 
 
-def _digests(
-    evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
-) -> dict[str, dict[str, Any]]:
-    adapters = sorted(
-        {str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))}
-    )
-    own = sorted(
-        {
-            str(spec.options["adapter"])
-            for spec in evaluation.systems
-            if spec.options.get("settings") == "own"
-        }
-    )
-    readers = sorted({spec.adapter for spec in evaluation.readers if spec.adapter})
+def _model_digest(host: PolicyHost) -> str | None:
     model = resolve_model(host.model)
-    known = (
-        digest(model, MODEL_FILES)
-        if isinstance(model, Path)
-        else getattr(host.config, "_commit_hash", None)
-    )
-    return {
-        "models": {host.model: known} if known else {},
-        "agents": {adapter: digest(adapter, (AGENT_FILE, SCHEMA_FILE)) for adapter in own},
-        "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
-        "adapters": {adapter: digest(adapter, ("adapter_*",)) for adapter in adapters},
-        "readers": {adapter: digest(adapter, ("adapter_*", ADAPTER_RECORD)) for adapter in readers},
-    }
+    local = isinstance(model, Path)
+    return folder_digest(model, MODEL_FILES) if local else host.config._commit_hash
 
 
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
-    instances, agent = load_data(spec.data, spec.options), evaluation.agent
-    if len(instances) < spec.skip + max(1, spec.instances):
-        least = spec.skip + max(1, spec.instances)
-        raise InputError(
-            f"set {spec.name!r} has {len(instances)} instances",
-            expected=f"at least {least} (skip and instances)",
-        )
+    instances = load_data(spec.data, spec.options)
+    agent = evaluation.agent
+    least = spec.skip + max(1, spec.instances)
+    InputError.raise_if(
+        len(instances) < least,
+        f"set {spec.name!r} has {len(instances)} instances",
+        expected=f"at least {least} (skip and instances)",
+    )
     length = spec.max_completion_length or agent.max_completion_length
-    step = AgentStep(replace(agent, max_completion_length=length), host.tokenizer)
-    tokens, k = spec.reader_tokens or agent.reader_tokens, spec.retrieve_k or agent.retrieve_k
-    chosen = tuple(instances[spec.skip :][: spec.instances or None])
-    return LoadedSet(spec, chosen, Setting(step, host, tokens, k, evaluation.options.temperature))
+    setting = Setting(
+        AgentStep(replace(agent, max_completion_length=length), host.tokenizer),
+        host,
+        spec.reader_tokens or agent.reader_tokens,
+        spec.retrieve_k or agent.retrieve_k,
+        evaluation.options.temperature,
+    )
+    return LoadedSet(spec, tuple(instances[spec.skip :][: spec.instances or None]), setting)
 
 
-def make_jobs(
-    evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None
-) -> list[Job]:
+def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet]) -> list[Job]:
     """Build the jobs, ordered by system so that each adapter is loaded once; InputError if a job
     cannot be read or scored.
     """
-    jobs, seeds, temperature = [], tuple(evaluation.options.seeds), evaluation.options.temperature
-    left: dict[tuple[str, str], int | None] = {}
+    endpoints = evaluation.endpoints
+    judge = EndpointAnswerJudge(endpoints.judge_client()) if endpoints.has_judge else None
     for loaded in sets:
         questions = [question for instance in loaded.instances for question in instance.questions]
         QAEvaluator(RecallReader(1, loaded.setting.count), 1, judge).check(questions)
-        left |= {
-            (loaded.spec.name, spec.name): window_left(spec, host, loaded.instances)
-            for spec in evaluation.readers
-        }
+    jobs = []
     for spec in evaluation.systems:
         system = make_system(spec.kind, spec.options)
-        for loaded in (
-            loaded for loaded in sets if loaded.spec.name in (spec.sets or (loaded.spec.name,))
-        ):
-            system.check_fits(loaded.setting, loaded.instances)
-            readers = {
-                reader.name: Asks(
-                    make_reader(
-                        reader,
-                        evaluation,
-                        loaded,
-                        left[loaded.spec.name, reader.name],
-                        system.budget == "window",
-                    ),
-                    loaded.setting.count,
-                    judge,
-                )
-                for reader in evaluation.readers
-                if reader.name in (spec.readers or (reader.name,))
-                and reader.name in (loaded.spec.readers or (reader.name,))
-            }
-            if not readers:
-                what = f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}"
-                raise InputError(what, expected="a reader that both name, or none named")
-            jobs.append(
-                Job(
-                    spec.name,
-                    system,
-                    loaded,
-                    readers,
-                    seeds if system.draws(temperature) else seeds[:1],
-                )
-            )
+        for loaded in sets:
+            if loaded.spec.name in (spec.sets or (loaded.spec.name,)):
+                jobs.append(_job(evaluation, spec, system, loaded, judge))
     return jobs
 
 
-def make_reader(
-    spec: ReaderSpec,
+def _job(
     evaluation: Evaluation,
+    spec: SystemSpec,
+    system: System,
     loaded: LoadedSet,
-    left: int | None,
-    reads_window: bool,
+    judge: AnswerJudge | None,
+) -> Job:
+    setting = loaded.setting
+    seeds = tuple(evaluation.options.seeds)
+    system.check_fits(setting, loaded.instances)
+    examiners = {}
+    for each in evaluation.readers:
+        if all(
+            each.name in (names or (each.name,)) for names in (spec.readers, loaded.spec.readers)
+        ):
+            reader = make_reader(each, evaluation, loaded, system.budget == "window")
+            examiners[each.name] = Asks(reader, setting.count, judge)
+    InputError.raise_if(
+        not examiners,
+        f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
+        expected="a reader that both name, or none named",
+    )
+    return Job(
+        set=loaded.spec.name,
+        system=spec.name,
+        instances=loaded.instances,
+        ingest=partial(system.ingest_all, setting),
+        examiners=examiners,
+        seeds=seeds if system.draws(setting.temperature) else seeds[:1],
+        count=setting.count,
+        clock=setting.host.clock,
+    )
+
+
+def make_reader(
+    spec: ReaderSpec, evaluation: Evaluation, loaded: LoadedSet, reads_window: bool
 ) -> BudgetedReader:
-    """Return a reader with the common budget, or what is ``left`` of its window if the system reads
-    that; else InputError.
+    """Return a reader with the common budget, or with what question and answer leave of its window
+    if the system reads that; InputError if it is too small or not known.
     """
-    host, count, tokens = loaded.setting.host, loaded.setting.count, loaded.setting.reader_tokens
+    setting = loaded.setting
     if spec.kind == "recall":
-        return RecallReader(tokens, count)
-    if (left is None or left < 1) if reads_window else (left is not None and left < tokens):
-        window = f"a window of {spec.window_tokens or host.positions} tokens (0: unknown), {left or 0} of them beside question"
-        fix = "a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full context"
-        what = f"reader {spec.name!r} on set {loaded.spec.name!r} has {window} and answer, and reader_tokens is {tokens}"
-        raise InputError(what, fix=fix)
-    budget = left if reads_window and left else tokens
+        return RecallReader(setting.reader_tokens, setting.count)
+    window = spec.window_tokens or (0 if spec.kind == "endpoint" else setting.host.positions)
+    left = window and window - loaded.question_tokens - spec.max_new_tokens - _LINE_BREAKS
+    InputError.raise_if(
+        left < 1 if reads_window else window and left < setting.reader_tokens,
+        f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {window} tokens (0: "
+        f"unknown), {left} of them beside question and answer, and reader_tokens is "
+        f"{setting.reader_tokens}",
+        fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full "
+        "context",
+    )
+    budget = left if reads_window else setting.reader_tokens
     if spec.kind == "endpoint":
-        return EndpointReader(
-            evaluation.endpoints.reader_client(), budget, count, Sampling(spec.max_new_tokens)
-        )
-    return ModelReader(
-        partial(host.answer, max_new_tokens=spec.max_new_tokens, adapter=spec.adapter),
-        budget,
-        count,
-    )
+        client = evaluation.endpoints.reader_client()
+        return EndpointReader(client, budget, setting.count, Sampling(spec.max_new_tokens))
+    answer = partial(setting.host.answer, max_new_tokens=spec.max_new_tokens, adapter=spec.adapter)
+    return ModelReader(answer, budget, setting.count)
 
 
-def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance]) -> int | None:
-    """Tokens left in a reader's window after the longest question and answer; None if the window is
-    unknown.
-    """
-    window = spec.window_tokens or (host.positions if spec.kind in ("base", "trained") else 0)
-    if not window:
-        return None
-    asked = {question.text for instance in instances for question in instance.questions} or {""}
-    longest = max(len(chat_ids(host.tokenizer, reader_messages(text, ()))) for text in asked)
-    return window - longest - spec.max_new_tokens - _LINE_BREAKS
-
-
-def _run(
-    jobs: Sequence[Job], size: int, folder: EvaluationFolder, report: EventReport
+# ------------------------------------------------------------------------------------------------
+# jobs become rows
+def run_jobs(
+    jobs: Iterable[Job], size: int, folder: RunFolder, report: EventReport
 ) -> tuple[int, int]:
-    done, waiting = folder.keys()
+    """Append the rows that a folder lacks, ``size`` instances at a time; return how many rows there
+    are, and how many of the new ones failed. ServiceError if a reader or judge is down.
+    """
+    path = folder.path / RESULTS_FILE
+    drop_cut_line(path)
+    done = {row.key for row in read_rows(path) if row.failed is None}
     failed = 0
-    silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
-    batches = (
-        (job, seed, start)
-        for job in jobs
-        for seed in job.seeds
-        for start in range(0, len(job.on.instances), size)
-    )
-    for job, seed, start in batches:  # they depend on the configuration only
-        batch = job.on.instances[start : start + size]
+    for job, seed, batch, position in _batches(jobs, size):
         missing = {
             name: examiner
-            for name, examiner in job.readers.items()
+            for name, examiner in job.examiners.items()
             if not done.issuperset(job.keys(name, seed, batch))
         }
-        position = {"system": job.name, "set": job.on.spec.name, "seed": seed, "first": start + 1}
-        position |= {"last": start + len(batch), "instances": len(job.on.instances)}
-        if not missing:
-            continue
+        ingest = partial(job.ingest, seed=seed, on_step=partial(_progress, position, report))
         measured = measure(
-            partial(
-                job.system.ingest_all,
-                job.on.setting,
-                seed=seed,
-                on_step=_progress(position, report),
-            ),
+            ingest,
             batch,
             missing,
-            names=(job.on.spec.name, job.name),
+            names=(job.set, job.system),
             seed=seed,
-            count=job.on.setting.count,
-            clock=job.on.setting.host.clock,
+            count=job.count,
+            clock=job.clock,
         )
-        for name, rows in measured:
+        for name, rows in measured if missing else ():
             new = [
                 replace(row, observed=observe(instance, row))
                 for instance, row in zip(batch, rows, strict=True)
@@ -343,17 +317,35 @@ def _run(
             scores = [row.accuracy for row in new if row.scored]
             mean = sum(scores) / len(scores) if scores else None
             report("read", {**position, "reader": name, "accuracy": mean, "scored": len(scores)})
-            folder.append(new)
+            append_rows(path, new)
             done.update(row.key for row in new)
             failed += sum(row.failed is not None for row in new)
-            silent[name] += sum(row.key not in waiting for row in new)
-            if any(map(_answered, rows)):
-                silent[name] = 0
-            elif silent[name] >= _SEVERAL:
-                what = f"reader {name!r}, or its judge, failed for all {silent[name]} instances that were asked last"
-                again = "to go on: the same command again, once the service is back"
-                raise ServiceError(f"{what}, of {new[0].set!r}: {new[0].failed}\n  {again}")
+            ServiceError.raise_if(
+                len(rows) > 1 and not any(map(_answered, rows)),
+                f"reader {name!r}, or its judge, failed for all {len(rows)} instances that were "
+                f"asked last, of {job.set!r}: {rows[0].failed}\n"
+                "  to go on: the same command again, once the service is back",
+            )
     return len(done), failed
+
+
+def _batches(
+    jobs: Iterable[Job], size: int
+) -> Iterator[tuple[Job, int, Sequence[Instance], dict[str, Any]]]:
+    """Job, seed, instances and their place, by the configuration only."""
+    for job in jobs:
+        for seed in job.seeds:
+            for start in range(0, len(job.instances), size):
+                batch = job.instances[start : start + size]
+                position = {
+                    "system": job.system,
+                    "set": job.set,
+                    "seed": seed,
+                    "first": start + 1,
+                    "last": start + len(batch),
+                    "instances": len(job.instances),
+                }
+                yield job, seed, batch, position
 
 
 def _answered(row: InstanceRow) -> bool:
@@ -361,12 +353,5 @@ def _answered(row: InstanceRow) -> bool:
     return not row.questions or any(question.error is None for question in row.questions)
 
 
-def _progress(position: Mapping[str, Any], report: EventReport) -> Callable[[int, int], None]:
-    last = [time.monotonic()]
-
-    def on_step(done: int, total: int) -> None:
-        if time.monotonic() - last[0] > _SECONDS_BETWEEN_LINES:
-            last[0] = time.monotonic()
-            report("writing", {**position, "done": done, "chunks": total})
-
-    return on_step
+def _progress(position: Mapping[str, Any], report: EventReport, done: int, total: int) -> None:
+    report("writing", {**position, "done": done, "chunks": total})

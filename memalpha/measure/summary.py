@@ -14,8 +14,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
-from memalpha.measure.evaluation_folder import read_config
-from memalpha.measure.options import make_system, read_system
+from memalpha.measure.options import make_system, read_config, read_system
 from memalpha.measure.scorecard import pooled, scorecard
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import InstanceRow, read_rows

@@ -1,14 +1,16 @@
-"""The run folder: everything that happened in a run, as files that other tools read; and where its
-numbers come from.
+"""The run folder: everything that happened in a run, as files that other tools read.
 
-``config.yaml`` (options without secrets), ``environment.json``, ``metrics.jsonl`` (a line a step),
-``trajectories/`` (a file a step and rank), ``held_out/`` (``before``, ``after`` and each ``step-N``
-that was validated), ``checkpoint-N/``, ``adapter/``,
-``summary.json``. An existing run folder is never touched unless it is to be overwritten or resumed.
+``config.yaml`` (options without secrets), ``inputs.json`` (digests of what was read),
+``environment.json`` (command, versions, machine); of a training ``metrics.jsonl`` (a line a step),
+``trajectories/`` (a file a step and rank), ``held_out/``, ``checkpoint-N/`` and ``adapter/``; of an
+evaluation ``results.jsonl``; ``summary.json``. An existing folder is never touched unless it is to
+be overwritten, or goes on with the options and inputs that it began with.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import platform
@@ -23,14 +25,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from memalpha import __version__
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import (
     append_lines,
     drop_cut_line,
-    load_yaml,
+    file_sha256,
     parse_line,
     read_object,
     write_lines,
@@ -42,6 +42,37 @@ logger = logging.getLogger(__name__)
 
 _MARKER = "config.yaml"
 _TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
+
+LISTS = ("sets", "systems", "readers")  # options of an evaluation
+_MAY_GROW = (*LISTS, "digest")
+MAY_CHANGE = frozenset(
+    [
+        "output_dir",
+        "max_steps",
+        "rows_per_forward",
+        "generation_rows",
+        "max_masked_share",
+        "max_skipped_steps",
+        "endpoint_url",
+        "endpoint_timeout",
+        "endpoint_retries",
+        "endpoint_backoff",
+        "endpoint_concurrency",
+        "judge_url",
+        "vllm_urls",
+        "vllm_wait",
+        "report_to",
+        "ddp_timeout",
+        "project",
+        "per_device_train_batch_size",
+        "save_strategy",
+        "save_steps",
+        "save_total_limit",
+        "logging_steps",
+    ]
+)
+"""Options that change no result, only duration and memory use, and so may differ when a run goes
+on. The rollouts of a step over all processes must stay (they are among the inputs)."""
 
 
 class RunFolder:
@@ -59,46 +90,72 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Any, *, overwrite: bool = False, resume: bool | None = None
+        cls, path: str | Path, config: Any, *, overwrite: bool = False, resume: bool = False
     ) -> RunFolder:
-        """Make a run folder, or open one (``resume``); RunFolderError as in ``check_free``, or
-        nothing to resume.
-        """
+        """Make a run folder, or open the one to ``resume``; errors as ``check_place``."""
+        if check_place(path, overwrite=overwrite, resume=resume):
+            return cls(path)
         folder = Path(path)
-        RunFolderError.raise_if(
-            overwrite and resume, "both overwrite and resume are given", expected="one of them"
-        )
-        if resume:
-            return cls(folder)
-        exists = cls.check_free(folder, overwrite=overwrite, resumable=resume is not None)
         with _clear_errors(folder):
-            if exists:
+            if (folder / _MARKER).is_file():
                 shutil.rmtree(folder)
             write_yaml(folder / _MARKER, masked(config))
         return cls(folder)
 
-    @staticmethod
-    def check_free(folder: Path, *, overwrite: bool, resumable: bool = False) -> bool:
-        """Return whether a new run folder replaces a run; RunFolderError if it may not, or no
-        folder can be made there.
+    @classmethod
+    def begin(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        inputs: Mapping[str, Mapping[str, Any]],
+        about: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        resume: bool | None = None,
+    ) -> RunFolder:
+        """Make a run folder, or go on with the one there; errors as ``check_place`` and
+        ``check_same``.
+
+        ``inputs`` are digests by kind and name; ``about`` describes this start of the run.
         """
-        if not holds_something(folder):
-            return False
+        goes_on = check_place(path, overwrite=overwrite, resume=resume)
+        run = cls.create(path, config, overwrite=overwrite, resume=goes_on)
+        if goes_on:
+            run.check_same(config, inputs)
+            began = run.read_json("environment.json")
+            about = {**began, "resumed": [*began.get("resumed", []), about]}
+            write_yaml(run.path / _MARKER, masked(config))
+        run.write_json("environment.json", about)
+        run.write_json("inputs.json", inputs)
+        return run
+
+    def check_same(
+        self, config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Raise RunFolderError unless options and inputs are those that the run began with, but for
+        those that may change and for more sets, systems or readers.
+        """
         RunFolderError.raise_if(
-            not (folder / _MARKER).is_file(),
-            f"{str(folder)!r} exists already and is no run folder",
-            expected="a new folder or a run's",
+            self.config.keys() != config.keys(),
+            f"{str(self.path)!r} holds a run of another command",
+            expected=f"options {', '.join(sorted(config)[:5])}, ...",
             fix="choose another --output_dir",
         )
+        began = _by_name(self.config, self.read_optional("inputs.json"))
+        now = _by_name(*json.loads(json.dumps([masked(config), inputs])))
+        added = {name for name in now.keys() - began.keys() if name.split()[0] in _MAY_GROW}
+        different = [
+            f"{name} was {began.get(name, 'not there')!r} and is {now.get(name, 'not there')!r}"
+            for name in sorted((began.keys() | now.keys()) - added)
+            if began.get(name, ...) != now.get(name, ...)
+        ]
         RunFolderError.raise_if(
-            not overwrite,
-            f"{str(folder)!r} exists already",
-            expected="a new folder",
-            fix="add --overwrite or --resume"
-            if resumable
-            else "add --overwrite, or choose another --output_dir",
+            different,
+            f"{str(self.path)!r} was begun otherwise: " + "; ".join(different),
+            expected="the options and data it began with (an evaluation may have more sets, "
+            "systems and readers)",
+            fix="give the same command, another --output_dir, or --overwrite",
         )
-        return True
 
     @property
     def config(self) -> dict[str, Any]:
@@ -108,7 +165,7 @@ class RunFolder:
     @property
     def is_evaluation(self) -> bool:
         """Whether ``memalpha evaluate`` wrote the folder: its layout differs."""
-        return {"sets", "systems", "readers"} <= self.config.keys()
+        return self.config.keys() >= set(LISTS)
 
     def check_training(self) -> None:
         """Raise RunFolderError for the folder of an evaluation."""
@@ -116,7 +173,8 @@ class RunFolder:
             self.is_evaluation,
             f"{str(self.path)!r} is the folder of an evaluation",
             expected="of a training run",
-            fix=f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it",
+            fix=f"its numbers are in {self.path / 'table.md'}; "
+            f"memalpha evaluate --config {self.path / _MARKER} goes on with it",
         )
 
     def write_json(self, name: str, data: Any) -> None:
@@ -137,14 +195,12 @@ class RunFolder:
         """
         drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
-            self.write_lines(
-                "metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step]
-            )
-        validated = self.path.glob("held_out/step-*.jsonl")
-        later = [
-            file for file in (*self.trajectory_files(), *validated) if checkpoint_step(file) > step
-        ]
-        for file in (*later, *(self.path / "trajectories").glob(".step-*")):
+            earlier = [row for row in metrics if int(row.get("step", 0)) <= step]
+            self.write_lines("metrics.jsonl", earlier)
+        for file in (*self.trajectory_files(), *self.path.glob("held_out/step-*.jsonl")):
+            if checkpoint_step(file) > step:
+                file.unlink()
+        for file in (self.path / "trajectories").glob(".step-*"):
             file.unlink()
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -179,26 +235,70 @@ class RunFolder:
             lines.pop()
         return [parse_line(line, path, number) for number, line in enumerate(lines, 1)]
 
-    def origin(self) -> dict[str, Any]:
-        """Return ``config`` and ``environment`` (commands without absolute paths), to publish with
-        numbers.
-        """
-        environment = self.read_json("environment.json")
-        for part in (
-            environment,
-            *environment.get("resumed", []),
-            *environment.get("continued", []),
-        ):
-            part["command"] = portable(part["command"])
-        return {"config": self.config, "environment": environment}
-
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories, sorted by step."""
-        return sorted(
-            file
-            for file in (self.path / "trajectories").glob("step-*.jsonl")
-            if _TRAJECTORY.fullmatch(file.stem)
-        )
+        files = (self.path / "trajectories").glob("step-*.jsonl")
+        return sorted(file for file in files if _TRAJECTORY.fullmatch(file.stem))
+
+
+def _by_name(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What must stay when a run goes on, by name."""
+    values: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in LISTS and isinstance(value, list):
+            for row in value:
+                own = {key: row[key] for key in row if key not in ("name", "in_mean")}
+                values |= {f"{name} {row['name']!r} {key}": own[key] for key in own}
+        elif name not in MAY_CHANGE:
+            values[name] = value
+    for kind, digests in inputs.items():
+        values |= {f"digest of {kind} {name!r}": value for name, value in digests.items()}
+    return values
+
+
+def check_place(
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+    resume: bool | None = False,
+    reads: Mapping[str, Iterable[str]] | None = None,
+) -> bool:
+    """Return whether the run that is there goes on; RunFolderError if there can be no new one.
+
+    ``resume``: a run must be there (True), must not (False), or goes on if it is there (None).
+    InputError if a run to be overwritten holds what the new one ``reads``: paths by option.
+    """
+    folder = Path(path)
+    RunFolderError.raise_if(
+        overwrite and resume, "both overwrite and resume are given", expected="one of them"
+    )
+    filled = holds_something(folder)
+    is_run = filled and (folder / _MARKER).is_file()
+    if resume or (resume is None and is_run and not overwrite):
+        return bool(RunFolder(folder))
+    RunFolderError.raise_if(
+        filled and not is_run,
+        f"{str(folder)!r} exists already and is no run folder",
+        expected="a new folder or a run's",
+        fix="choose another --output_dir",
+    )
+    RunFolderError.raise_if(
+        filled and not overwrite,
+        f"{str(folder)!r} exists already",
+        expected="a new folder",
+        fix="add --overwrite (a training also goes on with --resume), or choose another "
+        "--output_dir",
+    )
+    for option, names in (reads or {}).items() if filled else ():
+        for name in names:
+            InputError.raise_if(
+                name
+                and Path(name).exists()
+                and Path(name).resolve().is_relative_to(folder.resolve()),
+                f"{option} {name!r} lies in the run that is to be overwritten",
+                fix="choose another --output_dir",
+            )
+    return False
 
 
 def holds_something(folder: Path) -> bool:
@@ -206,15 +306,12 @@ def holds_something(folder: Path) -> bool:
     made there.
     """
     with _clear_errors(folder):
-        file = next(
-            (path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()),
-            None,
-        )
-        RunFolderError.raise_if(
-            file is not None,
-            f"{str(file)!r} is a file: no folder can be made",
-            fix="choose another --output_dir",
-        )
+        for path in (folder, *folder.parents):
+            RunFolderError.raise_if(
+                path.exists() and not path.is_dir(),
+                f"{str(path)!r} is a file: no folder can be made",
+                fix="choose another --output_dir",
+            )
         return folder.is_dir() and any(folder.iterdir())
 
 
@@ -222,20 +319,6 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents; RunFolderError if that fails."""
     with _clear_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-
-
-def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
-    """Raise InputError if a run to be overwritten holds what the new one reads: existing paths, by
-    the option that names them.
-    """
-    place = folder.resolve()
-    for option, paths in reads.items():
-        for path in paths:
-            InputError.raise_if(
-                path and Path(path).exists() and Path(path).resolve().is_relative_to(place),
-                f"{option} {path!r} lies in the run that is to be overwritten",
-                fix="choose another --output_dir",
-            )
 
 
 @contextmanager
@@ -251,16 +334,13 @@ def _clear_errors(folder: Path) -> Iterator[None]:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders inside a folder, sorted by step."""
-    found = [
-        path
-        for path in folder.glob("checkpoint-*")
-        if path.name.split("-")[1].isdigit() and path.is_dir()
-    ]
-    return sorted(found, key=checkpoint_step)
+    folders = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
+    numbered = [path for path in folders if path.name.split("-")[1].isdigit()]
+    return sorted(numbered, key=checkpoint_step)
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint or of a trajectory file."""
+    """The step of a checkpoint, of a trajectory file or of a validation."""
     return int(path.stem.split("-")[1])
 
 
@@ -272,7 +352,9 @@ def trajectory_name(step: int, rank: int) -> str:
 trajectory_step = checkpoint_step
 
 
-_PACKAGES = (
+# ------------------------------------------------------------------------------------------------
+# where numbers come from
+_PACKAGES = [
     "memalpha",
     "torch",
     "transformers",
@@ -282,29 +364,17 @@ _PACKAGES = (
     "datasets",
     "faiss-cpu",
     "numpy",
-)
-_NAMES = (
-    r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential"  # not view_tokens, tokenizer
-)
-_SECRET = re.compile(_NAMES, re.IGNORECASE)
-_EXTRA = re.compile(
-    "extra", re.IGNORECASE
-)  # request fields of an endpoint, which may hold credentials
-_PASSWORD = re.compile(
-    r"(://(?:[^/\s:@]*:)?)[^/\s]+@"
-)  # of an address; a name alone may be a token
-_BARE = re.compile(r"\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}")  # a service's key, wherever it stands
-_QUERY = re.compile(rf"([?&][^=&\s]*(?:{_NAMES})[^=&\s]*=)[^&\s]+", re.IGNORECASE)
+]
 
 
 def environment(world_size: int = 1) -> dict[str, Any]:
     """Describe code, versions, machine, command (without secrets) and time of a run."""
+    from memalpha.generation.products import float32_products
+
     info = Path("/proc/cpuinfo")
-    processor = (
-        re.search(r"model name\s*:\s*(.*)", info.read_text(encoding="utf-8"))
-        if info.is_file()
-        else None
-    )
+    text = info.read_text(encoding="utf-8") if info.is_file() else ""
+    processor = re.search(r"model name\s*:\s*(.*)", text)
+    installed = {each.name for each in metadata.distributions()}
     return {
         "command": masked_command(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -313,92 +383,33 @@ def environment(world_size: int = 1) -> dict[str, Any]:
         "processor": processor[1] if processor else platform.processor(),
         "cores": os.cpu_count(),
         "world_size": world_size,
-        "packages": {package: _version(package) for package in _PACKAGES},
+        "packages": {name: metadata.version(name) for name in _PACKAGES if name in installed},
+        "float32_products": float32_products(),
         "code": code_version(),
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def masked(value: Any, name: str = "") -> Any:
-    """Return data, or an option's value, without secrets: of names with token, key..., below extra,
-    in addresses.
-    """
-    if value in (None, "") or isinstance(value, bool):
-        return value
-    extra, hidden = _EXTRA.search(name), f"<{name.removeprefix('extra ').upper()}>"
-    if _SECRET.search(name):
-        return hidden
-    if isinstance(value, Mapping):  # below extra, every name counts as extra
-        return {
-            key: masked(item, f"extra {key}" if extra else str(key)) for key, item in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [masked(item, name) for item in value]
-    if not isinstance(value, str):
-        return value
-    if (found := _mapping(value)) is not None:
-        inside = masked(found, name)
-        return (
-            value
-            if inside == found
-            else yaml.safe_dump(inside, default_flow_style=True, width=10_000).strip()
-        )
-    if extra:
-        return hidden
-    return _BARE.sub("***", _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1***@", value)))
-
-
-def masked_command(words: Sequence[str]) -> list[str]:
-    """Return the words of a command, with the values of its options masked."""
-    found, name = [], ""
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if word.startswith("--"):
-            name = flag[2:]
-            found.append(f"{flag}={masked(value, name)}" if equals else word)
-        else:
-            found.append(masked(word, name))
-    return found
 
 
 def code_version() -> str:
     """Return the commit of this checkout, with ``+changes`` if files differ from it; else the
     release.
     """
-    root = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        )
-        return done.stdout.strip()
-
+    root = Path(__file__).resolve().parents[2]
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+changes"]
     try:
-        if Path(git("rev-parse", "--show-toplevel")) != root:
-            return f"release {__version__}"
-        return git("rev-parse", "--short=12", "HEAD") + (
-            "+changes" if git("status", "--porcelain", "--", "memalpha") else ""
-        )
-    except (OSError, subprocess.SubprocessError):
-        return f"release {__version__}"
+        if (root / ".git").exists():  # not a package inside somebody's repository
+            return subprocess.check_output(["git", *describe], cwd=root, text=True).strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.warning("git does not say which code this is: %s", error)
+    return f"release {__version__}"
 
 
-def portable(command: Sequence[str]) -> list[str]:
-    """Return a command without absolute paths, starting with ``memalpha`` however it was
-    started.
-    """
-    program, *rest = map(nameless, command)
-    return ["memalpha" if program == "__main__.py" else program, *rest]
+def folder_digest(folder: str | Path, patterns: Sequence[str]) -> str:
+    """Return the sha256 of names and contents of a folder's files by pattern."""
+    digest = hashlib.sha256()
+    for pattern in patterns:
+        for path in sorted(Path(folder).glob(pattern)):
+            digest.update(f"{path.name} {file_sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def nameless(word: str) -> str:
@@ -410,9 +421,41 @@ def nameless(word: str) -> str:
     return f"{flag}{equals}{','.join(parts)}"
 
 
-def _mapping(text: str) -> dict[str, Any] | None:
-    try:
-        found = load_yaml(text) if text.lstrip().startswith("{") else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+# ------------------------------------------------------------------------------------------------
+# secrets
+_NAMES = r"(?:token(?!s|i)|key(?!word)|secret|passw|authorization|credential)"  # not view_tokens
+_SECRET = re.compile(f"{_NAMES}|extra", re.IGNORECASE)  # extra: fields of a request
+_HIDDEN = re.compile(
+    r"(://)[^/\s@]+(?=@)"  # user and password of an address
+    r"|\b()(?:hf_|sk-)[A-Za-z0-9_-]{16,}"  # a service's key
+    rf"|({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+",  # in a query, or in a mapping
+    re.IGNORECASE,
+)
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """Return data, or the value of the option ``name``, with ``***`` for each secret.
+
+    A text is one if the name of its option, or of a mapping around it, says so, or speaks of the
+    ``extra`` fields of a request; elsewhere passwords and keys inside a text are.
+    """
+    if isinstance(value, Mapping):
+        return {key: masked(item, f"{name} {key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item, name) for item in value]
+    if not isinstance(value, str) or not value:
+        return value
+    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3***", value)
+
+
+def masked_command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command, with ``***`` for the values of secret options."""
+    shown = []
+    option = ""
+    for word in words:
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            shown.append(f"{option}{equals}{masked(value, option)}")
+        else:
+            shown.append(masked(word, option))
+    return shown

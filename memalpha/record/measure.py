@@ -1,4 +1,4 @@
-"""One measurement: a system ingests instances, examiners ask what it kept, a row each is the result.
+"""One measurement: a system ingests instances, and examiners ask what it holds of each.
 
 Held-out evaluation in training, ``rollout``, ``evaluate`` and ``poison`` all go through
 ``measure``; they differ in the system (what reads the chunks) and in the examiner (who asks and
@@ -23,7 +23,9 @@ from memalpha.types import Instance, OperationResult, Question
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestedMemory:
-    """What a system holds of one instance, and its cost. Without more, a reader gets all entries."""
+    """What a system holds of one instance, and its cost; unless more is said, a reader gets all
+    entries.
+    """
 
     memory_tokens: int
     entries: tuple[str, ...] = ()  # none if the input is kept unchanged
@@ -108,7 +110,7 @@ def measure(
     count: TokenCounter,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[tuple[str, list[InstanceRow]]]:
-    """Yield, for each examiner by name, a row of each instance, in order; ``names``: set, system."""
+    """Yield each examiner's name with a row for each instance, in order; ``names``: set, system."""
     start = clock()
     memories = ingest(instances)
     seconds_write = (clock() - start) / max(1, len(instances))

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
-from memalpha.files import finite
+from memalpha.files import append_lines, finite
 from memalpha.record.statistics import Number, estimate
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
@@ -153,6 +153,11 @@ def read_rows(path: str | Path) -> list[InstanceRow]:
         rows.pop(row.key, None)
         rows[row.key] = row
     return list(rows.values())
+
+
+def append_rows(path: Path, rows: Iterable[InstanceRow]) -> None:
+    """Append rows to a file; they are on disk when this returns."""
+    append_lines(path, [row.to_json() for row in rows])
 
 
 # ------------------------------------------------------------------------------------------------

@@ -1,16 +1,16 @@
-"""Means with intervals from a paired bootstrap over instances; scores are ``{seed: {instance:
-score}}``.
+"""Means with 95% intervals from a paired bootstrap; scores are ``{seed: {instance: score}}``.
 
 An estimate is the mean over instances of the mean over seeds. Instances are resampled with
 replacement, with one draw for every seed and for both systems of a difference. Percentile interval:
 Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, section 13.3; too short for few
-instances (10% at 20). ``scipy.stats.bootstrap`` would draw, and so publish, other intervals.
+instances (10% at 20). ``scipy.stats.bootstrap`` takes no weights and would draw other intervals
+than those published.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -26,10 +26,11 @@ from memalpha.files import known
 Number = Annotated[float, BeforeValidator(known)]  # A float; NaN is null in JSON
 Seed = int | str
 Scores = Mapping[Seed, Mapping[str, float]]  # score by training seed, then by instance
-RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0  # number of resamples, confidence level and bootstrap seed
+RESAMPLES = 10_000
+LEVEL = 0.95  # of confidence
+SEED = 0  # of the resamples
 _ROUNDING = 1e-12  # numbers that lie closer together are the same, computed in another order
 _AGREEMENT = (0.8, 1.25)
-_BLOCK = 2_000_000  # draws of instances at once: 16 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +45,18 @@ class Estimate:
     stderr: Number
     n: int
     per_seed: Mapping[Seed, float] = field(default_factory=dict)
-    level: float = LEVEL
-
-    @property
-    def normal(self) -> tuple[float, float]:
-        """The interval by the standard error: mean +- the normal quantile of ``level`` times
-        ``stderr``.
-        """
-        reach = NormalDist().inv_cdf(0.5 + self.level / 2) * self.stderr
-        return self.mean - reach, self.mean + reach
 
     @property
     def agree(self) -> bool | None:
-        """Whether the percentile interval is 0.8 to 1.25 times as wide as ``normal``; None if
+        """Whether the interval is 0.8 to 1.25 times as wide as that by the standard error; None if
         unknown.
         """
         if math.isnan(self.stderr):
             return None
-        low, high = self.normal
-        if high - low < _ROUNDING:
+        width = 2 * _reach(self.stderr)
+        if width < _ROUNDING:
             return self.high - self.low < _ROUNDING
-        return _AGREEMENT[0] <= (self.high - self.low) / (high - low) <= _AGREEMENT[1]
+        return _AGREEMENT[0] <= (self.high - self.low) / width <= _AGREEMENT[1]
 
     def __neg__(self) -> Estimate:
         by_seed = {seed: -value for seed, value in self.per_seed.items()}
@@ -76,76 +68,56 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
     InputError if scores are missing.
     """
     names = _instances(scores)
-    if wrong := [name for name in names if weights is not None and not weights.get(name, 0.0) > 0]:
-        raise InputError(
-            f"{len(wrong)} instances have no weight above 0: {_some(wrong)}",
-            expected="a weight for every instance",
-        )
-    n = len(names)
-    values = np.array(
-        [[row[name] for name in names] for row in scores.values()], dtype=np.float64
-    )  # (seeds, instances)
-    weight = (
-        np.ones(n)
-        if weights is None
-        else np.asarray([weights[name] for name in names], dtype=np.float64)
+    weight_of = dict.fromkeys(names, 1.0) if weights is None else weights
+    unweighted = [name for name in names if not weight_of.get(name, 0.0) > 0]
+    InputError.raise_if(
+        unweighted,
+        f"{len(unweighted)} instances have no weight above 0: {_some(unweighted)}",
+        expected="a weight for every instance",
     )
+    n = len(names)
+    weight = np.array([weight_of[name] for name in names], dtype=np.float64)
+    values = np.array([[row[name] for name in names] for row in scores.values()])  # (seeds, n)
     over_seeds = _rounded(values.mean(axis=0))
-    low, high, stderr = math.nan, math.nan, math.nan
+    mean = np.average(over_seeds, weights=weight)
+    low = high = stderr = math.nan
     if n > 1:
-        blocks = (
-            _draws_kept(SEED, n, RESAMPLES)
-            if n * RESAMPLES <= _BLOCK
-            else _draws(SEED, n, RESAMPLES)
-        )
-        draws = [
-            (counts @ (weight * over_seeds)) / (counts @ weight) for counts in blocks
-        ]  # weighted means of resamples
-        means = _rounded(np.concatenate(draws))
+        counts = _draws(SEED, n, RESAMPLES)
+        means = _rounded((counts @ (weight * over_seeds)) / (counts @ weight))
         low, high = map(float, np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-        residuals = weight * (
-            over_seeds - np.average(over_seeds, weights=weight)
-        )  # of the linearised ratio
+        residuals = weight * (over_seeds - mean)  # of the linearised ratio
         stderr = float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weight.mean())
-    mean = float(_rounded(np.average(over_seeds, weights=weight)))
-    per_seed = {
-        seed: float(np.average(row, weights=weight))
-        for seed, row in zip(scores, values, strict=True)
-    }
-    return Estimate(mean, low, high, stderr, n, per_seed)
+    by_seed = np.average(values, axis=1, weights=weight).tolist()
+    per_seed = dict(zip(scores, by_seed, strict=True))
+    return Estimate(float(_rounded(mean)), low, high, stderr, n, per_seed)
 
 
 def difference(first: Scores, second: Scores) -> Estimate:
-    """Return the mean of second - first, paired as in ``paired_scores``; InputError as there."""
-    return estimate(paired_scores(first, second))
+    """Return the mean of second - first, paired by instance and seed; InputError if instances do
+    not match.
 
-
-def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
-    """Return second - first, by instance and seed (other seeds are averaged first); InputError if
-    instances do not match.
+    Seeds that are not those of the other system are averaged first; a system with one seed is
+    paired with each.
     """
     names = _instances(first)
-    if unpaired := set(names) ^ set(_instances(second)):
-        raise InputError(
-            f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}"
-        )
-    if set(first) != set(second):
-        if len(first) > 1 < len(second):
-            first, second = _averaged(first, names), _averaged(second, names)
-        elif len(first) == 1:
-            first = dict.fromkeys(second, next(iter(first.values())))
-        else:
-            second = dict.fromkeys(first, next(iter(second.values())))
-    return {
-        seed: {name: after[name] - first[seed][name] for name in names}
-        for seed, after in second.items()
-    }
-
-
-def _averaged(scores: Scores, names: Sequence[str]) -> Scores:
-    return {
-        "mean": {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}
-    }
+    unpaired = set(names) ^ set(_instances(second))
+    InputError.raise_if(
+        unpaired,
+        f"{len(unpaired)} instances are scored in one system and not in the other: "
+        f"{_some(unpaired)}",
+    )
+    if set(first) != set(second) and len(first) > 1 < len(second):
+        first = {"mean": _over_seeds(first, names)}
+        second = {"mean": _over_seeds(second, names)}
+    elif len(first) < len(second):
+        first = dict.fromkeys(second, *first.values())
+    elif len(second) < len(first):
+        second = dict.fromkeys(first, *second.values())
+    changes = {}
+    for seed, after in second.items():
+        before = first[seed] if seed in first else next(iter(first.values()))
+        changes[seed] = {name: after[name] - before[name] for name in names}
+    return estimate(changes)
 
 
 def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
@@ -154,46 +126,52 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
 
     ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
-    if not parts:
-        raise InputError("a mean over no sets", expected="at least one set")
+    InputError.raise_if(not parts, "a mean over no sets", expected="at least one set")
     if len(parts) == 1:
         return parts[0]
     mean = sum(part.mean for part in parts) / len(parts)
     stderr = math.sqrt(sum(part.stderr**2 for part in parts)) / len(parts)
-    several = [part for part in parts if len(part.per_seed) > 1]
-    seeds = [
-        seed
-        for seed in (several or parts)[0].per_seed
-        if all(seed in part.per_seed for part in several)
-    ]
-    shown = seeds if several else seeds[:1]
-    by_seed = {
-        seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts)
-        for seed in shown
-    }
-    found = Estimate(mean, math.nan, math.nan, stderr, sum(part.n for part in parts), by_seed)
-    low, high = found.normal
-    return replace(found, low=low, high=high)
+    several = [part.per_seed for part in parts if len(part.per_seed) > 1]
+    seeds = list(parts[0].per_seed)[:1]
+    if several:
+        seeds = [seed for seed in several[0] if all(seed in each for each in several)]
+    by_seed = {}
+    for seed in seeds:
+        by_seed[seed] = sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts)
+    reach = _reach(stderr)
+    n = sum(part.n for part in parts)
+    return Estimate(mean, mean - reach, mean + reach, stderr, n, by_seed)
+
+
+def _reach(stderr: float) -> float:
+    """Half the width of the interval by the standard error."""
+    return NormalDist().inv_cdf(0.5 + LEVEL / 2) * stderr
+
+
+def _over_seeds(scores: Scores, names: Sequence[str]) -> dict[str, float]:
+    return {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}
 
 
 def _instances(scores: Scores) -> list[str]:
     """Sorted instances; InputError if seeds differ in them or a score is NaN."""
-    if not scores or not all(scores.values()):
-        raise InputError(
-            "there are no scores to take a mean of",
-            expected="at least one seed with at least one instance",
-        )
-    everywhere = set.intersection(*(set(row) for row in scores.values()))
-    lacking = set().union(*scores.values()) - everywhere
-    lacking |= {name for row in scores.values() for name, score in row.items() if math.isnan(score)}
-    if lacking:
-        what = f"{len(lacking)} instances have no score (for every seed): {_some(lacking)}"
-        raise InputError(
-            what,
-            expected=f"a score for every instance and seed of {list(scores)}",
-            fix="run the evaluation again",
-        )
-    return sorted(everywhere)
+    InputError.raise_if(
+        not scores or not all(scores.values()),
+        "there are no scores to take a mean of",
+        expected="at least one seed with at least one instance",
+    )
+    names = sorted(set().union(*scores.values()))
+    unscored = [
+        name
+        for name in names
+        if any(math.isnan(row.get(name, math.nan)) for row in scores.values())
+    ]
+    InputError.raise_if(
+        unscored,
+        f"{len(unscored)} instances have no score (for every seed): {_some(unscored)}",
+        expected=f"a score for every instance and seed of {list(scores)}",
+        fix="run the evaluation again",
+    )
+    return names
 
 
 def _some(names: Collection[str]) -> str:
@@ -201,20 +179,12 @@ def _some(names: Collection[str]) -> str:
 
 
 def _rounded(values: Any) -> Any:
-    """Set rounding noise to exactly 0, so that a true zero is not ``off_zero``."""
+    """Set rounding noise to exactly 0, so that a true zero is no difference."""
     return np.where(np.abs(values) < _ROUNDING, 0.0, values)
 
 
-def _draws(seed: int, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
-    """Counts of each of n instances in each resample, in blocks of shape (at most resamples, n)."""
-    rng = np.random.default_rng([seed])
-    block = max(1, _BLOCK // n)
-    for start in range(0, resamples, block):
-        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(
-            np.float64
-        )
-
-
-@lru_cache(maxsize=4)
-def _draws_kept(seed: int, n: int, resamples: int) -> tuple[NDArray[np.float64], ...]:
-    return tuple(_draws(seed, n, resamples))
+@lru_cache(maxsize=2)
+def _draws(seed: int, n: int, resamples: int) -> NDArray[np.float64]:
+    """Counts of each of n instances in each resample, of shape (resamples, n)."""
+    drawn = np.random.default_rng([seed]).multinomial(n, np.full(n, 1 / n), size=resamples)
+    return drawn.astype(np.float64)

@@ -48,6 +48,7 @@ REFUSED: Mapping[str, str] = {
     "generation_batch_size": "steps_per_generation",
     "gradient_accumulation_steps": "a larger per_device_train_batch_size",
     "max_completion_length": "the option of the agent",
+    "log_completions": "the site of a run, memalpha report, which has every rollout",
     "model_init_kwargs": "the option of the model",
     "neftune_noise_alpha": "no noise: it depends on the length of a row, and rows are packed",
     "remove_unused_columns": "no column to go: rows are instances",
@@ -231,6 +232,13 @@ class RunOptions(PolicyOptions, EndpointOptions):
         """
         super().check()
         InputError.raise_if(
+            self.warm_start_steps and self.adapter,
+            f"warm_start_steps is {self.warm_start_steps}, with the adapter {self.adapter!r}, "
+            "which would not be used",
+            expected="one of the two",
+            fix="memalpha warmup --adapter goes on from an adapter",
+        )
+        InputError.raise_if(
             self.full_finetuning and self.vllm_urls,
             "full_finetuning with vllm_urls",
             expected="an adapter, or use_vllm",
@@ -370,8 +378,6 @@ class GRPOOptions(TrainerOptions):
         load_best_model_at_end: End with the weights of the best validation.
         metric_for_best_model: ``accuracy``, ``reward``, ``tool_success``, ``compression`` or
             ``content``.
-        log_completions: Send tables of rollouts to W&B or Trackio.
-        num_completions_to_print: Rows of such a table.
     """
 
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -397,8 +403,6 @@ class GRPOOptions(TrainerOptions):
     metric_for_best_model: Literal[
         "accuracy", "reward", "tool_success", "compression", "content"
     ] = "accuracy"
-    log_completions: bool = False
-    num_completions_to_print: PositiveInt | None = 8
 
     def check(self) -> None:
         """Check combinations of options."""
@@ -429,11 +433,6 @@ class GRPOOptions(TrainerOptions):
             self.load_best_model_at_end and self.save_steps != self.eval_steps,
             f"load_best_model_at_end: save_steps {self.save_steps}, eval_steps {self.eval_steps}",
             expected="the same number: the best step needs a checkpoint",
-        )
-        InputError.raise_if(
-            self.log_completions and not {"wandb", "trackio"} & set(self.report_to),
-            "log_completions without report_to",
-            expected="report_to: wandb or trackio, which get the tables",
         )
 
     def arguments(self, **more: Any) -> GRPOConfig:

@@ -116,10 +116,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         kwargs["args"].model_init_kwargs = (
             init if reference else None
         )  # where TRL loads no model, it says that it ignores them
-        tables, kwargs["args"].log_completions = (
-            kwargs["args"].log_completions,
-            False,
-        )  # TRL's own would write other files
         super().__init__(
             reward_funcs=[self._calculate_rewards] * len(scorer.reward_config.parts), **kwargs
         )
@@ -132,7 +128,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             exact
         ):  # TRL rounds the adapters of a 4-bit base to bfloat16, where small steps are lost
             parameter.data = data.to(parameter.device)
-        self.args.log_completions = tables
         InputError.raise_if(
             self.aux_loss_enabled,
             "router_aux_loss_coef of a mixture of experts",

@@ -7,24 +7,24 @@ import signal
 import sys
 
 from memalpha.cli import main
-from memalpha.measure.evaluation_folder import EvaluationFolder
+from memalpha.measure import run
 
 
 def kill_at(number: int) -> None:
-    append, calls = EvaluationFolder.append, [0]
+    append, calls = run.append_rows, [0]
 
-    def cut_short(self, results) -> None:
+    def cut_short(path, rows) -> None:
         calls[0] += 1
         if calls[0] < number:
-            append(self, results)
+            append(path, rows)
             return
-        append(self, results[:1])
-        with (self.path / "results.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(results[-1].to_json())[:200])
+        append(path, rows[:1])
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(rows[-1].to_json())[:200])
             file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    EvaluationFolder.append = cut_short
+    run.append_rows = cut_short
 
 
 if __name__ == "__main__":

@@ -103,28 +103,6 @@ def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(
     assert drawn == [2, 2, 4, 4, 4]
 
 
-def test_what_a_file_keeps_is_not_drawn_again(adapters, alone, monkeypatch, tmp_path):
-    file, folder = tmp_path / "completions.jsonl", str(adapters[0])
-    began, again = PolicyHost("nano"), PolicyHost("nano")
-    began.open_cache(file)
-    asked = prompts(began.tokenizer)
-    made = began.generator(folder).generate(asked, Sampling(6))
-    answers = began.answer(CHATS, 6, folder)
-    with file.open("a") as end:
-        end.write('{"key": "cut off')  # killed while it wrote
-    again.open_cache(file)
-    assert again.drawn == {
-        key: (done, pytest.approx(seconds, abs=1e-4))
-        for key, (done, seconds) in began.drawn.items()
-    }
-    monkeypatch.setattr(HFGenerator, "generate", None)
-    assert again.generator(folder).generate(asked, Sampling(6)) == made
-    assert again.answer(CHATS, 6, folder) == answers and again._policy is None
-    file.write_text("{}\n[]\n")
-    with pytest.raises(InputError, match="line 1 is damaged"):
-        again.open_cache(file)
-
-
 def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters, tmp_path):
     with pytest.raises(InputError):
         PolicyHost("nano").generator(str(tmp_path))

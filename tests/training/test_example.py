@@ -10,7 +10,7 @@ from memalpha.measure.curves import panels_of
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.run import all_options, check_same
+from memalpha.training.run import all_options
 
 
 def test_the_example_trains_and_other_rewards_do_not_resume_it(tmp_path, monkeypatch):
@@ -42,7 +42,9 @@ def test_the_example_trains_and_other_rewards_do_not_resume_it(tmp_path, monkeyp
     with pytest.raises(
         RunFolderError, match=r"rewards was .*'own_reward:used': 0.1} and is .*'builtins:len': 0.3}"
     ):
-        check_same(folder.config, all_options(parse_train_arguments(given, {len: 0.3})))
+        folder.check_same(
+            all_options(parse_train_arguments(given, {len: 0.3})), folder.read_json("inputs.json")
+        )
 
 
 def test_the_example_of_a_schema_with_a_tool_trains(tmp_path, monkeypatch):

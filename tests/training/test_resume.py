@@ -330,14 +330,11 @@ def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
         *SHORT,
     ]
     assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
-    began = json.loads((tmp_path / "run" / "environment.json").read_text())["data"]["train_data"]
+    began = json.loads((tmp_path / "run" / "inputs.json").read_text())["data"]["train_data"]
     data.write_text("\n".join(reversed(lines)) + "\n", encoding="utf-8")
     capsys.readouterr()
     assert train(tmp_path / "run", *options, "--max_steps", "1", "--resume") == 1
-    was = f"4 instances, sha256 {began['sha256'][:12]}"
-    assert (
-        f"content of train_data was {was!r} and is '4 instances, sha256" in capsys.readouterr().err
-    )
+    assert f"digest of data 'train_data' was {began!r} and is" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ that trackers get."""
 import json
 import shutil
 import signal
-import sqlite3
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +14,8 @@ from memalpha.generation import products
 from memalpha.record.rows import read_rows
 from memalpha.training import checkpoints
 from memalpha.training.build import split_held_out
+from memalpha.training.callbacks import Recorder
 from memalpha.training.config import RunOptions
-from memalpha.training.run import RunCallback
 
 VALIDATED = ["--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end", "true"]
 APART = [
@@ -178,11 +176,12 @@ def test_a_kill_after_a_validation_before_its_checkpoint(validated, tmp_path):
 def test_early_stop_keeps_the_first_best_adapter_and_a_resumed_run_stays_stopped(
     validated, monkeypatch, tmp_path, capsys
 ):
-    real, script = RunCallback.on_validated, {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.5, 5: 0.9, 6: 0.9}
-    told = lambda callback, results: (  # noqa: E731
-        real(callback, results) | {"accuracy": script[callback.trainer.state.global_step]}
-    )
-    monkeypatch.setattr(RunCallback, "on_validated", told)
+    real, script = Recorder.write_validation, {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.5, 5: 0.9, 6: 0.9}
+
+    def told(recorder, rows):
+        return {**real(recorder, rows), "accuracy": script[recorder.state.global_step]}
+
+    monkeypatch.setattr(Recorder, "write_validation", told)
     options = [
         "--model",
         str(validated / "warm_start"),
@@ -289,77 +288,8 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
             [*VALIDATED, "--metric_for_best_model", "content", "--warm_start_steps", "0"],
             "'content', which has no value",
         ),
-        (["--log_completions", "true"], "log_completions without report_to"),
     ],
 )
 def test_what_cannot_be_done_is_said(tmp_path, capsys, options, named):
     assert train(tmp_path / "run", *options) == 1
     assert named in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_a_tracker_gets_tables_of_rollouts_and_the_curve(tmp_path, monkeypatch, tracker):
-    if not find_spec(tracker):
-        pytest.skip(f"{tracker} is not installed")
-    for name, value in {
-        "WANDB_MODE": "offline",
-        "WANDB_DIR": str(tmp_path),
-        "TRACKIO_DIR": str(tmp_path),
-    }.items():
-        monkeypatch.setenv(name, value)
-    folder, tables = tmp_path / "run", []
-    options = [
-        "--report_to",
-        tracker,
-        "--log_completions",
-        "true",
-        "--num_completions_to_print",
-        "5",
-        *VALIDATED[:4],
-    ]
-    done = launch(
-        "-m",
-        "memalpha",
-        "train",
-        *OPTIONS,
-        "--max_steps",
-        "2",
-        *options,
-        "--output_dir",
-        str(folder),
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for table in map(
-        json.loads, (path.read_text() for path in tmp_path.rglob("*.table.json"))
-    ):  # W&B
-        tables.append([dict(zip(table["columns"], row, strict=True)) for row in table["data"]])
-    for database in tmp_path.glob("*.db"):  # Trackio
-        logged = [
-            json.loads(row)
-            for (row,) in sqlite3.connect(database).execute("select metrics from metrics")
-        ]
-        tables += [row["rollouts"]["_value"] for row in logged if "rollouts" in row]
-        curve = [row["eval_accuracy"] for row in untimed_metrics(folder) if "eval_accuracy" in row]
-        assert [row["eval/accuracy"] for row in logged if "eval/accuracy" in row] == curve and len(
-            curve
-        ) == 2
-    assert (
-        sorted(table[0]["step"] for table in tables) == [1, 2]
-        and not (folder / "completions").exists()
-    )
-    for table in tables:
-        lines = map(
-            json.loads,
-            (folder / "trajectories" / f"step-{table[0]['step']:06d}-rank-0.jsonl").open(),
-        )
-        drawn = [
-            {**step, "instance": line["instance"], "reward": step["total"]}
-            for line in lines
-            for step in line["steps"]
-        ]
-        assert [row["chunk"] for row in table] == [0, 1, 1, 1, 1] and len(drawn) == 64
-        for row, place in zip(table, (0, 15, 31, 47, 63), strict=True):
-            assert {**row, "step": 0} == {
-                "step": 0,
-                **{name: drawn[place][name] for name in row if name != "step"},
-            }
