@@ -7,9 +7,8 @@ infrastructure raises one of these.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_LONGEST = (
-    3000  # characters of each part of a message: values from files and servers can have any length
-)
+# characters of each part of a message: values from files and servers can have any length
+_LONGEST = 3000
 
 
 class MemAlphaError(Exception):

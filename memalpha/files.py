@@ -19,10 +19,8 @@ import yaml
 from memalpha.errors import InputError, RunFolderError
 
 _DEEPEST = 64  # levels of nesting in a file of names and values
-_UTF8: Any = {
-    "encoding": "utf-8",
-    "errors": "backslashreplace",
-}  # a lone surrogate becomes its JSON escape
+# a lone surrogate becomes its JSON escape
+_UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
 def path_of(name: str, expected: str) -> Path:
@@ -131,7 +129,8 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def drop_cut_line(path: Path) -> None:
     """Remove a last line without its line break; nothing if there is no file."""
-    if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
+    data = path.read_bytes() if path.is_file() else b""
+    if data and not data.endswith(b"\n"):
         path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
@@ -146,11 +145,7 @@ def load_yaml(text: str) -> Any:
     """Read YAML that somebody else may have written; ValueError if it is none, or has aliases."""
     try:
         return yaml.load(text, _YamlLoader)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # ValueError: an impossible date or number
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also an impossible date
         raise ValueError(f"it is not YAML: {error}") from error
 
 

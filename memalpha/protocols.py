@@ -103,9 +103,8 @@ class WriteRequest(NamedTuple):
     instance_id: str
     chunk_index: int
     chunk: Chunk
-    results: tuple[
-        OperationResult, ...
-    ]  # the writes to judge, in order: those applied, or every text (``judge_all``)
+    # the writes to judge, in order: those applied, or every text (``judge_all``)
+    results: tuple[OperationResult, ...]
     before: tuple[Entry | None, ...]  # the touched entry before each write; None for an insert
     kept: tuple[Entry, ...]  # all entries after the writes of the chunk
 

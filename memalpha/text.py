@@ -43,40 +43,30 @@ class PromptEncoder:
         tools: list[dict[str, Any]] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        *parts, tail = _SLOT_PATTERN.split(
-            render_chat(tokenizer, messages, tools)
-        )  # text, name, text, name, ..., text
-        self._layout = [
-            (name, self._ids(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)
-        ]
+        # text, name, text, name, ..., text
+        *parts, tail = _SLOT_PATTERN.split(render_chat(tokenizer, messages, tools))
+        slots = zip(parts[1::2], parts[::2], strict=True)
+        self._layout = [(name, self._ids(before)) for name, before in slots]
         self._tail = self._ids(tail)
-        added = {
-            i: str(token)
-            for i, token in tokenizer.added_tokens_decoder.items()
-            if str(token).strip()
-        }
+        tokens = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items()}
+        added = {i: token for i, token in tokens.items() if token.strip()}
         self._added = frozenset(added)
-        self._marks = re.compile(
-            "|".join(re.escape(mark) for mark in sorted(added.values(), key=len, reverse=True))
-            or r"(?!)"
-        )
+        longest_first = sorted(added.values(), key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
-        wanted = {
-            name for message in messages for name in _SLOT_PATTERN.findall(str(message["content"]))
-        }
-        if missing := wanted - {name for name, _ in self._layout}:
-            raise InputError(
-                f"the chat template drops {sorted(missing)} of the prompt",
-                expected="a template that renders the content of system and user messages",
-            )
+        contents = "".join(str(message["content"]) for message in messages)
+        missing = sorted(set(_SLOT_PATTERN.findall(contents)) - {name for name, _ in self._layout})
+        InputError.raise_if(
+            missing,
+            f"the chat template drops {missing} of the prompt",
+            expected="a template that renders the content of system and user messages",
+        )
 
     def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
+        if not text:
+            return ()
         with _TOKENIZING:
-            return (
-                tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids)
-                if text
-                else ()
-            )
+            return tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids)
 
     def _plain(self, text: str) -> tuple[int, ...]:
         return self._ids(text, split_special_tokens=True)
@@ -85,33 +75,26 @@ class PromptEncoder:
         ids = self._plain(text)
         if self._added.isdisjoint(ids):
             return ids
-        cuts = [0, *(found.start() + 1 for found in self._marks.finditer(text)), len(text)]
+        cuts = [0, *(mark.start() + 1 for mark in self._marks.finditer(text)), len(text)]
         pieces = [self._plain(text[start:end]) for start, end in pairwise(cuts)]
-        if self._added.isdisjoint(chain.from_iterable(pieces)):
-            return tuple(chain.from_iterable(pieces))
-        return tuple(
-            chain.from_iterable(self._plain(char) for char in text)
-        )  # a mark that appears only after normalisation
+        if not self._added.isdisjoint(chain.from_iterable(pieces)):
+            pieces = list(map(self._plain, text))  # a mark that appears only after normalisation
+        return tuple(chain.from_iterable(pieces))
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
         """Return the ids, and how many come before the slot after ``shared``, the last that all
         rollouts have in common.
         """
         ids: list[int] = []
-        boundary, passed = 0, False
+        boundary = 0
+        last = ""
         for name, before in self._layout:
             ids += before
-            if passed:
-                boundary, passed = len(ids), False
+            if last and last == shared:
+                boundary = len(ids)
             ids += self.untrusted(texts[name])
-            passed = passed or name == shared
+            last = name
         return (*ids, *self._tail), boundary
-
-    def around(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids from the slot before ``name``, the last slot, to it, and those after
-        it.
-        """
-        return dict(self._layout)[name], self._tail
 
     def count(self, text: str) -> int:
         """Number of tokens of a text from data."""
@@ -131,22 +114,15 @@ def render_chat(
     """Render messages with the chat template, ready for the assistant's turn; InputError if there
     is no template.
     """
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
-            expected="an instruction-tuned model",
-            fix="set tokenizer.chat_template and save it",
-        )
-    options: dict[str, Any] = {
-        "tokenize": False,
-        "add_generation_prompt": True,
-        "enable_thinking": False,
-    }
-    return str(
-        tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tools=tools, **options
-        )
+    InputError.raise_if(
+        not getattr(tokenizer, "chat_template", None),
+        f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
+        expected="an instruction-tuned model",
+        fix="set tokenizer.chat_template and save it",
     )
+    options: dict[str, Any] = {"add_generation_prompt": True, "enable_thinking": False}
+    chat = [dict(message) for message in messages]
+    return str(tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, **options))
 
 
 def in_common(sequences: Sequence[tuple[int, ...]]) -> int:
@@ -167,15 +143,11 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) ->
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
-    probe = {
-        "type": "function",
-        "function": {
-            "name": "probe_tool_7f3a",
-            "description": "",
-            "parameters": {"type": "object", "properties": {}},
-        },
-    }
-    return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])
+    name = "probe_tool_7f3a"
+    parameters = {"type": "object", "properties": {}}
+    function = {"name": name, "description": "", "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    return name in render_chat(tokenizer, [{"role": "user", "content": "x"}], tools)
 
 
 def is_text(text: str) -> bool:
@@ -187,18 +159,19 @@ _FENCES = ("chunk", "/chunk", "memory", "/memory")
 _OPENING = re.compile("[<\ufe64\uff1c]")  # NFKC maps these to "<"
 _SKIPPED = frozenset({"Cc", "Cf", "Mn", "Me"})  # invisible characters
 _LINE_BREAK = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-_JSON_ESCAPES = str.maketrans(
-    {char: f"\\u{ord(char):04x}" for char in "\uff02\uff3c\ufe68"}
-)  # NFKC: a quotation mark, backslashes
+# NFKC: a quotation mark, backslashes
+_JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\uff02\uff3c\ufe68"})
 
 
 def quote(text: str) -> str:
     """Write ``<`` before a fence's name as ``&lt;``, so that a text cannot close or open a
     fence.
     """
-    return _OPENING.sub(
-        lambda found: "&lt;" if _names_a_fence(text, found.end()) else found[0], text
-    )
+    return _OPENING.sub(_quoted, text)
+
+
+def _quoted(opening: re.Match[str]) -> str:
+    return "&lt;" if _names_a_fence(opening.string, opening.end()) else opening[0]
 
 
 def _names_a_fence(text: str, start: int) -> bool:
@@ -257,7 +230,8 @@ _CLOSE = rf"(?:{'|'.join(mark for _, mark in _MARKS)})(?:\s*<(?:answer|response)
 _PARTS = (
     # marks there are data
     rf"<tool_call>\s*[\[{{`<](?:(?!<tool_call>).)*?[\]}}`>]\s*</tool_call>|`(?:{_OPEN}|{_CLOSE})`"
-    rf"|(?P<thought>(?:{_OPEN}).*?(?P<end>{_CLOSE}|\Z))|(?P<close>{_CLOSE})|(?P<wrap></(?:answer|response)>\s*\Z)"
+    rf"|(?P<thought>(?:{_OPEN}).*?(?P<end>{_CLOSE}|\Z))|(?P<close>{_CLOSE})"
+    r"|(?P<wrap></(?:answer|response)>\s*\Z)"
 )
 _IN_TEXT = re.compile(_PARTS, re.DOTALL | re.IGNORECASE)
 _IN_LINES = re.compile(
@@ -274,7 +248,8 @@ def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tup
     stay; ``lines``: the text has a compact operation a line.
     """
     pieces: list[str] = []
-    end, open_at = 0, None
+    end = 0
+    open_at = None
     for mark in (_IN_LINES if lines else _IN_TEXT).finditer(text):
         kind = mark.lastgroup
         if kind is None or (kind == "wrap" and not end):
@@ -289,16 +264,14 @@ def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tup
     return "".join([*pieces, text[end:]]), open_at
 
 
+_OF_THINKING = re.compile("think|thought|channel|message|inner_", re.IGNORECASE)
+
+
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Return the text of a completion without special tokens, those that mark thinking aside."""
-    special = {
-        i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special
-    }
-    marks = {
-        i
-        for i, name in special.items()
-        if re.search("think|thought|channel|message|inner_", name, re.IGNORECASE)
-    }
+    added = tokenizer.added_tokens_decoder.items()
+    special = {i: str(token) for i, token in added if token.special}
+    marks = {i for i, name in special.items() if _OF_THINKING.search(name)}
     if marks.isdisjoint(ids):
         return str(tokenizer.decode(ids, skip_special_tokens=True))
     shown = [token for token in ids if token in marks or token not in special]

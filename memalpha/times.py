@@ -11,9 +11,8 @@ from memalpha.errors import InputError
 
 ISO_8601 = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
 _DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
-_ISO = re.compile(
-    rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?"
-)  # at most 35 characters, so that a time stores no facts
+# at most 35 characters, so that a time stores no facts
+_ISO = re.compile(rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?")
 _REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
 _DAY_DIGITS = len("2024-03-05")
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
@@ -41,9 +40,8 @@ def moment(text: str) -> datetime | None:
     except ValueError:
         return None
     zoned = read if read.tzinfo else read.replace(tzinfo=UTC)
-    return (
-        zoned if _ISO.fullmatch(whole) else None
-    )  # fromisoformat takes any sign before the clock time
+    # fromisoformat takes any sign before the clock time
+    return zoned if _ISO.fullmatch(whole) else None
 
 
 def check_time(time: Any, what: str = "the time") -> str:
@@ -77,14 +75,15 @@ def later(first: str | None, second: str | None) -> bool | None:
 
     The coarser of the two decides how far they are compared: 2024-03-05 equals 2024-03-05T14:30.
     """
-    one, other = moment(first or ""), moment(second or "")
+    one = moment(first or "")
+    other = moment(second or "")
     if one is None or other is None:
         return None
     digits = min(_digits(first or ""), _digits(second or ""))
     if digits > _DAY_DIGITS:
         return None if one == other else one > other
-    day, other_day = one.date().isoformat()[:digits], other.date().isoformat()[:digits]
-    return None if day == other_day else day > other_day
+    days = [time.date().isoformat()[:digits] for time in (one, other)]
+    return None if days[0] == days[1] else days[0] > days[1]
 
 
 def _digits(time: str) -> int:

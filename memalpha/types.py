@@ -26,19 +26,16 @@ class Question:
     """One question about an instance, asked after its last chunk."""
 
     text: str
-    answers: tuple[
-        str, ...
-    ]  # accepted answers; the metrics ``bound_all`` and ``keywords`` need all of them
+    # accepted answers; the metrics ``bound_all`` and ``keywords`` need all of them
+    answers: tuple[str, ...]
     metric: str = "substring"  # a name in ``memalpha.qa.metrics.METRICS``
     # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
     kind: str = "single"
-    subject: str | None = (
-        None  # who or what the answer must belong to; for ``recall_at_5`` the file of all titles
-    )
+    # who or what the answer must belong to; for ``recall_at_5`` the file of all titles
+    subject: str | None = None
     stale: tuple[str, ...] = ()  # earlier values that are now wrong
-    evidence: tuple[int, ...] | None = (
-        None  # indices of the chunks that hold the answer; None if unknown
-    )
+    # indices of the chunks that hold the answer; None if unknown
+    evidence: tuple[int, ...] | None = None
     id: str = ""  # unique inside its instance
 
 
@@ -63,9 +60,8 @@ class Fact:
     # how a good agent would write it down, with subject and value as they are here; "" = the three
     # words
     note: str = ""
-    sections: tuple[
-        str, ...
-    ] = ()  # sections it belongs in, best first: the first that a schema has is taken
+    # sections it belongs in, best first: the first that a schema has is taken
+    sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +73,10 @@ class Instance:
     chunks: tuple[Chunk, ...]  # in reading order; at least one
     questions: tuple[Question, ...]  # may be empty for inference
     facts: tuple[Fact, ...] = ()  # generated data only
-    begin: int = 0  # training only, in no file: the chunks before this one were read by a teacher,
-    held: tuple[
-        Entry, ...
-    ] = ()  # and these are the entries, archived lines included, that it kept of them
+    # training only, in no file: the chunks before this one were read by a teacher,
+    begin: int = 0
+    # and these are the entries, archived lines included, that it kept of them
+    held: tuple[Entry, ...] = ()
 
 
 class OperationKind(StrEnum):
@@ -89,9 +85,8 @@ class OperationKind(StrEnum):
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
-    REPLACE = (
-        "replace"  # the whole text of a block section (the core memory of the published system)
-    )
+    # the whole text of a block section (the core memory of the published system)
+    REPLACE = "replace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +97,8 @@ class Operation:
     section: str  # name of a section of the schema
     content: str | None = None  # new text; None for delete
     entry_id: str | None = None  # for update and delete; else None
-    timestamp: str | None = (
-        # when the content was true, ISO 8601; None: the chunk's time if the section keeps times
-        None
-    )
+    # when the content was true, ISO 8601; None: the chunk's time if the section keeps times
+    timestamp: str | None = None
 
 
 class ResultCode(StrEnum):
@@ -134,9 +127,8 @@ class OperationResult:
     code: ResultCode
     message: str  # one sentence for people and for the model
     operation: Operation | None = None  # None if the call could not be read as an operation
-    entry_id: str | None = (
-        None  # the entry written or deleted, or the existing entry of a duplicate
-    )
+    # the entry written or deleted, or the existing entry of a duplicate
+    entry_id: str | None = None
     part: bool = False  # whether it is of the same call as the result before it
 
     @property
@@ -162,13 +154,11 @@ class Entry:
     id: str  # unique in its memory, stable over updates, never reused
     section: str  # a block section is one entry whose id is the section's name
     content: str
-    timestamp: str | None = (
-        None  # when the content was true, ISO 8601; None if the section keeps no times
-    )
+    # when the content was true, ISO 8601; None if the section keeps no times
+    timestamp: str | None = None
     source_chunk: int | None = None  # index of the chunk of the last write
-    created: int = (
-        0  # number of the change that created it; numbers only grow, also across a restore
-    )
+    # number of the change that created it; numbers only grow, also across a restore
+    created: int = 0
     updated: int = 0  # number of the last change
 
 
@@ -255,9 +245,8 @@ class Answer:
     """A reader's answer."""
 
     text: str  # for a reader that only retrieves: its passages, one per line
-    passages: tuple[str, ...] | None = (
-        None  # set if the answer is the retrieved passages; some metrics check each passage alone
-    )
+    # set if the answer is the retrieved passages; some metrics check each passage alone
+    passages: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Cuts texts: to sentences, to slices of a limited length, to units that are archived and searched.
+"""Cuts texts: to sentences, slices of a limited length, units that are archived and searched.
 
 A speaker's label (``Marta: ``) holds until the next label or header, over line breaks. A piece that
 begins inside a turn repeats its label, so that a cut never loses who says something. A text without
@@ -35,7 +35,8 @@ _HEADER = re.compile(
     r"^(?:\[(?=[^\n0-9]*[0-9])[^\n]*\][^\S\n]*$|[^\n]+\n[^\S\n]*Label: )", re.MULTILINE
 )
 _ROLE = re.compile(
-    r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)(?:[ _][0-9A-Za-z]{1,2})?"
+    r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)"
+    r"(?:[ _][0-9A-Za-z]{1,2})?"
 )
 # words that stand before a colon as names do
 _HEADINGS = frozenset(

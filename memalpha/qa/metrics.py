@@ -5,8 +5,8 @@ Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``) for
 ``parts``, ``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and
 ``f1``; LoCoMo (its ``task_eval/evaluation.py``) for ``stemmed_f1``, ``stemmed_list_f1`` and
 ``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``recall_at_5``; the
-others are this project's. docs/data.md lists how each differs from its source. Not covered: paraphrase
-(metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
+others are this project's. docs/data.md lists how each differs from its source. Not covered:
+paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
 import re
