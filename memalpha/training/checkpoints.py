@@ -7,7 +7,6 @@ covered: nodes without a shared file system.
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -15,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer import TRAINER_STATE_NAME
 
-from memalpha.errors import RunFolderError, TrainingAborted
-from memalpha.files import file_sha256, flush
+from memalpha.errors import InputError, RunFolderError, TrainingAborted
+from memalpha.files import file_sha256, flush, read_object, write_object
 from memalpha.record.folder import checkpoint_step, checkpoints_in
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ else:
 
 logger = logging.getLogger(__name__)
 
-SEAL = "memalpha_checkpoint.json"  # size and SHA-256 of every other file of the checkpoint
+SEAL = "memalpha_checkpoint.json"  # SHA-256 of every other file of the checkpoint
 UNFINISHED = ".unfinished"  # temporary folder of a checkpoint, inside the run folder
 
 
@@ -37,12 +35,7 @@ def publish(unfinished: Path, final: Path) -> None:
     """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file
     system.
     """
-    found = [path for path in sorted(unfinished.rglob("*")) if path.is_file()]
-    files = {
-        str(p.relative_to(unfinished)): {"bytes": p.stat().st_size, "sha256": file_sha256(p)}
-        for p in found
-    }
-    (unfinished / SEAL).write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    write_object(unfinished / SEAL, _digests(unfinished))
     for path in [*unfinished.rglob("*"), unfinished]:
         flush(path)
     if final.exists():
@@ -53,21 +46,20 @@ def publish(unfinished: Path, final: Path) -> None:
 
 def damage(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint; empty if every file is as it was written."""
-    try:
-        files = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-        for name, row in files.items():
-            path = checkpoint / name
-            if (
-                not path.is_file()
-                or path.stat().st_size != row["bytes"]
-                or file_sha256(path) != row["sha256"]
-            ):
-                return f"{name} is missing or has other content than was written"
-    except FileNotFoundError:
+    if not (checkpoint / SEAL).is_file():
         return f"{SEAL} is missing: it was not finished"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    try:
+        sealed = read_object(checkpoint / SEAL)
+    except InputError:
         return f"{SEAL} cannot be read"
-    return ""
+    digests = _digests(checkpoint)
+    wrong = [name for name in sealed if digests.get(name) != sealed[name]]
+    return f"{wrong[0]} is missing or has other content than was written" if wrong else ""
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != SEAL]
+    return {str(path.relative_to(folder)): file_sha256(path) for path in sorted(files)}
 
 
 def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, str]]:
@@ -76,7 +68,8 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
     """
     damaged: dict[str, str] = {}
     for path in reversed(checkpoints):
-        if not (reason := damage(path)):
+        reason = damage(path)
+        if not reason:
             return path, damaged
         damaged[path.name] = reason
     return None, damaged
@@ -111,43 +104,23 @@ class WholeCheckpoints(WithoutArguments):
             self._step, self._buffered_inputs = kept["step"], kept["rows"]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of
-        steps of then.
-        """
-        super()._load_optimizer_and_scheduler(checkpoint)
-        scheduler = getattr(
-            self.lr_scheduler, "scheduler", self.lr_scheduler
-        )  # inside DeepSpeed's wrapper
-        if checkpoint and isinstance(scheduler, LambdaLR):
-            pairs = zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-            scheduler._last_lr = [base * share(scheduler.last_epoch) for base, share in pairs]
-            for group, rate in zip(
-                scheduler.optimizer.param_groups, scheduler._last_lr, strict=True
-            ):
-                group["lr"] = rate
-
     def _check_processes(self, checkpoint: Path) -> None:
         """Warn if another number of processes wrote a checkpoint; RunFolderError if this one cannot
         go on from it.
         """
-        wrote, now = len(list(checkpoint.glob("rng_state*.pth"))), self.args.world_size
+        wrote = len(list(checkpoint.glob("rng_state*.pth")))
+        now = self.args.world_size
         if wrote in (0, now):
             return
+        problem = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        why = (
-            "the optimizer's state is sharded" if sharded else "it stands amid a batch of rollouts"
-        )
-        said = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
+        why = "its optimizer is sharded" if sharded else "it stands amid a batch of rollouts"
         RunFolderError.raise_if(
             sharded or any(checkpoint.glob("rows_*.pt")),
-            f"{said}; {why}",
+            f"{problem}; {why}",
             expected=f"{wrote} processes",
         )
-        logger.warning(
-            "%s: instances, order and steps stay; rollouts are drawn with other random numbers from here on",
-            said,
-        )
+        logger.warning("%s: from here on, rollouts have other random numbers", problem)
 
     def load_best(self) -> int:
         """Load the best checkpoint's weights (if a step was evaluated), and return the step of the
@@ -174,7 +147,8 @@ class WholeCheckpoints(WithoutArguments):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self.args.output_dir)
-        name, unfinished = f"checkpoint-{self.state.global_step}", run / UNFINISHED
+        name = f"checkpoint-{self.state.global_step}"
+        unfinished = run / UNFINISHED
         if self.args.should_save:
             shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
@@ -189,27 +163,28 @@ class WholeCheckpoints(WithoutArguments):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(unfinished / name, run / name)
-                limit, best = (
-                    self.args.save_total_limit,
-                    self.state.best_global_step if self.args.load_best_model_at_end else None,
-                )
-                others = [path for path in checkpoints_in(run) if checkpoint_step(path) != best]
-                for path in others[:-limit] if limit and limit > 0 else []:
-                    shutil.rmtree(path)
-        except (
-            Exception
-        ) as error:  # torch, safetensors and json raise different errors for a full disk
-            kept = [path.name for path in checkpoints_in(run)]
-            said = f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}"
+                self._rotate(run)
+        except Exception as error:  # for a full disk, torch, safetensors and json raise others
+            whole = ", ".join(path.name for path in checkpoints_in(run))
+            free = shutil.disk_usage(run).free // 2**20
             raise TrainingAborted(
-                f"{said}\n  kept: {', '.join(kept) or 'no checkpoint'}",
-                fix="make room (save_total_limit keeps fewer checkpoints), then go on with --resume",
+                f"{name} could not be saved, with {free} MiB free in {run}: {error}\n"
+                f"  kept: {whole or 'no checkpoint'}",
+                fix="make room (save_total_limit keeps fewer checkpoints), then go on with "
+                "--resume",
             ) from error
         finally:
             self._saving_to = None
             if self.args.should_save:
                 shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
+
+    def _rotate(self, run: Path) -> None:
+        limit = self.args.save_total_limit or 0
+        best = self.state.best_global_step if self.args.load_best_model_at_end else None
+        others = [path for path in checkpoints_in(run) if checkpoint_step(path) != best]
+        for path in others[:-limit] if limit else []:
+            shutil.rmtree(path)
 
     def _save_pending(self, folder: Path) -> None:
         if self._step % (self.args.steps_per_generation * self.num_iterations):
