@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from memalpha.agent.archive import archive_chunk
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
@@ -14,11 +13,10 @@ from memalpha.memory.calls import tool_schemas
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.evaluator import find_passages
-from memalpha.retrieval import RetrievalConfig, current
+from memalpha.retrieval import current
 from memalpha.retrieval.current import line_of, losses
 from memalpha.retrieval.lexical import word_cosines
-from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
+from memalpha.types import Chunk, Entry, Operation, OperationKind
 
 TEXTS = [
     "Marta: I live in Oslo.\nMarta: I like tea.",
@@ -233,17 +231,6 @@ def test_an_agent_without_an_archive_neither_shows_nor_finds_the_lines_that_a_me
         retriever.search("Rome", 5, ["_archive"])
 
 
-def test_an_older_text_takes_no_line_away_either_where_entries_have_no_time():
-    before, after = (
-        Entry("1", "facts", f"Marta city {city}", None, 0) for city in ("Rome", "Oslo")
-    )
-    for date, left in (("2023-03-05", ["Marta: I live in Rome.", "x"]), ("2024-05-02", ["x"])):
-        memory = make().new_memory()
-        archive_chunk(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), [])
-        archive_chunk(memory, 1, Chunk("x", date), [Change(before, after)])
-        assert archived(memory) == left
-
-
 ORDERS = [  # (time, chunk) of the newer one, and of the older one
     (("2024-05-01", 1), ("2023-03-05", 0)),
     (("2024-05-01", 0), ("2023-03-05", 1)),  # read earlier
@@ -367,52 +354,6 @@ def test_losses_against_every_pair_by_hand():
     assert losses(entries, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0.3]
 
 
-def test_what_an_older_statement_loses():
-    rows = {
-        "city?": [1, 0],
-        "old": [0.96, 0.28],
-        "new": [0.8, 0.6],
-        "near": [0.87, 0.493],
-        "far": [0.28, -0.96],
-    }
-
-    class Table:
-        dimension = 2
-
-        def embed(self, wanted):
-            return np.array([rows[text] for text in wanted], dtype=np.float32)
-
-    def scores(*lines, facts=()):
-        memory = make().new_memory()
-        for section, said in (("facts", facts), ("_archive", lines)):
-            for text, chunk in said:
-                memory.apply(
-                    Operation(OperationKind.INSERT, section, text),
-                    chunk=chunk,
-                    time=f"2024-01-0{chunk + 1}",
-                )
-        retriever = TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"), Table())
-        return {hit.entry.content: round(hit.score, 3) for hit in retriever.search("city?", 9)}
-
-    # old x new = .936, old x near = .973, old x far = 0; a line loses .07, what is outdated .15,
-    # what is replaced .3
-    assert scores(("old", 0), ("new", 1)) == {"new": 0.73, "old": 0.74}
-    assert scores(("old", 0), ("near", 1)) == {"near": 0.8, "old": 0.59}
-    assert scores(("old", 0), facts=[("near", 1)]) == {"near": 0.87, "old": 0.59}
-    assert scores(("near", 1), facts=[("old", 0)]) == {"near": 0.8, "old": 0.66}
-    assert scores(("old", 0), ("far", 1)) == {"old": 0.89, "far": 0.21}
-    assert scores(("old", 1), ("new", 1)) == {"old": 0.89, "new": 0.73}  # of one chunk
-    assert scores(("far", 2), facts=[("old", 0), ("near", 1)]) == {
-        "old": 0.81,
-        "near": 0.87,
-        "far": 0.21,
-    }  # two entries
-    assert scores(facts=[("old", 0), ("near", 1)]) == {
-        "old": 0.96,
-        "near": 0.87,
-    }  # nothing is archived
-
-
 def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
     step = make(retrieval="lexical")
     memory, others = step.new_memory(), step.new_memory()
@@ -478,12 +419,6 @@ def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
         outcome = other.apply(memory, 9, Chunk("x"), text)
         assert not outcome.results[0].ok and not outcome.changes
     assert "archive" not in str(tool_schemas(MemorySchema.load("mem_alpha")))
-
-
-def test_snapshots_hold_it():
-    memory, _, _ = told(make())
-    copy = memory.copy()
-    assert archived(copy) == archived(memory) and copy.tokens == memory.tokens
 
 
 def test_lines_are_units_a_long_line_is_cut_and_a_label_stays_with_its_sentence():

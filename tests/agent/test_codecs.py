@@ -17,12 +17,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.types import CallError, Operation, OperationKind, ToolCall
 
-INSERT, UPDATE, DELETE, REPLACE = (
-    OperationKind.INSERT,
-    OperationKind.UPDATE,
-    OperationKind.DELETE,
-    OperationKind.REPLACE,
-)
+INSERT, UPDATE, DELETE, REPLACE = OperationKind
 SCHEMA = MemorySchema.load("mem_alpha")
 HERMES, COMPACT, BY_TEXT = HermesCodec(SCHEMA), CompactCodec(SCHEMA), CompactTextCodec(SCHEMA)
 

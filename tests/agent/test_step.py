@@ -18,12 +18,7 @@ from memalpha.errors import InputError
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Operation, OperationKind, ResultCode
 
-INSERT, UPDATE, DELETE, REPLACE = (
-    OperationKind.INSERT,
-    OperationKind.UPDATE,
-    OperationKind.DELETE,
-    OperationKind.REPLACE,
-)
+INSERT, UPDATE, DELETE, REPLACE = OperationKind
 TEMPLATES = ("nano", "qwen3")
 
 

@@ -6,12 +6,7 @@ from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind, presets
 from memalpha.types import OperationKind
 
-INSERT, UPDATE, DELETE, REPLACE = (
-    OperationKind.INSERT,
-    OperationKind.UPDATE,
-    OperationKind.DELETE,
-    OperationKind.REPLACE,
-)
+INSERT, UPDATE, DELETE, REPLACE = OperationKind
 
 
 def test_the_presets_are_those_published():

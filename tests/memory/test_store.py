@@ -13,12 +13,7 @@ from memalpha.memory.memory import Memory, Snapshot, diff
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Change, Entry, Operation, OperationKind, ResultCode
 
-INSERT, UPDATE, DELETE, REPLACE = (
-    OperationKind.INSERT,
-    OperationKind.UPDATE,
-    OperationKind.DELETE,
-    OperationKind.REPLACE,
-)
+INSERT, UPDATE, DELETE, REPLACE = OperationKind
 CORE, NOTES = (
     Section("core", SectionKind.BLOCK, max_tokens=3),
     Section("notes", max_entry_tokens=2, max_entries=3),
@@ -294,20 +289,6 @@ def test_nothing_is_truncated_at_a_limit():
     assert longer.get("1").content == long.strip()
 
 
-def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
-    memory = filled("Ann lives in Oslo", "Bob has a cat", "Ann lives in Rome")
-    stale = memory.get("1")
-    result = memory.apply(Operation(UPDATE, "events", " Ann lives in Rome ", "1"))
-    assert (result.code, result.entry_id) == (ResultCode.APPLIED, "1")
-    assert [entry.content for entry in memory] == ["Bob has a cat", "Ann lives in Rome"]
-    assert memory.changes[-1] == Change(stale, None)
-    assert memory.tokens == 4 + 4
-    again = memory.apply(
-        Operation(UPDATE, "events", "Ann lives in Rome", "3")
-    )  # what it says itself
-    assert (again.code, again.entry_id) == (ResultCode.DUPLICATE, "3") and len(memory) == 2
-
-
 @pytest.mark.parametrize(
     ("first", "again", "code", "held"),
     [  # (time, chunk) of the first and of the second time; what the entry then has
@@ -408,11 +389,3 @@ def test_diff_lists_deletions_then_writes():
     changed = replace(b, content="B")
     assert diff([a, b], [changed, c]) == [Change(a, None), Change(b, changed), Change(None, c)]
     assert diff([a, b], [a, b]) == []
-
-
-def test_a_section_that_is_full_takes_updates_and_room_that_was_freed():
-    memory = filled("a", "b", "c", section="notes")
-    assert memory.apply(Operation(INSERT, "notes", "d")).code is ResultCode.SECTION_FULL
-    assert memory.apply(Operation(UPDATE, "notes", "d", "1")).changed
-    assert memory.apply(Operation(DELETE, "notes", entry_id="2")).changed
-    assert memory.apply(Operation(INSERT, "notes", "e")).entry_id == "4"

@@ -12,12 +12,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, tool_name
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
-INSERT, UPDATE, DELETE, REPLACE = (
-    OperationKind.INSERT,
-    OperationKind.UPDATE,
-    OperationKind.DELETE,
-    OperationKind.REPLACE,
-)
+INSERT, UPDATE, DELETE, REPLACE = OperationKind
 SCHEMA = MemorySchema.load("mem_alpha")
 
 

@@ -10,7 +10,6 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa.evaluator import QAEvaluator, ask_all
-from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, RecallReader
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Answer, Operation, OperationKind, Question, QuestionRecord
@@ -96,24 +95,6 @@ def test_an_endpoint_that_fails_for_one_question_masks_only_that_one_and_is_not_
 
 # ------------------------------------------------------------------------------------------------
 # judges and input
-def test_a_judge_decides_and_its_failure_is_masked(chat_server):
-    chat_server.reply = lambda body: (
-        "Yes." if '"given_answer": "a"' in body["messages"][1]["content"] else "no"
-    )
-    chat_server.fault_for = lambda body: (
-        error(500) if '"given_answer": "c"' in body["messages"][1]["content"] else None
-    )
-    judge = EndpointAnswerJudge(ChatClient(chat_server.url, "m", retries=0))
-    questions = [q(text, metric="judge") for text in "abc"] + [q("d")]
-    records = QAEvaluator(FlakyReader(), 1, judge).evaluate_many([item(memory(), *questions)])[0]
-    assert [record.score for record in records] == [
-        1.0,
-        0.0,
-        pytest.approx(math.nan, nan_ok=True),
-        1.0,
-    ]
-    assert records[2].answer == Answer("c")
-    assert "HTTP 500" in records[2].error
 
 
 def test_all_answers_of_all_memories_go_to_the_judge_as_one_batch_and_missing_ones_do_not():

@@ -188,24 +188,6 @@ def test_blocks_are_never_searched(memory):
 
 
 @pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
-def test_every_change_is_seen_at_once(memory, mode):
-    search = retriever(memory, mode).search
-    before = memory.snapshot()
-    oslo = search("Ann lives in Oslo", 1)[0].entry
-    memory.apply(Operation(OperationKind.UPDATE, oslo.section, "Ann lives in Rome", oslo.id))
-    assert texts(search("Ann lives in Rome", 1)) == ["Ann lives in Rome"]
-    assert "Ann lives in Oslo" not in texts(search("Ann lives in Oslo", 99))
-    assert mode != "lexical" or "Ann lives in Rome" not in texts(search("Oslo", 99))
-    memory.apply(Operation(OperationKind.DELETE, oslo.section, entry_id=oslo.id))
-    assert oslo.id not in [hit.entry.id for hit in search("Ann lives in Rome", 99)]
-    insert(memory, "episodic", "Dan won the lottery")
-    assert texts(search("lottery", 1)) == ["Dan won the lottery"]
-    memory.restore(before)
-    assert texts(search("Ann lives in Oslo", 1)) == ["Ann lives in Oslo"]
-    assert "Dan won the lottery" not in texts(search("lottery", 99))
-
-
-@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
 @pytest.mark.parametrize("looked", [False, True])
 def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
     memory = holding("tea one", "tea two", "tea three")
