@@ -74,8 +74,8 @@ class Reader(Protocol):
     PartialServiceError for some of a batch.
     """
 
-    def passages(self, request: ReadRequest) -> tuple[str, ...]:
-        """Return the passages of a request that are read: those that fit the reader's budget."""
+    def fitting(self, request: ReadRequest) -> Sequence[int]:
+        """Return the positions of the passages that are read: those that fit the budget."""
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request, in order."""

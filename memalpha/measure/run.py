@@ -127,7 +127,7 @@ class Asks:
             questions = []
             seen = offered = 0
             for index, (request, record) in enumerate(islice(asked, len(instance.questions))):
-                read = self.reader.passages(request)
+                read = tuple(request.passages[at] for at in self.reader.fitting(request))
                 seen += sum(map(self.count, read))
                 offered += sum(map(self.count, request.passages))
                 questions.append(QuestionRow.of(index, record, read))

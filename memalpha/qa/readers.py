@@ -7,6 +7,7 @@ of each section, of any length.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError, in_place, whole
@@ -14,6 +15,7 @@ from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.text import content_of, one_line, quote
 from memalpha.types import Answer, Completion, Message, Sampling
 
+_T = TypeVar("_T")
 UNKNOWN = "unknown"
 SYSTEM = (
     "You answer questions from notes. Use the notes alone. Where notes disagree, the newest holds. "
@@ -30,8 +32,8 @@ GREEDY = Sampling(max_new_tokens=128)
 
 
 def within_budget(
-    passages: Sequence[str], budget_tokens: int, count_tokens: TokenCounter
-) -> tuple[str, ...]:
+    passages: Sequence[_T], budget_tokens: int, count_tokens: Callable[[_T], int]
+) -> tuple[_T, ...]:
     """Return the passages (best first) that fit a token budget, each whole; line breaks and the
     prompt are not counted.
     """
@@ -65,9 +67,14 @@ class _BudgetedReader:
         self.budget_tokens = budget_tokens
         self.count_tokens = count_tokens
 
+    def fitting(self, request: ReadRequest) -> Sequence[int]:
+        """Return the positions of the passages of a request that fit the budget."""
+        tokens = [self.count_tokens(passage) for passage in request.passages]
+        return within_budget(range(len(tokens)), self.budget_tokens, tokens.__getitem__)
+
     def passages(self, request: ReadRequest) -> tuple[str, ...]:
         """Return the passages of a request that fit the budget."""
-        return within_budget(request.passages, self.budget_tokens, self.count_tokens)
+        return tuple(request.passages[position] for position in self.fitting(request))
 
     def messages(self, requests: Sequence[ReadRequest]) -> list[list[Message]]:
         """Return the chat of each request."""

@@ -1,10 +1,8 @@
 """Who may call a server: its options, the tokens file, and the caller of a request.
 
     tokens:
-      - {name: marta-laptop, sha256: 9f86d0..., user: marta}                    # any agent and
-        session of marta
-      - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}    # each request names
-        its user
+      - {name: marta-laptop, sha256: 9f86d0..., user: marta}  # any agent and session of hers
+      - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}  # a user a request
 
 A request may set the parts of the namespace that its token leaves open, by ``HEADERS``
 (percent-encoded UTF-8).
@@ -121,8 +119,8 @@ class ServeConfig(Options):
 
 
 def _host_in(header: str) -> str:
-    found = _PLACE.fullmatch(header)
-    return found[1].lower().strip("[]") if found else ""
+    place = _PLACE.fullmatch(header)
+    return place[1].lower().strip("[]") if place else ""
 
 
 def _is_loopback(host: str) -> bool:
@@ -166,29 +164,27 @@ class Grant(Options):
                 f"{self.name!r} does not say whose memory it reaches",
                 expected="a user, or any_user: true",
             )
-        Namespace(
-            *("any" if part is None else part for part in (self.user, self.agent, self.session))
-        )
+        parts = (self.user, self.agent, self.session)
+        Namespace(*("any" if part is None else part for part in parts))  # checks them
 
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
         """Return the namespace of a request; Problem if it is not allowed (403) or names no user
         (400).
         """
-        found = dict(asked)
-        for part in HEADERS:
-            if (fixed := getattr(self, part)) is not None and found.setdefault(
-                part, fixed
-            ) != fixed:
+        fixed = {part: getattr(self, part) for part in HEADERS if getattr(self, part) is not None}
+        parts = {**fixed, **asked}
+        for part, name in fixed.items():
+            if parts[part] != name:
                 raise Problem(
                     HTTPStatus.FORBIDDEN,
-                    f"{self.name} may not reach the {part} {found[part]!r}",
-                    f"{part} {fixed!r}",
+                    f"{self.name} may not reach the {part} {parts[part]!r}",
+                    f"{part} {name!r}",
                 )
-        if "user" not in found:
+        if "user" not in parts:
             raise Problem(
                 HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}"
             )
-        return Namespace(**found)
+        return Namespace(**parts)
 
 
 class Callers:
@@ -203,9 +199,8 @@ class Callers:
             raise InputError(
                 "no token", expected="at least one", fix="memalpha token NAME --user USER makes one"
             )
-        if len({grant.sha256 for grant in grants}) < len(grants) or len(
-            {grant.name for grant in grants}
-        ) < len(grants):
+        names = {value for grant in grants for value in (grant.sha256, grant.name)}
+        if len(names) < 2 * len(grants):
             raise InputError(
                 "a token or its name stands there twice",
                 expected="a token and a name of its own for each line",
@@ -215,28 +210,22 @@ class Callers:
     @classmethod
     def load(cls, path: str | Path) -> Callers:
         """Read a YAML tokens file; InputError if it is not valid."""
-        expected = "a list `tokens` of {name, sha256, user}, each optionally with agent and session, or any_user: true"
-        rows = read_yaml(Path(path)).get("tokens")
-        if not isinstance(rows, list):
-            raise InputError(
-                f"the tokens file {str(path)!r} has no list of tokens", expected=expected
-            )
-        for row in rows:
-            if (
-                not isinstance(row, dict) or None in row.values() or not row.get("sha256")
-            ):  # a blank is never taken for "any"
+        rows: Any = read_yaml(Path(path)).get("tokens")
+        for row in rows if isinstance(rows, list) else [rows]:
+            blank = not isinstance(row, dict) or None in row.values()  # never taken for "any"
+            if blank or not row.get("sha256"):
                 raise InputError(
-                    f"a line of {path} has a blank value or no sha256: {row}", expected=expected
+                    f"{path} has a blank value, no sha256 or no list of tokens: {row}",
+                    expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
+                    "and session, or any_user: true",
                 )
-        return cls(
-            [read(Grant, row, f"token {number} of {path}") for number, row in enumerate(rows, 1)]
-        )
+        return cls([read(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)])
 
     def grant(self, token: str) -> Grant | None:
         """Return the grant of a token, None if unknown; in constant time."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        found = [grant for known, grant in self._tokens if hmac.compare_digest(known, digest)]
-        return found[0] if found else None
+        same = [grant for known, grant in self._tokens if hmac.compare_digest(known, digest)]
+        return same[0] if same else None
 
     def identify(self, headers: Mapping[str, str]) -> Caller:
         """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no
@@ -250,18 +239,16 @@ class Callers:
                 "no token that this server knows",
                 "the header Authorization: Bearer TOKEN",
             )
-        given = {
-            part: headers[name.lower()] for part, name in HEADERS.items() if name.lower() in headers
-        }
+        asked = {}
         try:
-            asked = {
-                part: unquote(value.encode("ascii").decode(), errors="strict")
-                for part, value in given.items()
-            }
+            for part, header in HEADERS.items():
+                if header.lower() in headers:
+                    name = headers[header.lower()].encode("ascii").decode()
+                    asked[part] = unquote(name, errors="strict")
             return Caller(grant.name, grant.namespace(asked))
         except UnicodeError as error:
             raise Problem(
-                HTTPStatus.BAD_REQUEST, f"one of the names {given}", "percent-encoded UTF-8"
+                HTTPStatus.BAD_REQUEST, f"the name in {header}", "percent-encoded UTF-8"
             ) from error
         except InputError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, error.what, error.expected, error.fix) from error

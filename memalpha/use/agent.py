@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from memalpha.files import path_of
 from memalpha.generation.batching import BatchingGenerator, Turns
 from memalpha.generation.endpoint import ByteTokenizer, EndpointGenerator
 from memalpha.memory.memory import render_entry
-from memalpha.models.policy import agent_folder
+from memalpha.models.policy import agent_folder, base_of, load_policy_model, own_reader
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
 from memalpha.qa.readers import UNKNOWN, EndpointReader, ModelReader, RecallReader
@@ -48,7 +49,7 @@ from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Samp
 from memalpha.units import cut
 
 LOCAL = Namespace("local")  # of an agent without a store
-UNTRAINED = AgentConfig(reader_tokens=2048)  # of a chat model on a server
+CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
 _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
@@ -75,9 +76,7 @@ class Reply:
 
     text: str
     entries: tuple[Hit, ...]  # retrieved, best first
-    read: tuple[
-        Entry, ...
-    ]  # what the reader saw: blocks, then entries and lines of the archive, best first
+    read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines, best first
 
     def __str__(self) -> str:
         return self.text
@@ -92,8 +91,8 @@ class Reply:
         """The passage read that has most of the answer's words, the best of equals; None if none
         has any, or nothing is known.
         """
-        said = set(tokenize(self.text)) if self.known else set()
-        shared = [len(said.intersection(tokenize(render_entry(entry)))) for entry in self.read]
+        words = set(tokenize(self.text)) if self.known else set()
+        shared = [len(words.intersection(tokenize(render_entry(entry)))) for entry in self.read]
         return self.read[shared.index(max(shared))] if any(shared) else None
 
 
@@ -117,26 +116,22 @@ class MemoryAgent:
         name: str = "agent",
         max_batch: int = 32,
     ) -> None:
-        self.step, self.name = step, name
+        self.step = step
+        self.name = name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
         self.generator = BatchingGenerator(generator, max_batch)
         self._reading = Turns(max_batch)
         self._default = LOCAL if store is None else None
         self._owned = not isinstance(store, Journal)
-        self.journal = (
-            store
-            if isinstance(store, Journal)
-            else Journal.open(IN_MEMORY if store is None else store, key=key)
-        )
+        opened = IN_MEMORY if store is None else store
+        self.journal = opened if isinstance(opened, Journal) else Journal.open(opened, key=key)
         self._store = IndexedStore(
             self.journal, step.schema, step.new_retriever, step.encoder.count
         )
         self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
-        step.encoder.count(
-            "a"
-        )  # sets the tokenizer's special-token mode once, before threads use it
+        step.encoder.count("a")  # sets the tokenizer's special-token mode before threads use it
 
     @classmethod
     def load(
@@ -161,8 +156,6 @@ class MemoryAgent:
         takes the one that the agent names, if any; an empty text none. It reads ``reader_tokens``
         at most.
         """
-        from memalpha.models.policy import own_reader
-
         step, generator, name = load_trained(
             trained,
             model,
@@ -187,7 +180,7 @@ class MemoryAgent:
     def at_endpoint(
         cls,
         client: ChatClient,
-        config: AgentConfig = UNTRAINED,
+        config: AgentConfig = CHAT_MODEL,
         *,
         store: str | Path | Journal | None = None,
         key: bytes | None = None,
@@ -234,21 +227,23 @@ class MemoryAgent:
         ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
         becomes the text's SHA-256. ServiceError if the generator fails.
         """
-        whose, pieces = self._whose(namespace), self.pieces(text, time)
+        whose = self._whose(namespace)
+        pieces = self.pieces(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
         with self._writing(whose):
-            for piece in pieces:
-                try:
-                    record, written = self._read(whose, piece, source)
-                except MemAlphaError as error:
-                    if steps:
-                        error.add_note(
-                            f"the first {len(steps)} of {len(pieces)} pieces are stored, by the operations {operations}"
-                        )
-                    raise
-                steps.append(record)
-                operations += written
+            try:
+                for piece in pieces:
+                    steps.append(self._read(whose, piece, source))
+                    first = steps[-1].chunk_index  # those of the archive come after
+                    operations += range(first, first + len(steps[-1].outcome.changes))
+            except MemAlphaError as error:
+                if steps:
+                    error.add_note(
+                        f"the first {len(steps)} of {len(pieces)} pieces are stored, "
+                        f"by the operations {operations}"
+                    )
+                raise
         return Added(tuple(steps), tuple(operations))
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
@@ -260,35 +255,32 @@ class MemoryAgent:
             raise InputError("a text without a word", expected="something to read")
         _need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
-        limit, count = self.step.config.max_chunk_tokens, self.step.chunk_tokens
+        limit = self.step.config.max_chunk_tokens
+        count = self.step.chunk_tokens
         texts = cut(text, limit, count) if count(text) > limit else [text]
         chunks = [Chunk(piece, time) for piece in texts]
         for chunk in chunks:
             self.step.check_chunk(chunk, "a text")
         return chunks
 
-    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
+    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> StepRecord:
+        sampling = Sampling(self.step.config.max_completion_length)
+        source = source or f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
                 seen = memory.clock, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
-            sampling = Sampling(self.step.config.max_completion_length)
             (completion,) = self.generator.generate([prompt], sampling)
-            digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
-            with self._store.writing(
-                whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))
-            ) as memory:
+            origin = Origin(self.name, source, hash_prompt(prompt.ids))
+            with self._store.writing(whose, origin) as memory:
                 if (memory.clock, memory.snapshot()) == seen:
                     index = memory.clock  # no other text ever gets this number
                     outcome = self.step.apply(
                         memory, index, chunk, completion.text, completion.cut_off
                     )
-                    record = StepRecord(
+                    return StepRecord(
                         index, prompt, completion, outcome, memory.tokens, len(memory)
                     )
-                    return record, range(
-                        index, index + len(outcome.changes)
-                    )  # those of the archive come after
         raise JournalBusyError(
             f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again"
         )
@@ -314,15 +306,18 @@ class MemoryAgent:
         also = [also] if isinstance(also, str) else also
         for each in (entry, *also):
             _need_text("entry", each)  # None must not mean all entries
-        return self._forget(self._whose(namespace), entry, also)
+        return self._forget(namespace, entry, also)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase a whole namespace and its name permanently; also one that was begun with another
         schema.
         """
-        return self._forget(self._whose(namespace), None)
+        return self._forget(namespace)
 
-    def _forget(self, whose: Namespace, entry: str | None, also: Sequence[str] = ()) -> Receipt:
+    def _forget(
+        self, namespace: Namespace | str | None, entry: str | None = None, also: Sequence[str] = ()
+    ) -> Receipt:
+        whose = self._whose(namespace)
         with self._writing(whose):
             try:
                 return self._store.forget(whose, entry, also)
@@ -336,22 +331,21 @@ class MemoryAgent:
         _need_text("question", question)
         whose = self._whose(namespace)
         with self._store.reading(whose) as (memory, retriever):
-            found = find_passages(memory, retriever, question, self.retrieve_k)
-        request = ReadRequest(Question(question, ("",)), found.passages)
-        if not (seen := self.reader.passages(request)):
-            return Reply(UNKNOWN, found.hits, ())
+            retrieved = find_passages(memory, retriever, question, self.retrieve_k)
+        request = ReadRequest(Question(question), retrieved.passages)
+        positions = self.reader.fitting(request)
+        if not positions:
+            return Reply(UNKNOWN, retrieved.hits, ())
         read = partial(answer, self.reader)
         if isinstance(self.reader, ModelReader):
             model = self._reading if self.reader.own_model else self.generator
-            said = model.call(self.reader, [request], read)[0]
+            outcome = model.call(self.reader, [request], read)[0]
         else:
-            said = read([request])[0]
-        if isinstance(said, ServiceError):
-            raise said
-        seen_in = zip(found.entries, found.passages, strict=True)
-        return Reply(
-            said.text, found.hits, tuple(entry for entry, passage in seen_in if passage in seen)
-        )
+            outcome = read([request])[0]
+        if isinstance(outcome, ServiceError):
+            raise outcome
+        entries = tuple(retrieved.entries[position] for position in positions)
+        return Reply(outcome.text, retrieved.hits, entries)
 
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None
@@ -371,16 +365,17 @@ class MemoryAgent:
         self, entry: str | None = None, *, namespace: Namespace | str | None = None
     ) -> list[Event]:
         """Return the operations on an entry, or on the whole namespace, in order."""
-        whose = self._whose(namespace)
-        with self._store.durable(whose) as durable:
+        with self._store.durable(self._whose(namespace)) as durable:
             return durable.history(entry)
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
-        found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
-        if not isinstance(found, Namespace):
-            what = "no namespace" if namespace is None else f"namespace {namespace!r}"
-            raise InputError(what, expected="Namespace(user, agent, session), or the user's name")
-        return found
+        whose = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
+        if not isinstance(whose, Namespace):
+            raise InputError(
+                "no namespace" if namespace is None else f"namespace {namespace!r}",
+                expected="Namespace(user, agent, session), or the user's name",
+            )
+        return whose
 
     def _writing(self, whose: Namespace) -> threading.Lock:
         with self._locks_lock:
@@ -408,7 +403,8 @@ class AsyncMemoryAgent:
 
 
 # ------------------------------------------------------------------------------------------------
-# loading the only files that are fetched: never code
+# loading
+# the only files that are fetched: never code
 _AGENT_FILES = [
     "*.json",
     "*.safetensors",
@@ -417,7 +413,11 @@ _AGENT_FILES = [
     "*.model",
     "memalpha_schema.yaml",
 ]
-_EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
+_EXPECTED = (
+    "a folder that memalpha train or memalpha warmup wrote, "
+    "or a Hub name owner/name or owner/name@revision"
+)
+_HUB_NAME = re.compile(r"[^./~@][^/@]*/[^/@]+(@.*)?")
 
 
 def find_trained(trained: str | Path) -> tuple[Path, str]:
@@ -425,27 +425,22 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
     if the Hub does not answer.
     """
     text = str(trained)
-    if text and (path := path_of(text, _EXPECTED)).is_dir():
+    path = path_of(text or "no name", _EXPECTED)
+    if text and path.is_dir():
         return agent_folder(text), path.resolve().name
-    name, _, revision = text.partition("@")
-    if (
-        isinstance(trained, Path)
-        or name.count("/") != 1
-        or not all(name.split("/"))
-        or name[0] in "./~"
-    ):
+    if isinstance(trained, Path) or not _HUB_NAME.fullmatch(text):
         raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
     from huggingface_hub import errors, snapshot_download
 
-    try:
-        folder = Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES)
-        )
-    except (
+    name, _, revision = text.partition("@")
+    unknown = (
         errors.RepositoryNotFoundError,
         errors.RevisionNotFoundError,
         errors.HFValidationError,
-    ) as error:
+    )
+    try:
+        downloaded = snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES)
+    except unknown as error:
         raise InputError(
             f"the Hub has no {text!r}",
             expected="the name of a repository that can be read",
@@ -456,7 +451,7 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
             f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}",
             fix="give the folder of a copy",
         ) from error
-    return folder, f"{name}@{folder.name[:12]}"
+    return Path(downloaded), f"{name}@{Path(downloaded).name[:12]}"
 
 
 def load_trained(
@@ -476,23 +471,17 @@ def load_trained(
     the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
-    from memalpha.models import load_policy_model
-    from memalpha.models.policy import base_of
 
     folder, name = find_trained(trained)
     config = AgentConfig.load(folder, trust_tools)
     if archive is not None:
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
-    base, adapter = (folder, None) if whole else (model or base_of(folder), folder)
-    policy = load_policy_model(base, adapter=adapter, dtype=dtype)
+    base = folder if whole else model or base_of(folder)
+    policy = load_policy_model(base, adapter=None if whole else folder, dtype=dtype)
     try:
         policy.model.to(device).eval()
-    except (
-        AssertionError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:  # torch has no single exception for this
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it
         raise InputError(
             f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
             expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",

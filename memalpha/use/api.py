@@ -1,10 +1,8 @@
-"""The operations over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote
-scripts) and as MCP tools.
+"""The endpoints over HTTP (JSON, described at ``/openapi.json``) and as MCP tools.
 
 A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to
-erase a whole namespace. ``PAGE``
-is a page for people: files that hold no data and call the API with the token that a person gives
-it.
+erase a whole namespace. ``PAGE`` is a page for people: files that hold no data and call the API
+with the token that a person gives it.
 """
 
 import json
@@ -35,14 +33,17 @@ from starlette.responses import JSONResponse, Response
 from memalpha import __version__
 from memalpha.errors import MemAlphaError
 from memalpha.use.access import CALLER, HEADERS, Caller, Problem
-from memalpha.use.operations import Answer, Operation, Operations, invalid, problem_of
+from memalpha.use.operations import ApiAnswer, Endpoint, Operations, invalid, problem_of
 
 INSTRUCTIONS = (
-    "A long-term memory. Call add with what was said and should be remembered; the memory's own model decides what to keep, "
-    "correct or delete. Call ask or search before you answer from memory. undo takes one operation back, forget erases an entry "
-    "for good."
+    "A long-term memory. Call add with what was said and should be remembered; the memory's own "
+    "model decides what to keep, correct or delete. Call ask or search before you answer from "
+    "memory. undo takes one operation back, forget erases an entry for good."
 )
-CHOICE = " select_tool says which of your tools to use; afterwards report_outcome says how well it did, and it learns from that."
+CHOICE = (
+    " select_tool says which of your tools to use; afterwards report_outcome says how well it did, "
+    "and it learns from that."
+)
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem}
     for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
@@ -54,8 +55,9 @@ PAGE = {
 }
 _PAGE_HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -95,7 +97,7 @@ def build_api(
     operations: Operations,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
-    """Return the application that offers the operations; each runs in a thread."""
+    """Return the application that offers the endpoints; each runs in a thread."""
     app = FastAPI(
         title="memalpha",
         version=__version__,
@@ -104,14 +106,14 @@ def build_api(
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    for operation in operations.offered:
+    for endpoint in operations.offered:
         app.add_api_route(
-            f"/v1{operation.path}",
-            _endpoint(operations, operation),
-            methods=[operation.method],
-            name=operation.name,
-            description=operation.description,
-            response_model=operation.answer,
+            f"/v1{endpoint.path}",
+            _handler(operations, endpoint),
+            methods=[endpoint.method],
+            name=endpoint.name,
+            description=endpoint.description,
+            response_model=endpoint.answer,
             responses=_PROBLEMS,
             dependencies=[Depends(HTTPBearer(auto_error=False))],
         )
@@ -154,31 +156,42 @@ def _page(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]
     return send
 
 
-def _endpoint(operations: Operations, operation: Operation) -> Callable[..., Answer]:
-    def endpoint(caller: Any, request: Any) -> Answer:
-        return operations.call(operation.name, caller, request)
+def _handler(operations: Operations, endpoint: Endpoint) -> Callable[..., ApiAnswer]:
+    def handle(caller: Any, request: Any) -> ApiAnswer:
+        return operations.call(endpoint.name, caller, request)
 
-    taken: Any = (
-        operation.request if operation.method == "POST" else Annotated[operation.request, Query()]
+    request: Any = endpoint.request
+    if endpoint.method != "POST":
+        request = Annotated[request, Query()]
+    handle.__annotations__ = {
+        "caller": Annotated[Caller, Depends(_caller_of)],
+        "request": request,
+    }
+    return handle
+
+
+def _mcp_result(body: dict[str, Any], is_error: bool) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(type="text", text=json.dumps(body))],
+        structured_content=None if is_error else body,
+        is_error=is_error,
     )
-    endpoint.__annotations__ = {"caller": Annotated[Caller, Depends(_caller_of)], "request": taken}
-    return endpoint
 
 
 def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
-    tools = {operation.name: operation for operation in operations.offered if operation.tool}
+    tools = {endpoint.name: endpoint for endpoint in operations.offered if endpoint.tool}
     listed = [
         Tool(
             name=name,
-            description=operation.description,
-            input_schema=operation.request.model_json_schema(),
-            output_schema=operation.answer.model_json_schema(mode="serialization"),
+            description=endpoint.description,
+            input_schema=endpoint.request.model_json_schema(),
+            output_schema=endpoint.answer.model_json_schema(mode="serialization"),
             annotations=ToolAnnotations(
-                read_only_hint=not operation.writes, destructive_hint=operation.writes or None
+                read_only_hint=not endpoint.writes, destructive_hint=endpoint.writes or None
             ),
         )
-        for name, operation in tools.items()
+        for name, endpoint in tools.items()
     ]
 
     async def list_tools(context: Any, params: Any) -> ListToolsResult:
@@ -187,32 +200,20 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     async def call_tool(
         context: ServerRequestContext[Any, Any], params: CallToolRequestParams
     ) -> CallToolResult:
+        sent: Any = context.request
         try:
-            if (operation := tools.get(params.name)) is None:
+            if params.name not in tools:
                 raise Problem(
                     HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}"
                 )
-            sent: Any = context.request
+            request = tools[params.name].request.model_validate(params.arguments or {})
             caller = local or sent.scope[CALLER]
-            answer = await to_thread.run_sync(
-                operations.call,
-                operation.name,
-                caller,
-                operation.request.model_validate(params.arguments or {}),
-            )
-        except (ValidationError, Problem) as error:
-            problem = (
-                error
-                if isinstance(error, Problem)
-                else invalid(error, "what the tool's schema says")
-            )
-            return CallToolResult(
-                content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True
-            )
-        body = answer.model_dump(mode="json")
-        return CallToolResult(
-            content=[TextContent(type="text", text=json.dumps(body))], structured_content=body
-        )
+            answer = await to_thread.run_sync(operations.call, params.name, caller, request)
+        except ValidationError as error:
+            return _mcp_result(invalid(error, "what the tool's schema says").body(), True)
+        except Problem as problem:
+            return _mcp_result(problem.body(), True)
+        return _mcp_result(answer.model_dump(mode="json"), False)
 
     return Server(
         "memalpha",

@@ -1,6 +1,6 @@
-"""The operations of a server, shared by the HTTP API and MCP, with their JSON.
+"""The endpoints of a server, shared by the HTTP API and MCP, with their JSON.
 
-Each method of ``Operations`` marked ``_operation`` is one: its parameters are the request, its
+Each method of ``Operations`` marked ``_endpoint`` is one: its parameters are the request, its
 result the answer, its docstring the description. Of server errors (5xx) the client gets only the
 kind; the log has the message, which may hold files and addresses.
 """
@@ -29,7 +29,7 @@ from memalpha.use.access import Caller, Problem
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.tools import ToolDesk
 
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _Time = Annotated[str, BeforeValidator(datetime.isoformat)]
 _Count = Annotated[int, BeforeValidator(len)]
@@ -37,13 +37,13 @@ _Count = Annotated[int, BeforeValidator(len)]
 
 # ------------------------------------------------------------------------------------------------
 # answers
-class Answer(BaseModel):
-    """Output of an operation; fields are read from the package's own records."""
+class ApiAnswer(BaseModel):
+    """Output of an endpoint; fields are read from the package's own records."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
-class EntryModel(Answer):
+class EntryModel(ApiAnswer):
     """One entry of a memory; ``created`` and ``updated`` are numbers of operations."""
 
     id: str
@@ -60,7 +60,7 @@ class FoundModel(EntryModel):
     score: float
 
 
-class ResultModel(Answer):
+class ResultModel(ApiAnswer):
     """Result of one tool call of the model; a mistake of the model is a result too."""
 
     ok: bool
@@ -69,7 +69,7 @@ class ResultModel(Answer):
     entry: str | None = Field(validation_alias="entry_id")
 
 
-class AddAnswer(Answer):
+class AddAnswer(ApiAnswer):
     """Result of reading a text; all of it is on disk."""
 
     operations: list[int] = Field(
@@ -81,7 +81,7 @@ class AddAnswer(Answer):
     )
 
 
-class SearchAnswer(Answer):
+class SearchAnswer(ApiAnswer):
     """Found entries, best first."""
 
     entries: list[FoundModel]
@@ -96,14 +96,14 @@ class AskAnswer(SearchAnswer):
     )
 
 
-class MemoryAnswer(Answer):
+class MemoryAnswer(ApiAnswer):
     """Entries in order of creation."""
 
     entries: list[EntryModel]
     total: int
 
 
-class ChangeAnswer(Answer):
+class ChangeAnswer(ApiAnswer):
     """An entry before and after; null where there is none."""
 
     before: EntryModel | None
@@ -123,14 +123,14 @@ class EventModel(ChangeAnswer):
     undoes: int | None = Field(description="Number of the operation that it took back.")
 
 
-class HistoryAnswer(Answer):
+class HistoryAnswer(ApiAnswer):
     """Operations in order; the newest ones if there is a limit."""
 
     operations: list[EventModel]
     total: int
 
 
-class ForgetAnswer(Answer):
+class ForgetAnswer(ApiAnswer):
     """The receipt of an erasure, without the erased content."""
 
     entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
@@ -144,7 +144,7 @@ class ForgetAnswer(Answer):
     )
 
 
-class ToolAnswer(Answer):
+class ToolAnswer(ApiAnswer):
     """A choice among tools."""
 
     selection: int = Field(validation_alias="number", description="What report_outcome takes.")
@@ -156,31 +156,25 @@ class ToolAnswer(Answer):
     agents: list[dict[str, float]] = Field(description="Probabilities of every agent.")
 
 
-class OutcomeAnswer(Answer):
+class OutcomeAnswer(ApiAnswer):
     """What was learned."""
 
     observations: int = Field(description="Outcomes that are kept.")
     updates: int = Field(description="Updates of the selector so far.")
 
 
-class ToolStats(Answer):
-    """Outcomes of one tool."""
-
-    description: str
-    observations: int
-    mean_reward: float | None
-
-
 class RouterAnswer(OutcomeAnswer):
     """What a selector has seen."""
 
-    tools: dict[str, ToolStats]
+    tools: dict[str, dict[str, Any]] = Field(
+        description="Of each tool its description, observations and mean_reward."
+    )
     waiting: list[int] = Field(description="Selections without an outcome.")
 
 
 # ------------------------------------------------------------------------------------------------
-# problems status of each error, and the text shown instead of its message (empty: the message); the
-# first match counts
+# problems: the status of each error, and the text shown instead of its message (empty: the
+# message); the first match counts
 _STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
     (errors.ForgottenError, HTTPStatus.GONE, ""),
     (errors.JournalConflictError, HTTPStatus.CONFLICT, ""),
@@ -213,7 +207,7 @@ def problem_of(error: Exception) -> Problem:
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     if isinstance(error, MemAlphaError) and not told:
         return Problem(status, (error.what or str(error)) + notes, error.expected, error.fix)
-    log.error(
+    _LOG.error(
         "%s: %s%s",
         type(error).__name__,
         error,
@@ -225,16 +219,14 @@ def problem_of(error: Exception) -> Problem:
 
 def invalid(error: Any, expected: str) -> Problem:
     """Return the problem for a validation error of pydantic or FastAPI."""
-    found = "; ".join(
-        f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
-    )
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, expected)
+    lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(lines), expected)
 
 
 # ------------------------------------------------------------------------------------------------
 # requests
-class Request(BaseModel):
-    """Input of an operation, by HTTP and MCP alike: null leaves an optional field out, a number may
+class ApiRequest(BaseModel):
+    """Input of an endpoint, by HTTP and MCP alike: null leaves an optional field out, a number may
     be a text, an id a number.
     """
 
@@ -262,14 +254,14 @@ _NUMBER = BeforeValidator(_no_truth)
 
 # ------------------------------------------------------------------------------------------------
 # operations
-class Operation(NamedTuple):
-    """One operation: its messages, HTTP route below ``/v1``, description, and whether it writes and
+class Endpoint(NamedTuple):
+    """One endpoint: its messages, HTTP route below ``/v1``, description, and whether it writes and
     is an MCP tool.
     """
 
     name: str
-    request: type[Request]
-    answer: type[Answer]
+    request: type[ApiRequest]
+    answer: type[ApiAnswer]
     method: str
     path: str
     description: str
@@ -278,14 +270,14 @@ class Operation(NamedTuple):
     desk: bool
 
 
-OPERATIONS: list[Operation] = []
-_Call = Callable[..., Answer]
+ENDPOINTS: list[Endpoint] = []
+_Call = Callable[..., ApiAnswer]
 
 
-def _operation(
+def _endpoint(
     method: str, path: str, *, writes: bool = False, tool: bool = True, desk: bool = False
 ) -> Callable[[_Call], _Call]:
-    """Make a method of ``Operations`` one of ``OPERATIONS``: its signature becomes the request's
+    """Make a method of ``Operations`` one of ``ENDPOINTS``: its signature becomes the request's
     model; ``desk``: it needs one.
     """
 
@@ -296,10 +288,10 @@ def _operation(
             for each in list(signature.parameters.values())[2:]
         }
         request = create_model(
-            f"{name.title().replace('_', '')}Request", __base__=Request, **fields
+            f"{name.title().replace('_', '')}ApiRequest", __base__=ApiRequest, **fields
         )
-        OPERATIONS.append(
-            Operation(
+        ENDPOINTS.append(
+            Endpoint(
                 name,
                 request,
                 signature.return_annotation,
@@ -341,14 +333,14 @@ class Operations:
         self, agent: MemoryAgent, max_text_tokens: int, desk: ToolDesk | None = None
     ) -> None:
         self.agent, self._max_text_tokens, self.desk = agent, max_text_tokens, desk
-        self.offered = [operation for operation in OPERATIONS if desk or not operation.desk]
+        self.offered = [operation for operation in ENDPOINTS if desk or not operation.desk]
 
-    def call(self, name: str, caller: Caller, request: BaseModel) -> Answer:
-        """Run one of ``OPERATIONS``; every error is a Problem."""
+    def call(self, name: str, caller: Caller, request: BaseModel) -> ApiAnswer:
+        """Run one of ``ENDPOINTS``; every error is a Problem."""
         known = name == "forget_all"
         try:
             known = known or self.agent.memory(caller.namespace) is not None
-            answer: Answer = getattr(self, name)(caller, **dict(request))
+            answer: ApiAnswer = getattr(self, name)(caller, **dict(request))
             return answer
         except InputError as error:  # shown only if the client can have caused it
             if not known:  # the namespace was begun with another schema
@@ -357,7 +349,7 @@ class Operations:
         except Exception as error:  # the model and its libraries may raise anything
             raise problem_of(error) from error
 
-    @_operation("POST", "/add", writes=True)
+    @_endpoint("POST", "/add", writes=True)
     def add(
         self,
         caller: Caller,
@@ -375,7 +367,8 @@ class Operations:
         ] = "",
     ) -> AddAnswer:
         """Read a text and remember what matters in it; on disk when this is answered."""
-        if (tokens := self.agent.step.encoder.count(text)) > self._max_text_tokens:
+        tokens = self.agent.step.encoder.count(text)
+        if tokens > self._max_text_tokens:
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the text has {tokens} tokens",
@@ -390,15 +383,15 @@ class Operations:
             self.agent.add(text, time, namespace=caller.namespace, source=source)
         )
 
-    @_operation("POST", "/ask")
+    @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone; says which entry the answer was read from."""
+        """ApiAnswer a question from the memory alone; says which entry the answer was read from."""
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
             {"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)}
         )
 
-    @_operation("POST", "/search")
+    @_endpoint("POST", "/search")
     def search(
         self,
         caller: Caller,
@@ -408,7 +401,7 @@ class Operations:
         """Find at most k entries for a query, best first."""
         return SearchAnswer(entries=_found(self.agent.search(query, k, namespace=caller.namespace)))
 
-    @_operation("GET", "/memory")
+    @_endpoint("GET", "/memory")
     def memory(
         self,
         caller: Caller,
@@ -423,7 +416,7 @@ class Operations:
             {"entries": entries[offset : offset + limit], "total": len(entries)}
         )
 
-    @_operation("GET", "/history")
+    @_endpoint("GET", "/history")
     def history(
         self,
         caller: Caller,
@@ -439,7 +432,7 @@ class Operations:
         events = self.agent.history(entry, namespace=caller.namespace)
         return HistoryAnswer.model_validate({"operations": events[-limit:], "total": len(events)})
 
-    @_operation("POST", "/undo", writes=True)
+    @_endpoint("POST", "/undo", writes=True)
     def undo(
         self,
         caller: Caller,
@@ -452,7 +445,7 @@ class Operations:
             self.agent.undo(operation, namespace=caller.namespace, by=caller.name)
         )
 
-    @_operation("POST", "/forget", writes=True)
+    @_endpoint("POST", "/forget", writes=True)
     def forget(
         self,
         caller: Caller,
@@ -474,14 +467,14 @@ class Operations:
             self.agent.forget(entry, also or (), namespace=caller.namespace)
         )
 
-    @_operation("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
+    @_endpoint("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
     def forget_all(self, caller: Caller) -> ForgetAnswer:
         """Erase the whole namespace for good."""
         if self.desk:
             self.desk.forget(caller.namespace)
         return ForgetAnswer.model_validate(self.agent.forget_all(namespace=caller.namespace))
 
-    @_operation("POST", "/select_tool", writes=True, desk=True)
+    @_endpoint("POST", "/select_tool", writes=True, desk=True)
     def select_tool(
         self,
         caller: Caller,
@@ -503,7 +496,7 @@ class Operations:
                 selector.select(query, context, explore=explore, after=after)
             )
 
-    @_operation("POST", "/report_outcome", writes=True, desk=True)
+    @_endpoint("POST", "/report_outcome", writes=True, desk=True)
     def report_outcome(
         self,
         caller: Caller,
@@ -527,10 +520,10 @@ class Operations:
             selector.observe(selection, reward, next_observation=follows, done=follows is None)
             return OutcomeAnswer(observations=selector.observations, updates=selector.updates)
 
-    @_operation("GET", "/router_stats", desk=True)
+    @_endpoint("GET", "/router_stats", desk=True)
     def router_stats(self, caller: Caller) -> RouterAnswer:
         """Say what each tool earned so far and how often the selector learned."""
-        with self._desk.selector(caller.namespace, keep=False) as selector:
+        with self._desk.selector(caller.namespace, writes=False) as selector:
             return RouterAnswer.model_validate(selector.stats())
 
     @property

@@ -12,34 +12,33 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from memalpha.config import read, read_yaml
+from memalpha.config import Options, read, read_yaml
 from memalpha.errors import InputError, JournalError
 from memalpha.files import flush
 from memalpha.routing.selector import SelectorOptions, ToolSelector
 from memalpha.store.journal import Namespace
 
-_HELD = 64  # most selectors in memory
+_IN_MEMORY = 64  # most selectors in this process
+
+
+@dataclass
+class _ToolFile(Options):
+    tools: dict[str, str]
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def read_tools(path: str | Path) -> tuple[dict[str, str], SelectorOptions]:
     """Return the tools of a YAML or JSON file, description by name, and the options beside them;
     InputError if they do not fit.
     """
-    found = read_yaml(Path(path))
-    tools = found.get("tools")
-    texts = isinstance(tools, Mapping) and all(
-        isinstance(text, str) for pair in tools.items() for text in pair
-    )
-    if not isinstance(tools, Mapping) or not texts or found.keys() - {"tools", "options"}:
-        raise InputError(
-            f"{path} has {', '.join(map(str, found))}",
-            expected="tools, a mapping of names to descriptions, and options",
-        )
-    return dict(tools), read(SelectorOptions, found.get("options"), f"the options of {path}")
+    file = read(_ToolFile, read_yaml(Path(path)), str(path))
+    return file.tools, read(SelectorOptions, file.options, f"the options of {path}")
 
 
 def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions) -> ToolSelector:
@@ -49,10 +48,11 @@ def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions
     selector = ToolSelector.load(path) if path.is_file() else ToolSelector(options)
     if selector.options.embedder != options.embedder:
         raise InputError(
-            f"{path} was made with embedder {selector.options.embedder!r}, the file of tools says {options.embedder!r}",
-            expected="one embedder",
+            f"{path} was made with embedder {selector.options.embedder!r}",
+            expected=f"{options.embedder!r}, as in the file of tools",
         )
-    if gone := selector.tools.keys() - tools.keys():
+    gone = selector.tools.keys() - tools.keys()
+    if gone:
         raise InputError(
             f"{path} also chooses {', '.join(sorted(gone))}",
             expected="a file of tools that has all of them",
@@ -72,7 +72,7 @@ class ToolDesk:
     def __init__(self, tools: str | Path, folder: str | Path) -> None:
         self._tools, self._options = read_tools(tools)
         self._folder, self._lock = Path(folder), threading.Lock()
-        self._held: OrderedDict[Path, ToolSelector] = OrderedDict()
+        self._selectors: OrderedDict[Path, ToolSelector] = OrderedDict()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._owner = FileLock(self._folder / "lock")
         try:
@@ -83,41 +83,37 @@ class ToolDesk:
             ) from error
 
     @contextmanager
-    def selector(self, whose: Namespace, *, keep: bool = True) -> Iterator[ToolSelector]:
-        """Give a namespace's selector, to one caller at a time; ``keep`` writes it afterwards."""
+    def selector(self, whose: Namespace, *, writes: bool = True) -> Iterator[ToolSelector]:
+        """Give a namespace's selector, to one caller at a time; it is written afterwards."""
         path = self._path(whose)
         with self._lock:
-            if path not in self._held:
+            if path not in self._selectors:
                 try:
-                    self._held[path] = open_selector(path, self._tools, self._options)
-                except (
-                    InputError
-                ) as error:  # the server's files do not fit together, whatever the client sent
+                    self._selectors[path] = open_selector(path, self._tools, self._options)
+                except InputError as error:  # of the server's files, whatever the client sent
                     raise JournalError(str(error)) from error
-            self._held.move_to_end(path)
-            while len(self._held) > _HELD:
-                self._held.popitem(last=False)
-            selector = self._held[path]
+            self._selectors.move_to_end(path)
+            while len(self._selectors) > _IN_MEMORY:
+                self._selectors.popitem(last=False)
+            selector = self._selectors[path]
             observations = selector.observations
             try:
                 yield selector
-                if keep:
+                if writes:
                     selector.save(path)
                 if selector.observations > observations:
                     flush(path)
                     flush(self._folder)
             except BaseException:
-                del self._held[path]  # as it is on disk
+                del self._selectors[path]  # as it is on disk
                 raise
 
     def forget(self, whose: Namespace) -> None:
         """Erase a namespace's selector."""
         with self._lock:
-            self._held.pop(self._path(whose), None)
+            self._selectors.pop(self._path(whose), None)
             self._path(whose).unlink(missing_ok=True)
 
     def _path(self, whose: Namespace) -> Path:
-        return (
-            self._folder
-            / f"{hashlib.sha256(json.dumps([whose.user, whose.agent, whose.session]).encode()).hexdigest()}.pt"
-        )
+        name = json.dumps(astuple(whose)).encode()
+        return self._folder / f"{hashlib.sha256(name).hexdigest()}.pt"
