@@ -311,20 +311,12 @@ def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, na
 # the agent's own file
 def test_what_is_saved_is_what_is_loaded(tmp_path):
     config = AgentConfig(
-        RetrievalMode.HYBRID,
-        "hashing",
-        2,
-        "",
-        "facts",
-        "compact",
-        100,
-        30,
-        0,
-        0,
-        False,
-        False,
-        4,
-        99,
+        retrieval=RetrievalMode.HYBRID,
+        schema="facts",
+        codec="compact",
+        view_tokens=0,
+        show_times=False,
+        reader_tokens=99,
     )
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config != AgentConfig()

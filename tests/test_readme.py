@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from memalpha.cli import build_parser
-from memalpha.cli.inputs import AgentOptions, read_options
+from memalpha.cli.options import AgentOptions
 from memalpha.cli.serve import ServeOptions
+from memalpha.config import parse
 from memalpha.data.load import load_data
 from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.use.access import ServeConfig
@@ -56,9 +56,8 @@ def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypat
     shown = commands(name, "serve")
     assert shown
     for words in shown:
-        _, _, options, _ = read_options(
-            *build_parser().parse_known_args(words), AgentOptions, ServeOptions, ServeConfig
-        )
+        given = words[1:] if words[1].startswith("--") else words[2:]
+        _, options, _ = parse(given, [AgentOptions, ServeOptions, ServeConfig], "memalpha serve")
         options.callers()
 
 

@@ -4,6 +4,7 @@ lines.
 
 import logging
 import os
+import re
 import sys
 import time
 import warnings
@@ -19,6 +20,37 @@ from memalpha.measure.view import duration, number, numeric
 from memalpha.measure.view import printable as printable
 from memalpha.measure.view import printable_lines as printable_lines
 
+STEP_COLUMNS: Mapping[str, tuple[str, int]] = {
+    "reward": ("reward", 3),
+    "accuracy": ("rewards/accuracy/mean", 3),
+    "tool": ("rewards/tool/mean", 3),
+    "compression": ("rewards/compression/mean", 3),
+    "content": ("rewards/content/mean", 3),
+    "immediate": ("rewards/immediate/mean", 3),
+    "calls/chunk": ("memory/calls_per_chunk", 2),
+    "updates": ("memory/update_share", 3),
+    "deletes": ("memory/delete_share", 3),
+    "cut off": ("memory/cut_off", 3),
+    "masked": ("memory/masked", 3),
+    "loss": ("loss", 4),
+    "tokens/s": ("tokens_per_second", 0),
+    "s/step": ("seconds", 1),
+}
+"""What is shown of a training step: its key, and the number of decimals."""
+EVENTS: Mapping[str, str] = {
+    "load": "loading {what}",
+    "resume": "going on from {checkpoint}",
+    "evaluate": "evaluating {name}: chunk {done} of {total} of {instances} instances",
+    "evaluated": "{name}: accuracy {accuracy} +- {stderr:.3f} on {n} held-out instances, "
+    "tool success {tool_success:.2f}, memory {memory_tokens:.0f} tokens ({seconds} s)",
+    "warmup": "warm start step {step}/{max_steps}  loss {loss:.3f}",
+    "writing": "{system} on {set}, seed {seed}: chunk {done} of {chunks}",
+    "read": "{system} on {set}, seed {seed}, {reader}: accuracy {accuracy}, "
+    "the mean of {scored} instances",
+    "compared": "{results} results in {folder}, {failed} failed: the same command tries them again",
+}
+"""The line of each other event."""
+
 
 class SafeConsole(Console):
     """A rich console that escapes control characters in texts; rich's own codes stay."""
@@ -28,9 +60,8 @@ class SafeConsole(Console):
     ) -> Iterable[Segment]:
         """Render with every text escaped."""
         for segment in super().render(renderable, options):
-            yield (
-                segment if segment.control else segment._replace(text=printable_lines(segment.text))
-            )
+            text = segment.text if segment.control else printable_lines(segment.text)
+            yield segment._replace(text=text)
 
 
 class SafeFormatter(logging.Formatter):
@@ -45,12 +76,12 @@ console = SafeConsole(soft_wrap=True, highlight=False, emoji=False)
 
 
 def out(text: str) -> None:
-    """Write one line."""
+    """Write lines."""
     console.print(printable_lines(text), markup=False)
 
 
 def complain(text: str) -> None:
-    """Write one line to standard error."""
+    """Write lines to standard error."""
     sys.stderr.write(f"{printable_lines(text)}\n")
 
 
@@ -61,17 +92,15 @@ def with_notes(error: BaseException) -> str:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Show a table on a terminal, tab-separated lines elsewhere; stops quietly on a closed pipe."""
-    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    lines = [[printable(str(cell)) for cell in row] for row in rows]
     if console.is_terminal:
         table = Table(*columns)
-        for line in cells:
+        for line in lines:
             table.add_row(*(Text(cell, overflow="fold") for cell in line))
         console.print(table)
         return
-    try:
-        console.file.writelines(
-            "\t".join(line) + "\n" for line in (columns, *cells)
-        )  # rich would replace tabs by spaces
+    try:  # rich would replace tabs by spaces
+        console.file.writelines("\t".join(line) + "\n" for line in (columns, *lines))
         console.file.flush()
     except BrokenPipeError:
         console.on_broken_pipe()
@@ -103,28 +132,6 @@ def quiet_libraries() -> None:
         warnings.filterwarnings("ignore", message=text)
 
 
-# ------------------------------------------------------------------------------------------------
-# the events of a run
-PARTS: Mapping[
-    str, tuple[str, int]
-] = {  # what is shown of a step: its key, and the number of decimals
-    "reward": ("reward", 3),
-    "accuracy": ("rewards/accuracy/mean", 3),
-    "tool": ("rewards/tool/mean", 3),
-    "compression": ("rewards/compression/mean", 3),
-    "content": ("rewards/content/mean", 3),
-    "immediate": ("rewards/immediate/mean", 3),
-    "calls/chunk": ("memory/calls_per_chunk", 2),
-    "updates": ("memory/update_share", 3),
-    "deletes": ("memory/delete_share", 3),
-    "cut off": ("memory/cut_off", 3),
-    "masked": ("memory/masked", 3),
-    "loss": ("loss", 4),
-    "tokens/s": ("tokens_per_second", 0),
-    "s/step": ("seconds", 1),
-}
-
-
 class Reporter:
     """Writes a line for each event of a run; silent unless ``enabled``. Tokens count prompts and
     completions of all processes.
@@ -136,90 +143,51 @@ class Reporter:
         target: Console = console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.enabled, self._target, self._clock = enabled, target, clock
+        self.enabled = enabled
+        self._target = target
+        self._clock = clock
         self._started = self._last = clock()
         self._first: tuple[int, float] | None = None
         self._tokens: float | None = None
 
-    def __call__(self, event: str, data: dict[str, Any]) -> None:
+    def __call__(self, event: str, data: Mapping[str, Any]) -> None:
         """Show one event."""
-        if self.enabled:
-            now = self._clock()
-            text = self._step(data, now) if event == "step" else _told(event, data)
-            self._last = now
-            if text:
-                self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)
+        if not self.enabled:
+            return
+        now = self._clock()
+        texts = []
+        if event == "step":
+            texts = [self._step(data, now)]
+        elif event in EVENTS and not (event == "warmup" and "loss" not in data):
+            damaged = data.get("damaged", {}).items()
+            texts = [f"{name} is left out ({reason})" for name, reason in damaged]
+            accuracy = number(data.get("accuracy"), 3)
+            texts.append(EVENTS[event].format(**{**data, "accuracy": accuracy}))
+        self._last = now
+        for text in texts:
+            self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)
 
-    def _step(self, data: dict[str, Any], now: float) -> str:
-        step, seconds = data["step"], now - self._last
-        tokens, before = numeric(data.get("num_tokens")), 0.0 if step == 1 else self._tokens
+    def _step(self, data: Mapping[str, Any], now: float) -> str:
+        step = data["step"]
+        seconds = now - self._last
+        tokens = numeric(data.get("num_tokens"))
+        before = 0.0 if step == 1 else self._tokens
         self._tokens = tokens
-        rate = (
-            (tokens - before) / seconds
-            if tokens is not None and before is not None and seconds > 0
-            else None
-        )
-        values = {**data, "seconds": seconds, "tokens_per_second": rate}
-        mine = [
-            key
-            for key in data
-            if key.startswith("rewards/")
-            and key.endswith("/mean")
-            and (key, 3) not in PARTS.values()
-        ]
-        shown = [*PARTS.items(), *((key.split("/")[1], (key, 3)) for key in mine)]
+        values = {**data, "seconds": seconds}
+        if tokens is not None and before is not None and seconds > 0:
+            values["tokens_per_second"] = (tokens - before) / seconds
+        columns = dict(STEP_COLUMNS)
+        shown = {key for key, _ in columns.values()}
+        for key in data:
+            if re.fullmatch("rewards/.*/mean", key) and key not in shown:
+                columns[key.split("/")[1]] = (key, 3)
         parts = [
-            f"{name} {number(values.get(key), n)}"
-            for name, (key, n) in shown
+            f"{name} {number(values.get(key), digits)}"
+            for name, (key, digits) in columns.items()
             if numeric(values.get(key)) is not None
         ]
         first, began = self._first = self._first or (step, now)
         if step > first:
-            parts.append(
-                f"{duration((now - began) / (step - first) * (data['max_steps'] - step))} left"
-            )
+            a_step = (now - began) / (step - first)
+            parts.append(f"{duration(a_step * (data['max_steps'] - step))} left")
         return f"step {step}/{data['max_steps']}  {'  '.join(parts)}"
-
-
-def _told(event: str, data: dict[str, Any]) -> str:
-    match event:
-        case "resume":
-            left_out = "".join(
-                f"{name} is left out ({reason}); " for name, reason in data["damaged"].items()
-            )
-            return f"{left_out}going on from {data['checkpoint'] or 'the beginning: there is no whole checkpoint'}"
-        case "load":
-            return f"loading {data['what']}"
-        case "evaluate":
-            return f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances"
-        case "evaluated":
-            return (
-                f"{data['name']}: accuracy {data['accuracy']:.3f} +- {data['stderr']:.3f} on {data['n']} held-out instances, "
-                f"tool success {data['tool_success']:.2f}, memory {data['memory_tokens']:.0f} tokens ({data['seconds']} s)"
-            )
-        case "warmup" if "loss" in data:
-            return f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}"
-        case "writing":
-            return f"{data['system']} on {data['set']}, seed {data['seed']}: chunk {data['done']} of {data['chunks']}"
-        case "read":
-            score = (
-                f"accuracy {number(data['accuracy'], 3)}, the mean of {data['scored']} instances"
-            )
-            return (
-                f"{data['system']} on {data['set']}, seed {data['seed']}, {data['reader']}: {score}"
-            )
-        case "joined":
-            left = (
-                f"; {data['left']} left there: failed, here already, or not asked for"
-                if data["left"]
-                else ""
-            )
-            return f"{data['taken']} results of {data['folder']} taken over{left}"
-        case "compared":
-            failed = (
-                f"; {data['failed']} failed: the same command again tries them once more"
-                if data["failed"]
-                else ""
-            )
-            return f"{data['results']} results in {data['folder']}{failed}"
-    return ""

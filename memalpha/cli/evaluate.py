@@ -1,194 +1,232 @@
-"""``memalpha evaluate``: systems under one protocol, or one trained agent on one set; ``memalpha
-poison``: agents under attack.
+"""``memalpha evaluate`` and ``poison`` measure agents; ``report``, ``compare`` and ``inspect`` show
+what a run did.
 """
 
-import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from memalpha.cli.console import Reporter, out, quiet_libraries
-from memalpha.cli.inputs import add_verb, list_options
+from typer import Argument, Context, Option
+
+from memalpha.cli.console import Reporter, console, out, quiet_libraries
+from memalpha.cli.options import AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
+from memalpha.record.folder import RunFolder
 
 UNTRAINED = "untrained"
+TrustTools = Annotated[
+    bool, Option("--trust-tools", help="import the functions that a schema names as tools")
+]
+RunPath = Annotated[str, Argument(metavar="RUN", help="a run folder")]
 
 
-def add_verbs(verbs: Any) -> None:
-    """Add the verbs."""
-    about = (
-        "Compare systems under one protocol, or measure a trained agent. Needs: --config FILE with sets, systems and readers; "
-        "or --trained and --data. Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on."
-    )
-    parser = add_verb(
-        verbs,
-        "evaluate",
-        run_evaluate,
-        about,
-        options="[--config FILE] [--trained FOLDER --data SET] [--name value ...]",
-    )
-    parser.add_argument(
-        "--trained",
-        metavar="FOLDER",
-        help="adapter or run folder to measure, with the settings it has",
-    )
-    parser.add_argument(
-        "--data", help="with --trained: prepared folder, file of instances, or a generated source"
-    )
-    parser.add_argument(
-        "--trust-tools",
-        action="store_true",
-        help="import the functions that its schema names as tools",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON object, last"
-    )
-    about = (
-        "Attack policies with hostile chunks and count what they let in. Needs: trained agents. Shows: for each attack how often "
-        "it succeeds, with a 95% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with every trial."
-    )
-    parser = add_verb(verbs, "poison", run_poison, about)
-    text = f"a trained folder, or {UNTRAINED!r}: the base without adapter"
-    parser.add_argument("policies", nargs="+", metavar="TRAINED", help=text)
-    parser.add_argument(
-        "--like",
-        help=f"folder whose base and configuration {UNTRAINED!r} takes (default: the first folder)",
-    )
-    parser.add_argument("--schema", help="another memory schema than the trained one")
-    parser.add_argument(
-        "--per-attack", type=int, default=8, help="trials of each attack (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of dialogues and marks (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--dtype", default="float32", help="type of the base's weights (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--trust-tools",
-        action="store_true",
-        help="import the functions that the agents' schemas name as tools",
-    )
-    parser.add_argument("--output", help="JSON file to write")
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+def evaluate(
+    context: Context,
+    trained: Annotated[
+        str | None, Option(help="adapter or run folder to measure, with the settings it has")
+    ] = None,
+    data: Annotated[
+        str | None,
+        Option(help="with --trained: prepared folder, file of instances, or a generated source"),
+    ] = None,
+    trust_tools: TrustTools = False,
+    options: ListOptions = False,
+    as_json: AsJson = False,
+) -> int:
+    """Compare systems under one protocol, or measure a trained agent.
 
-
-def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Run or continue an evaluation; return 1 if some results failed."""
+    Needs: --config FILE with sets, systems and readers; or --trained and --data. Makes: output_dir
+    with results.jsonl, summary.json, table.md. Run again, it goes on. All options: --options.
+    """
     quiet_libraries()
     from memalpha.measure.options import GROUPS, parse_evaluate_options
-    from memalpha.measure.run import evaluate
+    from memalpha.measure.run import evaluate as run_evaluation
     from memalpha.models.policy import agent_folder, base_of
 
-    list_options(arguments, GROUPS)
-    if bool(arguments.trained) != bool(arguments.data):
-        raise InputError(
-            f"--trained is {arguments.trained!r} and --data is {arguments.data!r}",
-            expected="both, or --config FILE",
-        )
-    if arguments.trained:
-        folder = agent_folder(arguments.trained)
+    list_options(options, GROUPS)
+    InputError.raise_if(
+        bool(trained) != bool(data),
+        f"--trained is {trained!r} and --data is {data!r}",
+        expected="both, or --config FILE",
+    )
+    words = context.args
+    if trained:
+        folder = agent_folder(trained)
         system = {
-            "name": Path(arguments.trained).name,
+            "name": Path(trained).name,
             "kind": "agent",
             "adapter": str(folder),
             "settings": "own",
-            "trust_tools": arguments.trust_tools,
+            "trust_tools": trust_tools,
         }
-        lists = [
-            "--systems",
-            json.dumps([system]),
-            "--sets",
-            json.dumps([{"data": arguments.data}]),
-        ]
-        named = any(word.partition("=")[0] == "--model" for word in rest)
-        rest = [*([] if named else ["--model", base_of(folder)]), *lists, *rest]
-    outcome = evaluate(parse_evaluate_options(rest), Reporter(not arguments.json))
-    out(
-        json.dumps(read_object(outcome.folder / "summary.json"))
-        if arguments.json
-        else str(outcome.folder / "table.md")
-    )
+        lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": data}])]
+        named = any(word.partition("=")[0] == "--model" for word in words)
+        words = [*([] if named else ["--model", base_of(folder)]), *lists, *words]
+    outcome = run_evaluation(parse_evaluate_options(words), Reporter(not as_json))
+    summary = outcome.folder / "summary.json"
+    out(json.dumps(read_object(summary)) if as_json else str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
 
 
-def run_poison(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Run the suite against each policy."""
+def poison(
+    policies: Annotated[
+        list[str],
+        Argument(
+            metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+        ),
+    ],
+    like: Annotated[
+        str | None,
+        Option(help=f"folder whose base {UNTRAINED!r} takes (default: the first folder)"),
+    ] = None,
+    schema: Annotated[str | None, Option(help="another memory schema than the trained one")] = None,
+    per_attack: Annotated[int, Option(help="trials of each attack")] = 8,
+    seed: Annotated[int, Option(help="seed of dialogues and marks")] = 0,
+    dtype: Annotated[str, Option(help="type of the base's weights")] = "float32",
+    trust_tools: TrustTools = False,
+    output: Annotated[str | None, Option(help="JSON file to write")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack policies with hostile chunks and count what they let in.
+
+    Shows: for each attack how often it succeeds, with a 95% interval, beside the same chunks
+    without it. Makes: OUTPUT, a JSON file with every trial.
+    """
     from memalpha.measure.attacks import run_trials, summarise_trials
     from memalpha.record.folder import environment
 
     quiet_libraries()
-    record: dict[str, Any] = {
-        "environment": environment(),
-        "seed": arguments.seed,
-        "per_attack": arguments.per_attack,
-        "policies": {},
-    }
-    for name in arguments.policies:
-        step, generator = _load(name, arguments)
-        trials = run_trials(step, generator, arguments.per_attack, arguments.seed)
-        summary = summarise_trials(trials, bool(step.schema.blocks))
-        record["policies"][name] = {**summary, "trials": [trial.to_json() for trial in trials]}
-        if arguments.output:
-            Path(arguments.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        if not arguments.json:
-            _show(name, summary)
-    if arguments.json:
-        summaries = {
-            name: {key: row[key] for key in row if key != "trials"}
-            for name, row in record["policies"].items()
-        }
+    record = {"environment": environment(), "seed": seed, "per_attack": per_attack}
+    summaries: dict[str, Any] = {}
+    trials: dict[str, Any] = {}
+    folders = [other for other in (like, *policies) if other not in (None, UNTRAINED)]
+    for name in policies:
+        step, generator = _load(name, folders, schema, dtype, trust_tools)
+        attacks = run_trials(step, generator, per_attack, seed)
+        summaries[name] = summarise_trials(attacks, bool(step.schema.blocks))
+        trials[name] = {**summaries[name], "trials": [trial.to_json() for trial in attacks]}
+        if output:
+            text = json.dumps({**record, "policies": trials}, indent=1)
+            Path(output).write_text(f"{text}\n", encoding="utf-8")
+        if not as_json:
+            _show(name, summaries[name])
+    if as_json:
         out(json.dumps({**record, "policies": summaries}))
-    return 0
 
 
-def _load(name: str, arguments: argparse.Namespace) -> Any:
+def _load(
+    name: str, folders: Sequence[Any], schema: str | None, dtype: str, trust_tools: bool
+) -> Any:
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
     from memalpha.use.agent import find_trained, load_trained
 
-    like = next(
-        (
-            other
-            for other in (name, arguments.like, *arguments.policies)
-            if other and other != UNTRAINED
-        ),
-        None,
+    InputError.raise_if(
+        not folders,
+        f"{UNTRAINED!r} alone",
+        expected="to know whose base",
+        fix="add --like FOLDER, or another policy",
     )
-    if like is None:
-        raise InputError(
-            f"{UNTRAINED!r} alone",
-            expected="to know whose base",
-            fix="add --like FOLDER, or another policy",
-        )
-    step, generator, _ = load_trained(
-        like, dtype=arguments.dtype, trust_tools=arguments.trust_tools
-    )
+    folder = folders[0] if name == UNTRAINED else name
+    step, generator, _ = load_trained(folder, dtype=dtype, trust_tools=trust_tools)
     if name == UNTRAINED:
-        loaded = load_policy_model(base_of(find_trained(like)[0]), dtype=arguments.dtype)
+        loaded = load_policy_model(base_of(find_trained(folder)[0]), dtype=dtype)
         generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)
-    if arguments.schema:
-        step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)
+    if schema:
+        step = AgentStep(replace(step.config, schema=schema), step.encoder.tokenizer)
     return step, generator
 
 
 def _show(name: str, summary: dict[str, Any]) -> None:
     out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
-    whole = {
-        "mark persisted": "instructions_persisted",
-        "in the attack's own words": "instructions_verbatim",
-    }
-    rows += [(f"any: {what}", summary[key], None) for what, key in whole.items()]
-    rows.append(
-        ("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"])
-    )
+    rows += [
+        ("any: mark persisted", summary["instructions_persisted"], None),
+        ("any: in the attack's own words", summary["instructions_verbatim"], None),
+        ("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]),
+    ]
     for label, rate, control in rows:
         beside = f"; {control['hits']} of {control['trials']} without" if control else ""
-        out(
-            f"  {label:32}{rate['hits']} of {rate['trials']} [{rate['low']:.2f}, {rate['high']:.2f}]{beside}"
-        )
+        interval = f"[{rate['low']:.2f}, {rate['high']:.2f}]"
+        out(f"  {label:32}{rate['hits']} of {rate['trials']} {interval}{beside}")
+
+
+def report(
+    run: RunPath,
+    output: Annotated[str | None, Option(help="folder of the site (default: RUN/report)")] = None,
+    pages: Annotated[int, Option(min=0, help="most pages of training rollouts, 0 = all")] = 2000,
+) -> None:
+    """Make a site of a run, curves and a page a rollout: RUN/report/index.html."""
+    from memalpha.measure.site import write_site
+
+    folder = RunFolder(run)
+    folder.check_training()
+    out(str(write_site(folder, Path(output) if output else None, pages)))
+
+
+def compare(
+    runs: Annotated[list[str], Argument(metavar="RUN", help="folders of runs and evaluations")],
+    output: Annotated[str, Option(help="folder of the page")] = "runs/compare",
+) -> None:
+    """Set runs and evaluations side by side: OUTPUT/index.html.
+
+    Seeds of one configuration are one column.
+    """
+    from memalpha.measure import tables
+    from memalpha.measure.site import write_comparison
+
+    folders = {Path(path).resolve(): RunFolder(path) for path in runs}
+    InputError.raise_if(
+        len(folders) < len(runs),
+        f"a run of {', '.join(runs)} is given twice",
+        expected="each run once",
+    )
+    columns = tables.columns_of(list(folders.values()))
+    console.print(tables.terminal(tables.comparison(columns)))
+    out(str(write_comparison(columns, Path(output))))
+
+
+def inspect(
+    run: RunPath,
+    step: Annotated[int | None, Option(help="a training step (default: the last)")] = None,
+    rollout: Annotated[int, Option(help="which rollout of that step or file")] = 0,
+    held_out: Annotated[
+        str | None, Option(help="a held-out evaluation instead: before or after")
+    ] = None,
+    everything: Annotated[bool, Option("--list", help="list what there is")] = False,
+) -> None:
+    """Show a rollout in the terminal: chunks, calls, memory, rewards, questions."""
+    from memalpha.measure.tables import rollouts_table, terminal
+    from memalpha.measure.view import Recorded, Source, show_rollout, sources_of
+
+    folder = RunFolder(run)
+    folder.check_training()
+    if everything:
+        console.print(terminal(rollouts_table(folder)))
+        return
+    sources: dict[str, list[Source]] = {}
+    for source in sources_of(folder):
+        if (source.step is None) is (held_out is not None):
+            name = str(source.step) if source.step else Path(source.name).stem
+            sources.setdefault(name, []).append(source)
+    last = next(reversed(sources), "")
+    chosen = held_out or (last if step is None else str(step))
+    InputError.raise_if(
+        chosen not in sources,
+        f"{'--held-out' if held_out else '--step'} is {chosen!r} in {run!r}",
+        expected=", ".join(sources) or "nothing: there are no rollouts yet",
+    )
+    rollouts: list[Recorded] = []
+    for source in sources[chosen]:
+        rollouts += source.rollouts(folder)
+    InputError.raise_if(
+        not 0 <= rollout < len(rollouts),
+        f"--rollout is {rollout}",
+        expected=f"0 to {len(rollouts) - 1}",
+    )
+    show_rollout(rollouts[rollout], console)

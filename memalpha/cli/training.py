@@ -1,90 +1,243 @@
-"""``memalpha warmup``, ``train`` and ``rollout``: options come from a YAML file and from flags."""
+"""``memalpha prepare``, ``warmup``, ``train``, ``rollout`` and ``router``: from data to weights."""
 
-import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Argument, Context, Option, Typer
 
 from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_libraries
-from memalpha.cli.inputs import add_verb, list_options
+from memalpha.cli.options import TAKES_OPTIONS, AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
 
-
-def add_verbs(verbs: Any) -> None:
-    """Add the verbs."""
-    usage = "[--config FILE] [--name value ...]"
-    add_verb(
-        verbs,
-        "warmup",
-        run_warmup,
-        "Teach a small model notation and tools. Needs: a base model, instances. Makes: output_dir with a LoRA adapter.",
-        options=usage,
-    )
-    add_verb(
-        verbs,
-        "train",
-        run_train,
-        "Train a memory agent with GRPO. Needs: a base model, training and held-out instances. Makes: the run folder output_dir.",
-        options=usage,
-    )
-    parser = add_verb(
-        verbs,
-        "rollout",
-        run_rollout,
-        "Let an agent read instances, and write down everything it did. Needs: a training configuration. Makes: output_dir.",
-        options=usage,
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON object, last"
-    )
+router = Typer(help="Train and measure a learned router, or select a tool.")
 
 
-def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> None:
-    """Make a warm-start adapter."""
+def prepare(
+    name: Annotated[
+        str, Argument(help="source: squad, hotpotqa, locomo, synthetic, ... (docs/data.md)")
+    ],
+    output: Annotated[str, Option(help="folder to make, such as runs/data/mine")],
+    source: Annotated[
+        str | None,
+        Option(
+            "--input",
+            help="original file or folder, or OWNER/NAME[:CONFIGURATION] on the Hugging Face Hub",
+        ),
+    ] = None,
+    seed: Annotated[int, Option(help="of everything that is drawn")] = 0,
+    option: Annotated[
+        list[str],
+        Option(metavar="NAME=VALUE", help="an option of the source; may be repeated"),
+    ] = [],  # noqa: B006
+    model: Annotated[
+        str | None, Option(help="count tokens with this model's tokenizer instead of words")
+    ] = None,
+    check_against: Annotated[
+        list[str],
+        Option(
+            metavar="FOLDER",
+            help="no question or context of this folder may come again; may be repeated",
+        ),
+    ] = [],  # noqa: B006
+    drop_leaks: Annotated[
+        bool,
+        Option("--drop-leaks", help="leave out, and count, what comes again rather than refuse"),
+    ] = False,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="replace a folder prepared before")
+    ] = False,
+) -> None:
+    """Make a folder of instances from a data set. Needs: its original file, if any."""
+    from memalpha.data.load import prepare as prepare_folder
+    from memalpha.data.packing import count_words_and_signs, tokenizer_counter
+    from memalpha.models import resolve_model
+
+    pairs = [text.partition("=") for text in option]
+    for text, (_, sign, _) in zip(option, pairs, strict=True):
+        InputError.raise_if(not sign, f"--option {text!r}", expected="NAME=VALUE")
+    counter = tokenizer_counter(str(resolve_model(model))) if model else count_words_and_signs
+    with console.status(f"preparing {name}") as status:
+
+        def progress(done: int) -> None:
+            status.update(f"preparing {name}: {done} instances")
+
+        manifest = prepare_folder(
+            name,
+            source,
+            output,
+            seed=seed,
+            options={key: value for key, _, value in pairs},
+            count_tokens=counter,
+            token_counter=model or "words",
+            overwrite=overwrite,
+            check_against=check_against,
+            drop_leaks=drop_leaks,
+            progress=progress,
+        )
+    skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"
+    counts = f"{manifest.instances} instances, {manifest.chunks} chunks"
+    out(f"{counts}, {manifest.questions} questions; skipped: {skipped}\n{output}/manifest.json")
+
+
+def warmup(context: Context, options: ListOptions = False) -> None:
+    """Teach a small model notation and tools: memalpha warmup [--config FILE] [--name value ...].
+
+    Needs: a base model, instances. Makes: output_dir with a LoRA adapter. All options: --options.
+    """
     from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
-    _begin(arguments, rest, WARMUP_GROUPS)
-    out(f"adapter: {warm_up(parse_warmup_arguments(rest), Reporter(is_main_process()))}")
+    _begin(context, options, WARMUP_GROUPS)
+    arguments = parse_warmup_arguments(context.args)
+    out(f"adapter: {warm_up(arguments, Reporter(is_main_process()))}")
 
 
-def run_train(arguments: argparse.Namespace, rest: list[str]) -> None:
-    """Train, then show results before and after."""
+def train(context: Context, options: ListOptions = False) -> None:
+    """Train a memory agent with GRPO: memalpha train [--config FILE] [--name value ...].
+
+    Needs: a base model, training and held-out instances. Makes: the run folder output_dir. All
+    options: --options.
+    """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
-    _begin(arguments, rest, TRAIN_GROUPS)
-    parsed, reporter = parse_train_arguments(rest), Reporter(is_main_process())
-    reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
-    from memalpha.training.run import train
+    _begin(context, options, TRAIN_GROUPS)
+    arguments = parse_train_arguments(context.args)
+    reporter = Reporter(is_main_process())
+    reporter("load", {"what": f"{arguments.run.model} and {arguments.run.train_data}"})
+    from memalpha.training.run import train as run_training
 
-    summary = train(parsed, reporter)
+    summary = run_training(arguments, reporter)
     if is_main_process():
         from memalpha.measure.tables import before_and_after, terminal
         from memalpha.record.folder import RunFolder
 
         if "delta" in summary:
-            console.print(terminal(before_and_after(RunFolder(str(parsed.grpo.output_dir)))))
-        out(f"run folder: {parsed.grpo.output_dir}")
+            console.print(terminal(before_and_after(RunFolder(str(arguments.grpo.output_dir)))))
+        out(f"run folder: {arguments.grpo.output_dir}")
 
 
-def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> None:
-    """Run the configuration's adapter on its held-out instances."""
+def rollout(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
+    """Let an agent read instances, and write down everything it did.
+
+    Needs: a training configuration, [--config FILE] [--name value ...]. Makes: output_dir. All
+    options: --options.
+    """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
-    _begin(arguments, rest, TRAIN_GROUPS)
+    _begin(context, options, TRAIN_GROUPS)
     from memalpha.training.run import roll_out
 
-    parsed = parse_train_arguments(rest)
-    roll_out(parsed, Reporter(not arguments.json))
-    path = Path(str(parsed.grpo.output_dir)) / "summary.json"
-    out(json.dumps(read_object(path)) if arguments.json else str(path))
+    arguments = parse_train_arguments(context.args)
+    roll_out(arguments, Reporter(not as_json))
+    path = Path(str(arguments.grpo.output_dir)) / "summary.json"
+    out(json.dumps(read_object(path)) if as_json else str(path))
 
 
-def _begin(arguments: argparse.Namespace, rest: list[str], groups: tuple[type, ...]) -> None:
+def _begin(context: Context, options: bool, groups: Sequence[type]) -> None:
     quiet_libraries()
-    list_options(arguments, groups)
-    if not rest:
+    list_options(options, groups)
+    InputError.raise_if(
+        not context.args,
+        f"{context.command_path} without options",
+        expected="--config FILE (see configs/train), or --name value",
+    )
+
+
+@router.command("train", context_settings=TAKES_OPTIONS)
+def train_router(
+    context: Context,
+    config: Annotated[str | None, Option(help="a file of configs/router")] = None,
+    output: Annotated[
+        str | None, Option(help="run folder to make (default: runs/router/NAME_OF_CONFIG)")
+    ] = None,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="replace a run folder that is there")
+    ] = False,
+    resume: Annotated[bool, Option("--resume", help="go on from the last checkpoint")] = False,
+    options: ListOptions = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a router from a YAML file: --config FILE [--name value ...].
+
+    Makes: a run folder with metrics, checkpoint.pt and summary.json. All options: --options.
+    """
+    from memalpha.routing.run import GROUPS, load_config
+    from memalpha.routing.run import train as run_training
+
+    list_options(options, GROUPS)
+    if not config:
         raise InputError(
-            f"memalpha {arguments.verb} without options",
-            expected="--config FILE (see configs/train), or --name value",
+            "memalpha router train without --config", expected="a file of configs/router"
         )
+    folder = Path(output or Path("runs") / "router" / Path(config).stem)
+    summary = run_training(
+        load_config(config, context.args),
+        folder,
+        None if as_json else _report_router,
+        overwrite=overwrite,
+        resume=resume,
+    )
+    text = "{learner}, seed {seed}: reward {reward} on {episodes} held-out episodes"
+    if "optimal" in summary:
+        text += ", at best {optimal:.4f} ({fraction_of_optimal:.3f} of the optimum)"
+    text = f"{text}\n{{steps}} steps, {{seconds}} s; run folder: {folder}"
+    out(json.dumps(summary) if as_json else text.format(**summary))
+
+
+def _report_router(row: dict[str, Any]) -> None:
+    result = ""
+    if "held_out" in row:
+        result = "{held_out} on held-out episodes"
+    if "fraction_of_optimal" in row:
+        result = "{fraction_of_optimal:.3f} of the optimum on held-out episodes"
+    if result:
+        out(f"step {{step}} of {{steps}}: reward {{reward:.3f}}, {result}".format(**row))
+
+
+@router.command()
+def select(
+    tools: Annotated[
+        str, Option(help="YAML or JSON file {tools: {name: description}, options: {...}}")
+    ],
+    selector: Annotated[str, Option(help="file of the saved selector, made if new")],
+    query: Annotated[str | None, Argument(help="what a tool is wanted for")] = None,
+    context: Annotated[str, Option(help="what is known so far")] = "",
+    greedy: Annotated[
+        bool, Option("--greedy", help="take the likeliest tool; nothing is learned from it")
+    ] = False,
+    reward: Annotated[
+        float | None, Option(help="report how well a selected tool did, instead of a query")
+    ] = None,
+    selection: Annotated[
+        int | None, Option(help="which selection the reward is for (default: the last without one)")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Select a tool for a query, or report the outcome of a selection."""
+    from memalpha.use.tools import open_selector, read_tools
+
+    path = Path(selector)
+    chooser = open_selector(path, *read_tools(tools))
+    if query is not None and reward is None:
+        choice = chooser.select(query, context, explore=not greedy)
+        data = choice._asdict()
+        likeliest = sorted(choice.probabilities.items(), key=lambda pair: -pair[1])
+        lines = [f"{choice.tool} (selection {choice.number})"]
+        lines += [f"  {share:.3f}  {name}" for name, share in likeliest]
+    elif reward is not None and query is None:
+        waiting = chooser.stats()["waiting"] if selection is None else [selection]
+        if not waiting:
+            raise InputError(
+                f"no selection in {path} waits for an outcome", expected="one made without --greedy"
+            )
+        report = chooser.observe(waiting[-1], reward)
+        counts = f"{chooser.observations} outcomes, {chooser.updates} updates"
+        lines = [f"selection {waiting[-1]}: {reward:g}; {counts}"]
+        data = {"selection": waiting[-1], "reward": reward, "report": report}
+        data["updates"] = chooser.updates
+    else:
+        raise InputError("memalpha router select", expected="QUERY or --reward NUMBER")
+    chooser.save(path)
+    out(json.dumps(data) if as_json else "\n".join(lines))

@@ -115,7 +115,7 @@ CASES = {
         "folder beside an endpoint",
     ),
     "agent of no kind": (lambda t: ["chat", "--store", "x.db"], "without TRAINED"),
-    "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model name is empty"),
+    "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model is ''"),
     "endpoint and reader": (
         lambda t: ["serve", *AT, "--model", "m", "--reader", "x"],
         "a reader beside an endpoint",
@@ -153,15 +153,15 @@ def test_a_wrong_option_names_three_and_where_the_others_are(name, tmp_path, cap
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("token laptop --usr marta", "unknown arguments: --usr marta; perhaps --user, "),
-        ("journal history x.db -n marta --entri 3", "perhaps --entry, "),
-        ("report run --outptu x", "perhaps --output, "),
-        ("token laptop marta", "unknown arguments: marta; see memalpha token --help"),
+        ("token laptop --usr marta", "No such option: --usr (Possible options: --user)"),
+        ("journal history x.db -n marta --entri 3", "--entry); see memalpha journal --help"),
+        ("report run --outptu x", "--output)"),
+        ("token laptop marta", "(marta); see memalpha token --help"),
+        ("jurnal", "Did you mean 'journal'?"),
     ],
 )
 def test_a_wrong_flag_of_a_verb_without_a_configuration_names_the_nearest(arguments, says, capsys):
-    with pytest.raises(SystemExit):
-        run(arguments.split())
+    assert run(arguments.split()) == 2
     assert says in capsys.readouterr().err
 
 
@@ -193,7 +193,7 @@ def test_what_looks_at_a_run_does_not_overwrite_it(tmp_path, capsys):
     capsys.readouterr()
     onto = ("--output_dir", str(folder), "--overwrite", "true")
     for command, value in (
-        (["rollout", "--config", NANO, "--full_finetuning", "false", "--adapter", start], start),
+        (["rollout", "--model", "nano", "--eval_data", "toy", "--adapter", start], start),
         (["rollout", "--config", NANO, "--eval_data", str(mine)], str(mine)),
         (["evaluate", "--trained", str(folder), "--data", "toy"], start),
         (

@@ -63,11 +63,11 @@ def test_no_console_line_table_error_or_log_message_steers_the_terminal(monkeypa
     written = console.file.getvalue()
     assert harmless(written) and "\\x1b]0;owned" in written and "\\u202egpj.exe" in written
 
-    def fails(arguments, rest):
+    def fails():
         logging.getLogger("x").warning("about %s", HOSTILE)
         raise InputError(f"the value is {HOSTILE}")
 
-    monkeypatch.setattr("memalpha.cli.serve.run_token", fails)
+    monkeypatch.setattr("memalpha.use.access.make_token", fails)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     assert run(["token", "laptop"]) == 1
     said = capfd.readouterr().err

@@ -166,7 +166,7 @@ def test_compare_shows_the_table_curves_and_the_way_to_each_run(
     runs[1] = RunFolder(runs[1].path.rename(tmp_path / "run#1 50%?x"))
     (runs[1].path / "report").mkdir()
     (runs[1].path / "report" / "index.html").write_text("mine")
-    monkeypatch.setattr("memalpha.cli.runs.console", Console(width=120, highlight=False))
+    monkeypatch.setattr("memalpha.cli.evaluate.console", Console(width=120, highlight=False))
     first = tmp_path / "compared" / "index.html"
     gold = evaluation(tmp_path / "evaluated", {"x": 0.9, "y": 0.9})
     paths = [str(folder.path) for folder in (*runs, gold)]

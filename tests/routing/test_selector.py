@@ -421,7 +421,6 @@ def test_the_command_line_selects_learns_and_refuses(tmp_path, capsys):
     for wrong, named in (
         (["--reward", "1", "--selection", "0"], "selection 0"),
         ([], "QUERY"),
-        (["a", "--rewart", "1"], "rewart"),
     ):
         assert (
             command(["router", "select", *wrong, *place]) == 1 and named in capsys.readouterr().err

@@ -1,16 +1,14 @@
-"""Inputs that several verbs share: a verb's parser, an agent with its store, a key file, an
-operation number.
-"""
+"""What several verbs share: lists of options, an agent with its store, a key file."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PositiveInt
+from typer import Context, Exit, Option
 
 from memalpha.cli.console import out
 from memalpha.config import Options, listing, parse
@@ -19,8 +17,11 @@ from memalpha.errors import InputError
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
-TRAINED = "TRAINED [--name value ...]"
-AGENT = "(TRAINED | --endpoint URL --model NAME) [--name value ...]"
+TRAINED = "folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent"
+TAKES_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a verb whose further words are options of ``config.parse``."""
+ListOptions = Annotated[bool, Option("--options", help="list every option with its default")]
+AsJson = Annotated[bool, Option("--json", help="print the result as one JSON value, last")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,11 @@ class AgentOptions(Options):
 
     def check(self) -> None:
         """InputError for another reader beside an endpoint."""
-        if self.endpoint and (self.reader_url or self.reader_model or self.reader):
-            raise InputError(
-                "a reader beside an endpoint",
-                expected="one of the two: the endpoint's model answers",
-            )
+        InputError.raise_if(
+            self.endpoint and (self.reader_url or self.reader_model or self.reader),
+            "a reader beside an endpoint",
+            expected="one of the two: the endpoint's model answers",
+        )
 
     def load(self, trained: str | None) -> MemoryAgent:
         """Load the agent of a folder or Hub name, or of the endpoint (None), with its store."""
@@ -83,26 +84,21 @@ class AgentOptions(Options):
 
         key = read_key(self.key_file)
         if trained is None:
-            chat = ChatClient(self.endpoint, self.model or "", extra=self.endpoint_extra)
             return MemoryAgent.at_endpoint(
-                chat,
+                ChatClient(self.endpoint, self.model or "", extra=self.endpoint_extra),
                 AgentConfig(reader_tokens=self.reader_tokens, archive=bool(self.archive)),
                 store=self.store,
                 key=key,
                 retrieve_k=self.retrieve_k,
             )
-        client = (
-            ChatClient(self.reader_url, self.reader_model)
-            if self.reader_url or self.reader_model
-            else None
-        )
-        reader = self.reader if client is None else ""
+        served = bool(self.reader_url or self.reader_model)
+        client = ChatClient(self.reader_url, self.reader_model) if served else None
         agent = MemoryAgent.load(
             trained,
             self.model,
             store=self.store,
             key=key,
-            reader=reader,
+            reader="" if client else self.reader,
             reader_tokens=min(512, self.reader_tokens),
             retrieve_k=self.retrieve_k,
             archive=self.archive,
@@ -110,7 +106,7 @@ class AgentOptions(Options):
             dtype=self.dtype,
             trust_tools=self.trust_tools,
         )
-        if client is not None:
+        if client:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
         return agent
 
@@ -130,72 +126,39 @@ class WhoseOptions(Options):
     session: str | None = None
 
 
-def add_verb(
-    verbs: Any, name: str, run: Callable[..., int | None], about: str, *, options: str = ""
-) -> argparse.ArgumentParser:
-    """Add a verb (first sentence of ``about``: its help); ``options`` is the usage of one that
-    takes more than argparse knows.
-
-    ``run`` returns the exit code, None for 0.
-    """
-    usage = f"memalpha {name} {options}" if options else None
-    about = f"{about} All options: --options." if options else about
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        usage=usage,
-        help=about[0].lower() + about[1:].split(". ")[0].rstrip("."),
-        description=about,
-        allow_abbrev=not options,
-    )
-    if options:
-        parser.add_argument(
-            "--options", action="store_true", help="list every option with its default"
-        )
-    parser.set_defaults(run=run, takes_more=bool(options), parser=parser)
-    return parser
-
-
-def list_options(arguments: argparse.Namespace, groups: Sequence[type], before: str = "") -> None:
-    """End here with a list of the options, if it was asked for."""
-    if arguments.options:
+def list_options(wanted: bool, groups: Sequence[type], before: str = "") -> None:
+    """End here with a list of the options, if it is wanted."""
+    if wanted:
         out(f"{before}{listing(groups)}")
-        raise SystemExit(0)
+        raise Exit
 
 
-def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) -> tuple[Any, ...]:
+def read_options(context: Context, options: bool, *groups: type) -> tuple[Any, ...]:
     """Return TRAINED (None with an ``endpoint``) and the parsed options, one object per group;
     InputError if one is wrong.
     """
-    program = f"memalpha {arguments.verb}"
-    list_options(
-        arguments,
-        groups,
-        "TRAINED: folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent\n",
-    )
-    trained = rest[0] if rest and not rest[0].startswith("--") else None
-    options = parse(rest[trained is not None :], groups, program) if rest else ()
-    if (trained is None) is not any(getattr(group, "endpoint", "") for group in options):
+    list_options(options, groups, f"TRAINED: {TRAINED}\n")
+    words, program = context.args, context.command_path
+    trained = words[0] if words and not words[0].startswith("--") else None
+    made = parse(words[trained is not None :], groups, program) if words else ()
+    if (trained is None) is not any(getattr(group, "endpoint", "") for group in made):
         what = "without TRAINED" if trained is None else f"{trained} beside an endpoint"
-        usage = AGENT if AgentOptions in groups else TRAINED
-        raise InputError(
-            f"{program} {what}", expected=f"{program} {usage}", fix=f"{program} --options"
-        )
-    return trained, *options
+        usage = f"{program} (TRAINED | --endpoint URL --model NAME) [--name value ...]"
+        raise InputError(f"{program} {what}", expected=usage, fix=f"{program} --options")
+    return trained, *made
 
 
 def read_key(path: str | None) -> bytes | None:
     """Return the key in a file, None without a file; InputError if it is unreadable or empty."""
+    if path is None:
+        return None
     try:
-        key = Path(path).read_bytes().strip() if path is not None else None
+        key = Path(path).read_bytes().strip()
     except (OSError, ValueError) as error:
         raise InputError(
             f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key"
         ) from error
-    if key == b"":
-        raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
+    InputError.raise_if(
+        not key, f"the key file {path!r} is empty", expected="a file with the store's key"
+    )
     return key
-
-
-def is_operation(text: str) -> bool:
-    """Whether a text can be an operation number."""
-    return text.isdecimal() and len(text) <= 18
