@@ -201,7 +201,8 @@ def inspect(
     everything: Annotated[bool, Option("--list", help="list what there is")] = False,
 ) -> None:
     """Show a rollout in the terminal: chunks, calls, memory, rewards, questions."""
-    from memalpha.measure.tables import rollouts_table, terminal
+    from memalpha.measure.site import rollouts_table
+    from memalpha.measure.tables import terminal
     from memalpha.measure.view import Recorded, Source, show_rollout, sources_of
 
     folder = RunFolder(run)

@@ -64,6 +64,20 @@ def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
             yield facts_of(source, index, rollout)
 
 
+def rollouts_table(run: RunFolder) -> tables.Table:
+    """Return what ``memalpha inspect`` can show of a run, by the arguments that show it."""
+    facts: dict[str, list[dict[str, Any]]] = {}
+    for fact in facts_of_run(run):
+        option = f"--step {fact['step']}" if fact["step"] else f"--held-out {fact['where']}"
+        facts.setdefault(f"{option} --rollout N", []).append(fact)
+    rows = []
+    for option, own in facts.items():
+        means = [view.mean([fact[name] for fact in own]) for name in ("reward", "accuracy")]
+        rows.append([option, f"0 to {len(own) - 1}", *map(view.number, means)])
+    head = ["memalpha inspect RUN ...", "rollouts", "reward", "accuracy"]
+    return tables.Table(head, rows or [["no rollouts yet", "", "", ""]])
+
+
 def written_at(rollout: Recorded) -> dict[str, int]:
     """Return the last chunk that wrote each entry."""
     written: dict[str, int] = {}

@@ -33,8 +33,7 @@ from memalpha.record.statistics import (
 Members = dict[Seed, dict[str, InstanceRow]]  # rows of one group by member and instance
 Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
-# Fields of ``InstanceRow`` and ``OperationCounts`` of which means over instances are shown.
-COSTS = (
+COSTS = (  # fields of a row
     "memory_tokens",
     "input_tokens",
     "reader_tokens",
@@ -44,30 +43,22 @@ COSTS = (
     "seconds_write",
     "seconds_read",
 )
-OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
-
-
-@dataclass(frozen=True, slots=True)
-class KindScore:
-    """Accuracy on one kind of question, and the number of questions in one seed."""
-
-    accuracy: Estimate
-    questions: int
+OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # of them in a row
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One group on one set with one reader; ``costs``, ``operations`` and ``rewards`` are means
-    over members and instances, ``calls`` the share of each operation in all calls.
+    """One group on one set with one reader.
+
+    ``means`` are over members and instances: costs, operations, parts of the reward where training
+    asked, and shares of all calls by section and kind.
     """
 
     members: Mapping[Seed, str]  # system and sampling seed by the names in ``Estimate.per_seed``
     accuracy: Estimate
-    kinds: Mapping[str, KindScore]
-    costs: Mapping[str, Number]
-    operations: Mapping[str, Number]
-    rewards: Mapping[str, Number]  # parts and total; none where a reader asked
-    calls: Mapping[str, Number]  # by section and kind: facts/insert
+    kinds: Mapping[str, Estimate]  # by kind of question
+    questions: Mapping[str, int]  # how many of each kind, in one seed
+    means: Mapping[str, Number]
     scorecard: Mapping[str, Estimate | None]  # None: not measured
 
 
@@ -210,33 +201,36 @@ def _reason(members: Members) -> str:
 
 def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> Cell:
     rows = list(chain.from_iterable(members.values()))
-    kinds = {question.kind for row in rows for question in row.questions}
-    parts = dict.fromkeys(name for row in rows for name in row.rewards)
-    applied = Counter[str]()
-    for row in rows:
-        applied.update(row.operations.applied)
+    means = {name: _mean([getattr(row, name) for row in rows]) for name in COSTS}
+    for name in OPERATIONS:
+        means[name] = _mean([getattr(row.operations, name) for row in rows])
+    for name in dict.fromkeys(chain.from_iterable(row.rewards for row in rows)):
+        means[f"reward {name}"] = _mean([row.rewards.get(name, math.nan) for row in rows])
     calls = sum(row.operations.calls for row in rows)
+    for name in sorted(set().union(*(row.operations.applied for row in rows))) if calls else ():
+        applied = sum(row.operations.applied.get(name, 0) for row in rows)
+        means[f"{name}, share of calls"] = applied / calls
+    asked = Counter(
+        question.kind for row in next(iter(members.values())) for question in row.questions
+    )
     return Cell(
         members={member: f"{own[0].system} seed {own[0].seed}" for member, own in members.items()},
         accuracy=accuracy,
-        kinds={kind: _kind(members, kind) for kind in sorted(kinds)},
-        costs={name: _mean([getattr(row, name) for row in rows]) for name in COSTS},
-        operations={
-            name: _mean([getattr(row.operations, name) for row in rows]) for name in OPERATIONS
-        },
-        rewards={name: _mean([row.rewards.get(name, math.nan) for row in rows]) for name in parts},
-        calls={name: applied[name] / calls for name in sorted(applied) if calls},
+        kinds={kind: pooled(_scores(members, kind)) for kind in sorted(asked)},
+        questions={kind: asked[kind] for kind in sorted(asked)},
+        means=means,
         scorecard=scorecard(members),
     )
 
 
-def _kind(members: Mapping[Seed, Sequence[InstanceRow]], kind: str) -> KindScore:
+def _scores(
+    members: Mapping[Seed, Sequence[InstanceRow]], kind: str
+) -> dict[Seed, dict[str, list[float]]]:
     scores: dict[Seed, dict[str, list[float]]] = {}
     for member, rows in members.items():
         own = {row.instance: [q.score for q in row.questions if q.kind == kind] for row in rows}
         scores[member] = {name: values for name, values in own.items() if values}
-    first = next(iter(scores.values()))
-    return KindScore(pooled(scores), sum(map(len, first.values())))
+    return scores
 
 
 def _mean(values: Sequence[float]) -> float:

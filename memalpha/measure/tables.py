@@ -7,11 +7,7 @@ confirm. Runs that differ only in their seed form one column.
 """
 
 import math
-import os
-import re
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +27,7 @@ from memalpha.measure.summary import (
     summarise_evaluation,
 )
 from memalpha.measure.view import UNKNOWN, counted, number, printable
-from memalpha.record.folder import RunFolder
+from memalpha.record.folder import MAY_CHANGE, RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
 
@@ -58,7 +54,9 @@ def terminal(table: Table) -> TerminalTable:
     caption = Text(table.note, "dim") if table.note else None
     shown = TerminalTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     for index, name in enumerate(table.head):
-        shown.add_column(Text(printable(name)), justify="right" if index else "left", no_wrap=True)
+        shown.add_column(
+            Text(printable(name)), justify="right" if index else "left", no_wrap=not index
+        )
     for row in table.rows:
         shown.add_row(*(Text(printable(cell)) for cell in row))
     return shown
@@ -104,9 +102,8 @@ def write_tables(folder: str | Path) -> Summary:
             lines.append(f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)")
             for group, why in item.left_out.items():
                 lines.append(f"- Left out: `{_one_line(group)}` lacks {_one_line(why)}")
-            lines += map(markdown, set_tables(item, summary.reference)[:3])
-            if not item.cells:
-                lines.append("Nothing to compare yet.")
+            tables = set_tables(item, summary.reference)[:3] if item.cells else []
+            lines += map(markdown, tables) if tables else ["Nothing to compare yet."]
     write_whole(Path(folder) / "table.md", "\n\n".join(lines) + "\n")
     return summary
 
@@ -148,36 +145,32 @@ _COSTS: Mapping[str, tuple[str, int]] = {
 
 def set_tables(item: SetSummary, reference: str) -> list[Table]:
     """The tables of a set, a row a group: accuracy and costs, kinds of question, changes and
-    removals, and where they are known rewards and calls.
+    removals, rewards and calls.
     """
     costs, kinds, card, rewards = list[Row](), list[Row](), list[Row](), list[Row]()
-    sizes, parts, calls = dict[str, int](), dict[str, Any](), dict[str, Any]()
+    sizes, names = dict[str, int](), dict[str, float]()
     for cell in item.cells.values():
-        sizes |= {kind: score.questions for kind, score in cell.kinds.items()}
-        parts |= cell.rewards
-        calls |= cell.calls
+        sizes |= cell.questions
+        names |= {name: mean for name, mean in cell.means.items() if " " in name}
     for group, cell in item.cells.items():
-        read = cell.costs["input_tokens"]
-        values = {**cell.costs, "share": cell.costs["memory_tokens"] / read if read else math.nan}
+        read = cell.means["input_tokens"]
+        values = {**cell.means, "share": cell.means["memory_tokens"] / read if read else math.nan}
         gap = difference_from(item.differences, reference, group)
         shown = [number(values[name], digits) for name, digits in _COSTS.values()]
         costs.append([group, interval(cell.accuracy), interval(gap, signed=True), *shown])
-        scores = [cell.kinds.get(kind) for kind in sizes]
-        kinds.append([group, *(interval(score.accuracy if score else None) for score in scores)])
+        kinds.append([group, *(interval(cell.kinds.get(kind)) for kind in sizes)])
         measures = [cell.scorecard[measure] for measure in Measure]
         card.append([group, *(interval(found) if found else "not measured" for found in measures)])
-        shares = [*map(cell.rewards.get, parts), *(cell.calls.get(name, 0.0) for name in calls)]
-        rewards.append([group, *map(number, shares)])
+        zero = {name: 0.0 for name in names if "share" in name}  # of calls that were not made
+        rewards.append([group, *(number({**zero, **cell.means}.get(name)) for name in names)])
     asked = [f"{kind} ({counted(count, 'question')})" for kind, count in sizes.items()]
     arrows = [f"{measure} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
-    named = [*(f"reward {part}" for part in parts), *(f"{name}, share of calls" for name in calls)]
-    tables = [
+    return [
         Table(["system", "accuracy", f"minus `{reference}`", *_COSTS], costs),
         Table(["by kind of question", *asked], kinds),
         Table(["changes and removals", *arrows], card),
-        Table(["rewards and calls", *named], rewards),
+        Table(["rewards and calls", *names], rewards),
     ]
-    return tables[: 4 if parts else 3] if item.cells else []
 
 
 # ------------------------------------------------------------------------------------------------
@@ -230,8 +223,7 @@ def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
 def before_and_after(run: RunFolder) -> Table:
     """Return the table of a run's held-out instances; no rows if there were none."""
     item = held_out(run)
-    note = selection_note(run.read_optional("summary.json"))
-    return side_by_side(item, [*item.cells], note=note)
+    return side_by_side(item, [*item.cells], note=selection_note(run))
 
 
 def headline(run: RunFolder) -> str:
@@ -246,43 +238,26 @@ def headline(run: RunFolder) -> str:
     return (
         f"Held-out accuracy {before} before and {after} after training: "
         f"{interval(change, signed=True)}, paired over {counted(change.n, 'instance')}. "
-        f"The interval {verdict}. {selection_note(run.read_optional('summary.json'))}"
+        f"The interval {verdict}. {selection_note(run)}"
     ).strip()
 
 
-def selection_note(summary: Mapping[str, Any]) -> str:
+def selection_note(run: RunFolder) -> str:
     """Return which step was selected on which instances; empty if none was."""
-    chosen = summary.get("selection")
+    chosen = run.read_optional("summary.json").get("selection")
     if not chosen:
         return ""
     where = counted(chosen["instances"], "other instance")
     if chosen["on_after"]:
         where = "these instances, so the numbers after training are too favourable"
-    value = number(chosen["value"])
-    return f"Step {chosen['step']:.0f} was selected by {chosen['metric']}, {value} on {where}."
+    how = f"{chosen['metric']}, {number(chosen['value'])} on {where}"
+    return f"Step {chosen['step']:.0f} was selected by {how}."
 
 
 # ------------------------------------------------------------------------------------------------
 # several runs
-INCIDENTAL = frozenset(
-    {  # options that may differ between seeds of one configuration
-        "data_seed",
-        "ddp_timeout",
-        "disable_tqdm",
-        "generation_rows",
-        "local_rank",
-        "output_dir",
-        "overwrite",
-        "project",
-        "report_to",
-        "resume",
-        "rows_per_forward",
-        "run_name",
-        "seed",
-        "trackio_space_id",
-    }
-)
-INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")  # of names of more such options
+# Options that may differ between seeds of one configuration.
+INCIDENTAL = MAY_CHANGE - {"max_steps"} | {"seed", "data_seed", "run_name"}
 
 
 class Column(NamedTuple):
@@ -295,21 +270,27 @@ class Column(NamedTuple):
     before: Members
     after: Members
 
+    @property
+    def names(self) -> set[str]:
+        """The instances that it was measured on."""
+        return set[str]().union(*self.after.values())
+
 
 def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the options that differ between runs, except the incidental ones."""
     options = []
     for name in sorted(set().union(*configs) - INCIDENTAL):
-        first = configs[0].get(name, UNKNOWN)
-        if any(config.get(name, UNKNOWN) != first for config in configs):
+        values = [config.get(name) for config in configs]
+        if values.count(values[0]) < len(values):
             options.append(name)
-    return [name for name in options if not name.startswith(INCIDENTAL_PREFIXES)]
+    return options
 
 
 def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
-    """Return the columns of a comparison: runs that differ only in their seed are one, and are
-    called by the common start of their names without a seed number.
+    """Return the columns of a comparison: runs that differ only in their seed are one, called by
+    the first of them.
     """
+    names = [folder.path.resolve().name for folder in folders]
     groups: list[list[RunFolder]] = []
     for folder in folders:
         same = [group for group in groups if not differing([group[0].config, folder.config])]
@@ -322,12 +303,10 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
         if runs[0].is_evaluation:
             columns += _evaluated(runs[0])
             continue
-        names = [run.path.resolve().name for run in runs]
-        label = os.path.commonprefix(names)  # noqa: RUF071
+        name = runs[0].path.resolve().name
+        label = name if names.count(name) == 1 else str(runs[0].path)
         if len(runs) > 1:
-            label = re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", label) or names[0]
-        if label in [column.label for column in columns]:
-            label = f"{label} ({len(columns) + 1})"
+            label = f"{label} and {len(runs) - 1} more"
         before, after = (
             members_of([read_rows(run.path / "held_out" / f"{name}.jsonl") for run in runs])
             for name in ("before", "after")
@@ -349,9 +328,12 @@ def _evaluated(folder: RunFolder) -> list[Column]:
 
 
 def comparison(columns: Sequence[Column]) -> Table:
-    """Return the table: differing options, then one row per measure, a cell per column, without
-    rows that are empty in all.
+    """Return the table: differing options, then one row per measure, a cell per column. Columns
+    that were measured on none of the first one's instances are named in the note alone.
     """
+    apart = [c.label for c in columns if c.names and not c.names & columns[0].names]
+    note = f"Measured on other instances: {', '.join(apart)}." if apart and columns[0].names else ""
+    columns = [column for column in columns if not note or column.label not in apart]
     configs = [column.runs[0].config if column.runs else {} for column in columns]
     rows: list[Row] = []
     for name in differing([config for config in configs if config]):
@@ -367,27 +349,5 @@ def comparison(columns: Sequence[Column]) -> Table:
     rows.append(["change in accuracy, paired", *(interval(gap, signed=True) for gap in changes)])
     groups = {column.label: column.after for column in columns}
     item = compare_groups(groups)
-    note = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
-    if not item.cells:
-        note = "The columns have no instance in common; each is over its own."
-        alone = [compare_groups({name: members}) for name, members in groups.items()]
-        item = replace(item, cells=dict(ChainMap(*(dict(each.cells) for each in reversed(alone)))))
-    return side_by_side(item, [*groups], rows, note)
-
-
-def rollouts_table(run: RunFolder) -> Table:
-    """Return what ``memalpha inspect`` can show of a run, by the arguments that show it."""
-    found: dict[str, list[tuple[float | None, float | None]]] = {}
-    for source in view.sources_of(run):
-        option = f"--step {source.step}"
-        if source.step is None:
-            option = f"--held-out {Path(source.name).stem}"
-        numbers = found.setdefault(option, [])
-        for rollout in source.rollouts(run):
-            numbers.append((view.rollout_reward(rollout), view.rollout_accuracy(rollout)))
-    rows = []
-    for option, numbers in found.items():
-        reward, accuracy = (number(view.mean(values)) for values in zip(*numbers, strict=True))
-        rows.append([f"{option} --rollout N", f"0 to {len(numbers) - 1}", reward, accuracy])
-    head = ["memalpha inspect RUN ...", "rollouts", "reward", "accuracy"]
-    return Table(head, rows or [["no rollouts yet", "", "", ""]])
+    over = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
+    return side_by_side(item, [*groups], rows, f"{over} {note}")

@@ -115,7 +115,7 @@ def evaluation(path: Path, scores: dict[str, float]) -> RunFolder:
 def test_the_comparison_by_hand(runs: list[RunFolder], tmp_path: Path) -> None:
     columns = columns_of([*runs, evaluation(tmp_path / "evaluated", {"x": 0.9, "y": 0.9})])
     assert [(column.label, len(column.runs), len(column.after)) for column in columns] == [
-        ("plain", 2, 2),
+        ("plain-seed1 and 1 more", 2, 2),
         ("fast", 1, 1),
         ("gold on toy, recall", 0, 1),
     ]
@@ -127,29 +127,29 @@ def test_the_comparison_by_hand(runs: list[RunFolder], tmp_path: Path) -> None:
     # plain: the runs' mean of x is .3, of y .6; z is not in all
     assert rows["accuracy"] == [".450 [.300, .600]", ".600 [.500, .700]"]
     # x: .7 - .3, y: .5 - .6
-    assert rows["minus `plain`"] == ["–", "+.150 [-.100, +.400]"]
+    assert rows["minus `plain-seed1 and 1 more`"] == ["–", "+.150 [-.100, +.400]"]
     # from .1: .2 and .5; .6 and .4
     assert rows["change in accuracy, paired"] == ["+.350 [+.200, +.500]", "+.500 [+.400, +.600]"]
     assert rows["minutes in all"] == ["1.0", "1.0"]
     assert "over the 2 instances that every column has a score for" in table.note
-    assert "`plain` lacks 1 of 3: not evaluated yet." in table.note
+    assert "`plain-seed1 and 1 more` lacks 1 of 3: not evaluated yet." in table.note
     both = told(comparison(columns))
-    assert both["minus `plain`"][2] == "+.450 [+.300, +.600]"
+    assert both["minus `plain-seed1 and 1 more`"][2] == "+.450 [+.300, +.600]"
     assert both["change in accuracy, paired"][2] == both["steps"][2] == "–"
     assert [name for name in both if "option" in name] == ["option learning_rate"]
 
 
-def test_what_no_other_run_was_measured_on_is_shown_alone(
+def test_what_was_measured_on_other_instances_is_not_compared(
     runs: list[RunFolder], tmp_path: Path
 ) -> None:
     bare = RunFolder.create(tmp_path / "bare", {"seed": 3, "learning_rate": 0.9})
     rows = told(comparison(columns_of([bare, runs[0]])))
-    assert rows["accuracy"][0] == "–" and "minus `bare`" not in rows
+    assert rows["accuracy"][0] == "–" and not [name for name in rows if "minus" in name]
     assert told(comparison(columns_of([bare]))) == {"runs": ["1"]}
     other = evaluation(tmp_path / "other", {"elsewhere": 0.5})
-    table = comparison(columns_of([runs[1], other]))
-    assert "no instance in common" in table.note and "minus `fast`" not in told(table)
-    assert [cell.split()[0] for cell in told(table)["accuracy"]] == [".600", ".500"]
+    table = comparison(columns_of([runs[1], other, runs[0]]))
+    assert list(table.head) == ["", "fast", "plain-seed1"]
+    assert "Measured on other instances: gold on toy, recall." in table.note
     lines = list(runs[1].read_lines("held_out/after.jsonl"))
     lines[0]["questions"][0]["text"] = "something else"  # the same id, another instance
     runs[1].write_lines("held_out/after.jsonl", lines)
@@ -176,7 +176,7 @@ def test_compare_shows_the_table_curves_and_the_way_to_each_run(
     page = read_page(first)
     assert "3 columns compared" in page.words
     words = page.words.replace("*", "")
-    assert "minus `plain` – +.150 [-.100, +.400] +.450 [+.300, +.600]" in words
+    assert "plain-seed1 and 1 more` – +.150 [-.100, +.400] +.450 [+.300, +.600]" in words
     assert "../run%231%2050%25%3Fx/report/index.html" in page.links
     assert [path.name for path in (first.parent / "figures").iterdir()] == ["00.svg"]
     for link in page.links:

@@ -10,8 +10,14 @@ from urllib.parse import unquote
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.measure.site import facts_of_run, failures, kept_steps, troubles, write_site
-from memalpha.measure.tables import rollouts_table
+from memalpha.measure.site import (
+    facts_of_run,
+    failures,
+    kept_steps,
+    rollouts_table,
+    troubles,
+    write_site,
+)
 from memalpha.record.folder import RunFolder
 
 Read = Callable[[Path], Any]

@@ -102,11 +102,9 @@ def test_accuracy_kinds_and_differences(tmp_path):
             for kind, score in zip(KINDS[name], scores, strict=True):
                 pooled[kind].append(score)
         for kind, scores in pooled.items():
-            found = item.cells[system].kinds[kind]
-            assert found.accuracy.mean == pytest.approx(
-                sum(scores) / len(scores)
-            ) and found.questions == len(scores)
-            assert found.accuracy.n == 2
+            cell = item.cells[system]
+            assert cell.kinds[kind].mean == pytest.approx(sum(scores) / len(scores))
+            assert cell.kinds[kind].n == 2 and cell.questions[kind] == len(scores)
     assert item.cells["agent"].accuracy.mean == pytest.approx((2 / 3 + 1 / 2 + 3 / 4) / 3)
     assert item.differences["rag"]["agent"] == difference(
         {"0": means["rag"]}, {"0": means["agent"]}
@@ -137,14 +135,14 @@ def test_costs_are_means_over_instances_and_members(tmp_path):
         configure(tmp_path, ["one", "two"], groups={"one": "agent", "two": "agent"}), rows
     )
     cell = summarise_evaluation(folder).sets[0].cells["agent"]
-    assert (cell.costs["memory_tokens"], cell.costs["input_tokens"], cell.costs["cut"]) == (
+    assert (cell.means["memory_tokens"], cell.means["input_tokens"], cell.means["cut"]) == (
         25,
         100,
         1.5,
     )
     assert (
-        cell.costs["seconds_write"] == (1 + 2 + 2 + 2) / 4
-        and cell.operations["insert"] == (4 + 2 + 2 + 2) / 4
+        cell.means["seconds_write"] == (1 + 2 + 2 + 2) / 4
+        and cell.means["insert"] == (4 + 2 + 2 + 2) / 4
     )
     assert cell.members == {"0": "one seed 0", "1": "two seed 0"}
 
@@ -263,7 +261,7 @@ def test_the_files_say_the_same(tmp_path):
             ".400",
             "3.0",
         )
-        assert by_kind["latest (4 questions)"] == interval(cell.kinds["latest"].accuracy)
+        assert by_kind["latest (4 questions)"] == interval(cell.kinds["latest"])
     assert main[2]["minus `agent`"] == UNKNOWN
     turned = item.differences["rag"]["agent"]
     assert main[0]["minus `agent`"].startswith(

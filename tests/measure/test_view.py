@@ -11,7 +11,8 @@ from rich.console import Console
 
 from memalpha.agent.step import AgentStep
 from memalpha.measure import view
-from memalpha.measure.tables import rollouts_table, terminal
+from memalpha.measure.site import rollouts_table
+from memalpha.measure.tables import terminal
 from memalpha.measure.view import (
     SIGNS,
     Tone,
