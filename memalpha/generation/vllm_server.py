@@ -78,10 +78,12 @@ def token_problem(
     can.
     """
     if len(ids) != len(logprobs) or not 0 < len(ids) <= limit:
-        return f"{len(ids)} token ids and {len(logprobs)} log-probabilities, where 1 to {limit} were asked for"
+        counts = f"{len(ids)} token ids and {len(logprobs)} log-probabilities"
+        return f"{counts}, where 1 to {limit} were asked for"
     for token, value in zip(ids, logprobs, strict=True):
         if not (0 <= token < vocabulary and -math.inf < value <= _ROUNDING):
-            return f"token id {token} of log-probability {value}, where ids are below {vocabulary} and logarithms at most 0"
+            limits = f"ids are below {vocabulary} and logarithms at most 0"
+            return f"token id {token} of log-probability {value}, where {limits}"
     return ""
 
 
@@ -110,7 +112,8 @@ class VLLMServers:
             for url in urls
         ]
         for client in self._clients:
-            client.tokenizer, client.vocabulary = tokenizer, vocabulary
+            client.tokenizer = tokenizer
+            client.vocabulary = vocabulary
         self._folder: Path | None = None
 
     def load(self, name: str, folder: Path) -> None:
@@ -136,11 +139,11 @@ class VLLMServers:
         size = -(-len(prompts) // len(self._clients)) or 1
         shares = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         with ThreadPoolExecutor(len(self._clients)) as pool:
-            asked = [
+            futures = [
                 pool.submit(self._ask, client, share, sampling)
                 for client, share in zip(self._clients, shares, strict=False)
             ]
-            return [completion for part in asked for completion in part.result()]
+            return [completion for future in futures for completion in future.result()]
 
     def _ask(
         self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling
@@ -175,12 +178,13 @@ class VLLMServers:
                 if self._held(client):
                     raise InputError(
                         f"{client.base_url} does not take the adapter {folder}: {error}",
-                        expected="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-lora-rank of at least "
-                        "lora_r, and the trainer's file system",
+                        expected="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, "
+                        "--max-lora-rank of at least lora_r, and the trainer's file system",
                     ) from error
             time.sleep(1)
         raise ServiceError(
-            f"{client.base_url} has not answered for {self.wait:.0f} s that it holds {name}: {problem}",
+            f"{client.base_url} has not answered for {self.wait:.0f} s that it holds {name}: "
+            f"{problem}",
             fix="start it, then go on with --resume",
         )
 

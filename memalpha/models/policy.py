@@ -309,7 +309,7 @@ def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -
 # ------------------------------------------------------------------------------------------------
 # an agent's folder
 def agent_folder(trained: str | Path) -> Path:
-    """Return the folder of an agent's files: this one, or ``adapter`` in a run; InputError if none."""
+    """Return the folder of an agent: this one, or a run's ``adapter``; InputError if none."""
     folder = Path(trained)
     InputError.raise_if(
         not folder.is_dir(),

@@ -10,7 +10,7 @@ without one is not used.
 import hashlib
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import file_sha256, read_object, replacing_folder, write_object
@@ -22,20 +22,14 @@ NANO = "nano"
 MODEL_FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
 
 
-class HubModel(NamedTuple):
-    """Where a registered model is on the Hub, and the SPDX identifier of its licence."""
-
-    repository: str
-    revision: str
-    license: str = "Apache-2.0"
-
-
-MODELS = {
-    "smollm2-135m-instruct": HubModel(
-        "HuggingFaceTB/SmolLM2-135M-Instruct", "12fd25f77366fa6b3b4b768ec3050bf629380bac"
+MODELS = {  # repository of the Hub, and revision; all under LICENSE
+    "smollm2-135m-instruct": (
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "12fd25f77366fa6b3b4b768ec3050bf629380bac",
     ),
-    "qwen2.5-coder-0.5b-instruct": HubModel("Qwen/Qwen2.5-Coder-0.5B-Instruct", "main"),
+    "qwen2.5-coder-0.5b-instruct": ("Qwen/Qwen2.5-Coder-0.5B-Instruct", "main"),
 }
+LICENSE = "Apache-2.0"
 
 
 def models_dir() -> Path:
@@ -58,18 +52,23 @@ def resolve_model(name_or_path: str | Path) -> Path | str:
         return _built_nano()
     if name in MODELS:
         return _registered(name, source)
-    owner, _, repository = text.partition("/")
     InputError.raise_if(
-        isinstance(name_or_path, Path)
-        or not (owner and repository)
-        or "/" in repository
-        or owner.startswith((".", "~"))
-        or Path(owner).exists(),
+        isinstance(name_or_path, Path) or hub_name(text) is None,
         f"model {text!r} is neither a folder nor a registered name",
         expected=f"a folder with config.json, a Hub id owner/name, or one of: "
         f"{', '.join(MODELS)}, {NANO}",
     )
     return text
+
+
+def hub_name(model: str) -> str | None:
+    """Return what the Hub calls a model, registered or owner/name; None if it is not there."""
+    name, _, _ = model.partition("@")
+    if name in MODELS:
+        return MODELS[name][0]
+    owner, _, repository = model.partition("/")
+    elsewhere = owner.startswith((".", "~")) or "/" in repository or Path(owner).exists()
+    return model if owner and repository and not elsewhere else None
 
 
 def model_record(folder: Path | str) -> dict[str, Any]:
@@ -108,7 +107,7 @@ def _registered(name: str, source: str) -> Path:
 def _from_hub(name: str, fix: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    repository, revision, _ = MODELS[name]
+    repository, revision = MODELS[name]
     folder = models_dir() / name / "hub"
     try:
         snapshot_download(

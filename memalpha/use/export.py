@@ -33,7 +33,7 @@ from memalpha.models.policy import (
     load_policy_model,
     own_reader,
 )
-from memalpha.models.registry import MODELS
+from memalpha.models.registry import LICENSE, MODELS, hub_name
 from memalpha.record.folder import RunFolder, masked, masked_command, nameless
 from memalpha.rewards.total import RewardConfig
 from memalpha.types import Chunk
@@ -190,18 +190,6 @@ class RunFacts(NamedTuple):
         return cls(*map(masked, found))
 
 
-def hub_name(base: str) -> str | None:
-    """Return the Hub name of a base, or None if it is not on the Hub."""
-    spec = MODELS.get(base.partition("@")[0])
-    if spec is not None:
-        return spec.repository
-    return (
-        base
-        if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists()
-        else None
-    )
-
-
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) -> str:
     """Return the text of the model card with its metadata; ``base`` is empty if unknown."""
     from huggingface_hub import ModelCard
@@ -259,7 +247,7 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
 def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
-    spec = MODELS.get(base.partition("@")[0])
+    registered = base.partition("@")[0] in MODELS
     after = facts.summary.get("after") or {}
     data = str(facts.config.get("eval_data") or "")
     results = None
@@ -268,7 +256,7 @@ def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
         results = [EvalResult("question-answering", "custom", names, "accuracy", after["accuracy"])]
     return ModelCardData(
         base_model=hub_name(base) if base else None,
-        license=spec.license.lower() if spec else None,
+        license=LICENSE.lower() if registered else None,
         library_name="transformers" if merged else "peft",
         pipeline_tag="text-generation",
         tags=[

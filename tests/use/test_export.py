@@ -24,8 +24,9 @@ from memalpha.measure.run import evaluate
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import resolve_model, write_adapter_record
 from memalpha.models.policy import own_reader
+from memalpha.models.registry import hub_name
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.export import RunFacts, export, hub_name, make_card
+from memalpha.use.export import RunFacts, export, make_card
 
 ROOT = Path(__file__).parents[2]
 CONFIG = AgentConfig(
