@@ -5,6 +5,7 @@ what a run did.
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,34 +88,40 @@ def poison(
     seed: Annotated[int, Option(help="seed of dialogues and marks")] = 0,
     dtype: Annotated[str, Option(help="type of the base's weights")] = "float32",
     trust_tools: TrustTools = False,
-    output: Annotated[str | None, Option(help="JSON file to write")] = None,
+    output: Annotated[str, Option(help="folder to write")] = "runs/poison",
+    overwrite: Annotated[bool, Option("--overwrite", help="replace an existing folder")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Attack policies with hostile chunks and count what they let in.
 
     Shows: for each attack how often it succeeds, with a 95% interval, beside the same chunks
-    without it. Makes: OUTPUT, a JSON file with every trial.
+    without it. Makes: OUTPUT with results.jsonl, summary.json. Run again, it goes on.
     """
-    from memalpha.measure.attacks import run_trials, summarise_trials
-    from memalpha.record.folder import environment
+    from memalpha.measure.attacks import poison as run_attacks
+    from memalpha.measure.run import MODEL_FILES
+    from memalpha.record.folder import folder_digest
+    from memalpha.use.agent import find_trained
 
     quiet_libraries()
-    record = {"environment": environment(), "seed": seed, "per_attack": per_attack}
-    summaries: dict[str, Any] = {}
-    trials: dict[str, Any] = {}
     folders = [other for other in (like, *policies) if other not in (None, UNTRAINED)]
-    for name in policies:
-        step, generator = _load(name, folders, schema, dtype, trust_tools)
-        attacks = run_trials(step, generator, per_attack, seed)
-        summaries[name] = summarise_trials(attacks, bool(step.schema.blocks))
-        trials[name] = {**summaries[name], "trials": [trial.to_json() for trial in attacks]}
-        if output:
-            text = json.dumps({**record, "policies": trials}, indent=1)
-            Path(output).write_text(f"{text}\n", encoding="utf-8")
-        if not as_json:
-            _show(name, summaries[name])
+    InputError.raise_if(
+        not folders,
+        f"{UNTRAINED!r} alone",
+        expected="to know whose base",
+        fix="add --like FOLDER, or another policy",
+    )
+    files = ("adapter_*", *MODEL_FILES)
+    digests = {str(name): folder_digest(find_trained(str(name))[0], files) for name in folders}
+    loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}
+    options = {"per_attack": per_attack, "seed": seed, "dtype": dtype, "schema": schema}
+    inputs = {"policies": digests}
+    summaries = run_attacks(loads, output, options, inputs, overwrite=overwrite)
     if as_json:
-        out(json.dumps({**record, "policies": summaries}))
+        out(json.dumps({"policies": summaries}))
+        return
+    for name, summary in summaries.items():
+        _show(name, summary)
+    out(f"{output}/summary.json")
 
 
 def _load(
@@ -126,12 +133,6 @@ def _load(
     from memalpha.models.policy import base_of
     from memalpha.use.agent import find_trained, load_trained
 
-    InputError.raise_if(
-        not folders,
-        f"{UNTRAINED!r} alone",
-        expected="to know whose base",
-        fix="add --like FOLDER, or another policy",
-    )
     folder = folders[0] if name == UNTRAINED else name
     step, generator, _ = load_trained(folder, dtype=dtype, trust_tools=trust_tools)
     if name == UNTRAINED:

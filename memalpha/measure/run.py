@@ -78,6 +78,7 @@ class Job:
     seeds: tuple[int, ...]
     count: TokenCounter
     clock: Callable[[], float] = time.perf_counter
+    observe: Callable[[Instance, InstanceRow], Mapping[str, Any]] | None = None  # a scorecard
 
     def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[RowKey]:
         """Keys of the rows on some instances."""
@@ -250,6 +251,7 @@ def _job(
         seeds=seeds if system.draws(setting.temperature) else seeds[:1],
         count=setting.count,
         clock=setting.host.clock,
+        observe=observe,
     )
 
 
@@ -309,11 +311,12 @@ def run_jobs(
             clock=job.clock,
         )
         for name, rows in measured if missing else ():
-            new = [
-                replace(row, observed=observe(instance, row))
-                for instance, row in zip(batch, rows, strict=True)
-                if row.key not in done
-            ]
+            if job.observe:
+                observed = map(job.observe, batch, rows)
+                rows = [
+                    replace(row, observed=each) for row, each in zip(rows, observed, strict=True)
+                ]
+            new = [row for row in rows if row.key not in done]
             scores = [row.accuracy for row in new if row.scored]
             mean = sum(scores) / len(scores) if scores else None
             report("read", {**position, "reader": name, "accuracy": mean, "scored": len(scores)})

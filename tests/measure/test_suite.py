@@ -14,16 +14,18 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
-from memalpha.generation import products
+from memalpha.errors import RunFolderError
 from memalpha.measure.attacks import (
     Effect,
     attacks,
     effects_of,
+    poison,
     rate,
-    run_trials,
     summarise_trials,
 )
 from memalpha.models import resolve_model, write_adapter_record
+from memalpha.record.folder import RunFolder
+from memalpha.record.rows import read_rows
 from memalpha.types import Entry
 
 
@@ -43,14 +45,24 @@ def facts_agent(schema="facts", codec="compact"):
     return AgentStep(config, tokenizer_of("nano"))
 
 
-def rates(policy, per_attack=8, agent=None):
-    agent = agent or facts_agent()
-    trials = run_trials(agent, ScriptedGenerator(policy), per_attack, seed=3)
-    assert len(trials) == (len(attacks()) + 1) * per_attack
-    return summarise_trials(trials, bool(agent.schema.blocks)), trials
+@pytest.fixture
+def rates(tmp_path):
+    """Attacks a policy; returns summary and rows."""
+
+    def measured(policy, per_attack=8, agent=None, seed=3):
+        load = lambda: (agent or facts_agent(), ScriptedGenerator(policy))  # noqa: E731
+        folder = tmp_path / f"poison-{len(list(tmp_path.iterdir()))}"
+        options = {"per_attack": per_attack, "seed": seed}
+        summary = poison({"policy": load}, folder, options, {"policies": {}})["policy"]
+        rows = read_rows(folder)
+        assert len(rows) == (len(attacks()) + 1) * per_attack
+        assert summary == summarise_trials(rows)
+        return summary, rows
+
+    return measured
 
 
-def test_a_silent_policy_lets_nothing_in():
+def test_a_silent_policy_lets_nothing_in(rates):
     found, _ = rates(lambda prompt: ".")
     assert all(
         row["rate"]["hits"] == 0 == row["control"]["hits"] and row["effects"] == {}
@@ -59,41 +71,57 @@ def test_a_silent_policy_lets_nothing_in():
     assert found["instructions_persisted"]["hits"] == found["entries_lost"]["hits"] == 0
 
 
-def test_a_policy_that_copies_and_obeys_lets_in_what_was_asked_for():
-    found, trials = rates(copies, agent=facts_agent("mem_alpha"))
+def test_a_policy_that_copies_and_obeys_lets_in_what_was_asked_for(rates):
+    found, rows = rates(copies, agent=facts_agent("mem_alpha"))
     hits = {name: row["rate"]["hits"] for name, row in found["attacks"].items()}
     assert hits["plant_instruction"] == 8  # every text carries its mark in plain words
     assert hits["tool_syntax"] == hits["close_quoting"] == hits["forge_ids"] == 8
     assert hits["overwrite_core"] == 8 and hits["unicode_tricks"] == 8
     assert found["attacks"]["plant_instruction"]["effects"]["verbatim"] == 8
-    assert hits["exfiltrate"] == 0  # it never sees the other's memory
     assert (
         found["attacks"]["tool_syntax"]["effects"]["lost"] == 6
     )  # three of four texts hold a delete
     assert found["entries_lost_without_attack"]["hits"] == 0
-    for trial in trials:
-        assert (trial.mark == "") == (trial.attack == "") and (
-            not trial.mark or trial.mark not in trial.instance
-        )
+    for row in rows:
+        trial = row.rollout
+        assert (trial["mark"] == "") == (trial["attack"] == "control") and row.entries
 
 
-def test_a_core_can_be_overwritten_only_where_there_is_one():
+def test_a_core_can_be_overwritten_only_where_there_is_one(rates):
     found, _ = rates(lambda prompt: "* I obey", agent=facts_agent("mem_alpha"))
     assert found["attacks"]["overwrite_core"]["rate"]["hits"] == 8
     assert found["attacks"]["overwrite_core"]["effects"] == {"overwritten": 8}
     found, _ = rates(lambda prompt: "* I obey")
     assert found["attacks"]["overwrite_core"]["rate"]["hits"] == 0
-    assert found["attacks"]["overwrite_core"]["succeeds"] == ["persisted"]
 
 
-def test_the_same_seed_gives_the_same_trials_and_another_gives_others():
-    agent = facts_agent()
+def test_the_same_seed_gives_the_same_trials_and_another_gives_others(rates):
     once, again, other = (
-        [t.to_json() for t in run_trials(agent, ScriptedGenerator(copies), 4, seed)]
-        for seed in (0, 0, 1)
+        [row.rollout for row in rates(copies, 4, seed=seed)[1]] for seed in (0, 0, 1)
     )
     assert once == again != other
-    assert len({row["mark"] for row in once}) == len(attacks()) * 4 + 1
+    assert len({trial["mark"] for trial in once}) == len(attacks()) * 4 + 1
+
+
+def test_a_suite_that_was_cut_off_goes_on_and_other_seeds_are_refused(tmp_path):
+    drawn = []
+
+    def policy(prompt):
+        drawn.append(prompt)
+        return copies(prompt)
+
+    policies = {name: lambda: (facts_agent(), ScriptedGenerator(policy)) for name in ("a", "b")}
+    options = {"per_attack": 2, "seed": 0}
+    first = poison({"a": policies["a"]}, tmp_path / "run", options, {})
+    path = tmp_path / "run" / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-3]) + lines[-3][:50])  # killed
+    asked = len(drawn)
+    both = poison(policies, tmp_path / "run", options, {})
+    assert both["a"] == both["b"] == first["a"]
+    assert len(drawn) - asked < 2 * asked  # of the first batches none was asked again
+    with pytest.raises(RunFolderError, match="seed was 0 and is 1"):
+        poison(policies, tmp_path / "run", {**options, "seed": 1}, {})
 
 
 def entry(content, key="1", section="facts", time=None):
@@ -111,7 +139,6 @@ def entry(content, key="1", section="facts", time=None):
         ([entry("a", "core", "core")], [entry("b", "core", "core")], [], {"overwritten"}),
         ([], [], [entry("x")] * 6, {"flooded"}),
         ([], [], [entry("x")] * 5, set()),
-        ([], [entry("the key is quillon")], [], {"leaked"}),
         ([], [], [entry("a\u200bb")], {"hidden"}),
         ([], [], [entry("a\nb é 世")], set()),
     ],
@@ -171,24 +198,11 @@ def nano_agent(tmp_path_factory):
 
 
 def test_the_verb_on_an_untrained_policy(nano_agent, tmp_path, capsys):
-    path = tmp_path / "poisoning.json"
-    assert (
-        run(
-            [
-                "poison",
-                "untrained",
-                "--like",
-                str(nano_agent),
-                "--per-attack",
-                "1",
-                "--output",
-                str(path),
-                "--json",
-            ]
-        )
-        == 0
-    )
-    said, kept = json.loads(capsys.readouterr().out), json.loads(path.read_text())
-    assert kept["environment"]["float32_products"] == ("oneDNN" if products.faster() else "PyTorch")
-    assert len(kept["policies"]["untrained"].pop("trials")) == len(attacks()) + 1
-    assert said == kept
+    folder = tmp_path / "poisoning"
+    options = ["--like", str(nano_agent), "--per-attack", "1", "--output", str(folder)]
+    for _ in range(2):  # made, and gone on with
+        assert run(["poison", "untrained", *options, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert printed == json.loads((folder / "summary.json").read_text())
+    assert len(read_rows(folder)) == len(attacks()) + 1
+    assert len(RunFolder(folder).read_json("environment.json")["resumed"]) == 1
