@@ -21,7 +21,6 @@ from memalpha.data.source import (
     CommonOptions,
     Draft,
     Metric,
-    Remark,
     Skipped,
     Source,
     TextOptions,
@@ -72,7 +71,7 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter) -> 
         Session(_marked_turns(turns), "Session", date, name)
         for turns, date, name in zip(told, dates, names, strict=True)
     ]
-    undated = sum(to_iso(date) is None for date in dates)
+    undated = not all(map(to_iso, dates))
     if not undated:
         sessions.sort(key=lambda session: to_iso(session.time) or "")
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
@@ -84,8 +83,9 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter) -> 
     answers = row["answer"].answers()
     evidence = dialogue.evidence(marked or answered)
     question = Question(text, answers, options.metric, kind, evidence=evidence, id=id)
-    note = Remark("sessions without a date that can be read", undated)
-    asked = [note, question if answers else Skipped(EMPTY_ANSWER)]
+    asked = [question if answers else Skipped(EMPTY_ANSWER)]
+    if undated:
+        asked.append(Skipped("order of sessions kept: a date cannot be read", questions=0))
     return Draft(id, "longmemeval", dialogue.chunks, asked)
 
 
@@ -142,14 +142,7 @@ def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:
 
     name = row["sample_id"].scalar() or f"locomo {row.where}"
     asked = list(read_each(row["qa"].items(), question))
-    return _with_note(Draft(name, "locomo", dialogue.chunks, asked))
-
-
-def _with_note(draft: Draft) -> Draft:
-    """Add a note of questions whose evidence is named and is not there."""
-    questions = [each for each in draft.asked if isinstance(each, Question)]
-    lost = sum(question.evidence is None for question in questions)
-    return draft._replace(asked=[*draft.asked, Remark("evidence that is not there", lost)])
+    return Draft(name, "locomo", dialogue.chunks, asked)
 
 
 def _locomo_turns(session: Row) -> list[Turn]:
@@ -257,7 +250,7 @@ def _perltqa(
         golds = ("; ".join(anchors),) if anchors else answers
         return Question(text, golds, options.metric or "parts", section, evidence=evidence)
 
-    return _with_note(Draft(name, "perltqa", memory.chunks, list(read_each(asked, question))))
+    return Draft(name, "perltqa", memory.chunks, list(read_each(asked, question)))
 
 
 def _joined(row: Row, separator: str) -> str:

@@ -26,7 +26,6 @@ from memalpha.data.source import (
     CommonOptions,
     Draft,
     Metric,
-    Remark,
     Skipped,
     Source,
     read_each,
@@ -193,7 +192,7 @@ class LabelledSet:
 
     def __call__(
         self, source: str, options: ClassificationOptions, seed: int, count: TokenCounter
-    ) -> Iterator[Draft | Skipped | Remark]:
+    ) -> Iterator[Draft | Skipped]:
         """Load the set; it is read before the first instance is made. InputError if it cannot be
         read.
         """
@@ -210,8 +209,9 @@ class LabelledSet:
             if path:
                 check = fits if option == "examples" else bool
                 pools[option], skipped = _read_pool(self.read(path, split), path, split, check)
-                where = f"in the file of option {option!r}"
-                yield from (Remark(f"{each.reason} {where}", 1, each.problem) for each in skipped)
+                for each in skipped:
+                    reason = f"{each.reason} in the file of option {option!r}"
+                    yield each._replace(reason=reason, questions=0)
         shown = pools.get("examples")
         rows = self.read(source, options.split)
         check = fits if shown is None else bool
@@ -264,7 +264,7 @@ class LabelledSet:
                 used = [row for chunk in examples for row in chunk]
                 taken |= {row.key for row in used}
                 untaken -= Counter(row.label for row in used)
-                yield Skipped("shown as an example", len(used))
+                yield from [Skipped("shown as an example")] * len(used)
                 free -= len(used)
             else:
                 barred = {row.key for row in chosen}

@@ -20,16 +20,14 @@ from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, Question
 
-MIN_QUESTION_WORDS = (
-    4  # shortest question line compared without its answer; shortest passage compared at all
-)
+# shortest question line compared without its answer; shortest passage compared at all
+MIN_QUESTION_WORDS = 4
 MIN_PASSAGE_WORDS = 12  # shortest passage compared in every chunk, and for near equality
 # words of a run: learned runs do not overlap, checked runs start at every word; common formulas are
 # shorter
 RUN_WORDS = 50
 THRESHOLD = 0.7  # Jaccard similarity of nearly equal texts
 _PERMUTATIONS = 128
-_WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*\w+:\s+")
 _SAYS_NOTHING = frozenset({"yes", "no", "none", "nothing", "maybe", "true", "false", "unknown", ""})
 _SHOWN = 50
@@ -47,7 +45,8 @@ class Leak(NamedTuple):
     question: int | None = None
 
     def __str__(self) -> str:
-        return f"{'near-duplicate' if self.near else 'same'} {self.kind}, {self.where}: {self.text:.80}"
+        how = "near-duplicate" if self.near else "same"
+        return f"{how} {self.kind}, {self.where}: {self.text:.80}"
 
 
 class LeakError(InputError):
@@ -55,13 +54,10 @@ class LeakError(InputError):
 
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
-        listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN]) + "\n    and more" * (
-            len(leaks) > _SHOWN
-        )
-        found = f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}"
-        super().__init__(
-            found, fix="prepare another part of the data, or leave out what repeats (--drop-leaks)"
-        )
+        listed = [*map(str, leaks[:_SHOWN]), *["and more"][: len(leaks) > _SHOWN]]
+        repeats = f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked"
+        fix = "prepare another part of the data, or leave out what repeats (--drop-leaks)"
+        super().__init__("\n    ".join([f"{repeats} against:", *listed]), fix=fix)
 
 
 class LeakCheck:
@@ -70,83 +66,66 @@ class LeakCheck:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[
-            str, frozenset[str] | None
-        ] = {}  # question line: its answers, None for a form
-        self._asked_in: dict[str, str] = {}
-        self._context_lines, self._passages, self._runs = (
-            set[int](),
-            set[int](),
-            set[int](),
-        )  # hashes
-        self._label_lines = set[str]()
-        self._near_questions, self._near_passages = _NearIndex(), _NearIndex()
         self.leaks: list[Leak] = []
+        self._contexts: set[int] = set()  # hashes of (what, text): lines, runs, passages
+        self._answers: dict[str, frozenset[str] | None] = {}  # of a question's line; None: a form
+        self._first_asked: dict[str, str] = {}  # the instance of a question's line
+        self._label_lines: set[str] = set()
+        self._near_questions = _NearIndex(4, "")
+        self._near_passages = _NearIndex(3, " ")
 
     def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
         """Add the questions and contexts of a set; ``own_examples`` = False if its labelled
         examples come from another file.
         """
         for instance in instances:
-            labelled = any(question.metric in LABEL_METRICS for question in instance.questions)
+            labelled = _asks_for_labels(instance)
             for chunk in instance.chunks:
-                if own_examples:
-                    self._context_lines.update(
-                        hash(line) for line in _lines(chunk.text, short=labelled)
-                    )
-                if not labelled:
-                    self._runs.update(hash(run) for run in _runs(chunk.text, RUN_WORDS))
+                lines = _lines(chunk.text, short=labelled) if own_examples else ()
+                runs = () if labelled else _runs(chunk.text, RUN_WORDS)
+                self._contexts |= {hash(("line", line)) for line in lines}
+                self._contexts |= {hash(("run", run)) for run in runs}
                 for passage in _passages(chunk.text, short=not labelled):
-                    if (
-                        hash(passage) not in self._passages
-                        and _length(passage) >= MIN_PASSAGE_WORDS
-                    ):
-                        self._near_passages.add(_word_pieces(passage))
-                    self._passages.add(hash(passage))
+                    key = hash(("passage", passage))
+                    if key not in self._contexts and _length(passage) >= MIN_PASSAGE_WORDS:
+                        self._near_passages.add(passage)
+                    self._contexts.add(key)
             for question in instance.questions:
                 self._learn_question(instance.id, question)
 
     def _learn_question(self, instance: str, question: Question) -> None:
-        asked, (said, telling), labelled = (
-            as_asked(question.text),
-            _answers(question),
-            question.metric in LABEL_METRICS,
-        )
-        for line in _lines(asked, short=True):
+        text = as_asked(question.text)
+        answers, telling = _answers(question)
+        labelled = question.metric in LABEL_METRICS
+        for line in _lines(text, short=True):
             if labelled:
                 self._label_lines.add(line)
-            known = self._lines.get(line, said)
-            elsewhere = self._asked_in.setdefault(line, instance) != instance
+            known = self._answers.get(line, answers)
+            elsewhere = self._first_asked.setdefault(line, instance) != instance
             # Label numbers differ between instances, so only one instance can show that a label
             # line is a form.
-            form = known is None or (known.isdisjoint(said) and not (labelled and elsewhere))
-            self._lines[line] = None if form else (known or frozenset()) | said
-        words = " ".join(_words(asked))
-        if not labelled and telling and len(words.split()) >= MIN_QUESTION_WORDS:
-            self._near_questions.add(_letter_pieces(words), telling)
+            form = known is None or (known.isdisjoint(answers) and not (labelled and elsewhere))
+            self._answers[line] = None if form else (known or frozenset()) | answers
+        words = " ".join(_words(text))
+        if not labelled and telling and _length(words) >= MIN_QUESTION_WORDS:
+            self._near_questions.add(words, telling)
 
     def check(self, instance: Instance, *, own_examples: bool = True) -> list[Leak]:
         """Return what an instance repeats and add it to ``leaks``; arguments as of ``learn``."""
-        if not self._lines and not self._passages:
-            return []
         found: list[Leak] = []
-        labelled = any(question.metric in LABEL_METRICS for question in instance.questions)
+        if not self._answers and not self._contexts:
+            return found
+        labelled = _asks_for_labels(instance)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
-            shown = _lines(chunk.text, short=labelled) if own_examples else ()
-            again = (
-                line
-                for line in shown
-                if line in self._label_lines and self._lines[line] is not None
-            )
-            found += (Leak("question", where, line, near=False) for line in again)
+            for line in _lines(chunk.text, short=labelled) if own_examples else ():
+                if line in self._label_lines and self._answers[line] is not None:
+                    found.append(Leak("question", where, line, near=False))
             found += self._repeated_context(chunk.text, where, labelled=labelled)
         for index, question in enumerate(instance.questions):
-            if (
-                leak := self._repeated_question(
-                    question, f"instance {instance.id!r} question {question.id!r}"
-                )
-            ) is not None:
+            where = f"instance {instance.id!r} question {question.id!r}"
+            leak = self._repeated_question(question, where)
+            if leak is not None:
                 found.append(leak._replace(question=index))
         self.leaks += found
         return found
@@ -154,34 +133,29 @@ class LeakCheck:
     def _repeated_context(self, text: str, where: str, *, labelled: bool) -> list[Leak]:
         found = []
         for passage in _passages(text, short=not labelled):
-            if hash(passage) in self._passages:
-                found.append(Leak("context", where, passage, near=False))
-            elif _length(passage) >= MIN_PASSAGE_WORDS and self._near_passages.has(
-                _word_pieces(passage)
-            ):
-                found.append(Leak("context", where, passage, near=True))
-        if (
-            not labelled
-            and not found
-            and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None))
-        ):
-            found.append(Leak("context", where, run, near=False))
-        return found
+            same = hash(("passage", passage)) in self._contexts
+            long = _length(passage) >= MIN_PASSAGE_WORDS
+            if same or (long and self._near_passages.has(passage)):
+                found.append(Leak("context", where, passage, near=not same))
+        runs = () if labelled or found else _runs(text, 1)
+        again = next((run for run in runs if hash(("run", run)) in self._contexts), None)
+        return found if again is None else [Leak("context", where, again, near=False)]
 
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
-        asked, (_, telling) = as_asked(question.text), _answers(question)
-        words, labelled = " ".join(_words(asked)), question.metric in LABEL_METRICS
-        for line in _lines(asked, short=True):
-            says_enough = labelled or len(line.split()) >= MIN_QUESTION_WORDS
-            known = self._lines.get(line)
-            if (known is not None and (says_enough or known & telling)) or (
-                labelled and hash(line) in self._context_lines
-            ):
+        text = as_asked(question.text)
+        _, telling = _answers(question)
+        labelled = question.metric in LABEL_METRICS
+        for line in _lines(text, short=True):
+            known = self._answers.get(line) or frozenset()
+            enough = labelled or _length(line) >= MIN_QUESTION_WORDS or known & telling
+            shown = labelled and hash(("line", line)) in self._contexts
+            if (known and enough) or shown:
                 return Leak("question", where, line, near=False)
-        form = any(self._lines.get(line, telling) is None for line in _lines(asked))
-        if form or not telling or labelled or len(words.split()) < MIN_QUESTION_WORDS:
+        words = " ".join(_words(text))
+        form = any(self._answers.get(line, telling) is None for line in _lines(text))
+        if form or not telling or labelled or _length(words) < MIN_QUESTION_WORDS:
             return None
-        near = self._near_questions.has(_letter_pieces(words), telling)
+        near = self._near_questions.has(words, telling)
         return Leak("question", where, words, near=True) if near else None
 
 
@@ -190,71 +164,64 @@ def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
     left.
     """
     leaking = {leak.question for leak in leaks}
-    questions = tuple(
-        question for index, question in enumerate(instance.questions) if index not in leaking
-    )
-    return (
-        None
-        if None in leaking or (leaks and not questions)
-        else replace(instance, questions=questions)
-    )
+    numbered = enumerate(instance.questions)
+    questions = tuple(question for index, question in numbered if index not in leaking)
+    lost = None in leaking or (leaks and not questions)
+    return None if lost else replace(instance, questions=questions)
+
+
+def _asks_for_labels(instance: Instance) -> bool:
+    return any(question.metric in LABEL_METRICS for question in instance.questions)
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(apart(unicodedata.normalize("NFKC", text).casefold()))
+    return re.findall(r"\w+", apart(unicodedata.normalize("NFKC", text).casefold()))
 
 
-def _unlabelled_words(text: str) -> list[str]:
-    return [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
+def _length(words: str) -> int:
+    return words.count(" ") + 1
+
+
+def _unlabelled(text: str) -> list[str]:
+    """Return the words of each line, joined, without a label at its beginning."""
+    return [" ".join(_words(_LABEL.sub("", line))) for line in text.split("\n")]
 
 
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
-    for line in text.split("\n"):
-        words = " ".join(_words(_LABEL.sub("", line)))
-        if words.count(" ") + 1 >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
+    for words in _unlabelled(text):
+        if _length(words) >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
             yield words
 
 
 def _runs(text: str, step: int) -> Iterator[str]:
-    words = _unlabelled_words(text)
+    words = " ".join(_unlabelled(text)).split()
     for start in range(0, len(words) - RUN_WORDS + 1, step):
         yield " ".join(words[start : start + RUN_WORDS])
 
 
 def _passages(text: str, *, short: bool) -> list[str]:
-    passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
-    found = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
-    return found or [
-        passage for passage in passages if short and _length(passage) >= MIN_QUESTION_WORDS
-    ]
-
-
-def _length(passage: str) -> int:
-    return passage.count(" ") + 1
+    blocks = re.split(r"\n\s*\n", text)
+    passages = [" ".join(filter(None, _unlabelled(block))) for block in blocks]
+    long = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
+    least = MIN_QUESTION_WORDS if short and not long else MIN_PASSAGE_WORDS
+    return [passage for passage in passages if _length(passage) >= least]
 
 
 def _answers(question: Question) -> tuple[frozenset[str], frozenset[str]]:
-    said = frozenset(" ".join(_words(answer)) for answer in question.answers)
-    return said, frozenset(
-        each
-        for each in said
-        if each not in _SAYS_NOTHING and not (each.isdigit() and len(each) < 3)
-    )
-
-
-def _letter_pieces(words: str) -> list[bytes]:
-    return [words[i : i + 4].encode() for i in range(max(1, len(words) - 3))]
-
-
-def _word_pieces(passage: str) -> list[bytes]:
-    words = passage.split()
-    return [" ".join(words[i : i + 3]).encode() for i in range(max(1, len(words) - 2))]
+    """Return the accepted answers, and those that tell questions apart."""
+    answers = frozenset(" ".join(_words(answer)) for answer in question.answers)
+    numbers = {answer for answer in answers if answer.isdigit() and len(answer) < 3}
+    return answers, answers - _SAYS_NOTHING - numbers
 
 
 class _NearIndex:
-    """MinHash index of texts; each can need a shared answer (None = no)."""
+    """MinHash index of texts by their pieces of ``size`` letters or words; each can need a shared
+    answer (None = no).
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int, separator: str) -> None:
+        self._size = size
+        self._separator = separator
         self._texts: list[tuple[Any, frozenset[str] | None]] = []  # signature and answers
 
     @cached_property
@@ -264,25 +231,25 @@ class _NearIndex:
         # Weights that avoid misses; the estimate in ``has`` removes false candidates.
         return MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
 
-    def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
-        signature = _signature(pieces)
+    def add(self, text: str, shared: frozenset[str] | None = None) -> None:
+        signature = self._signature(text)
         self._index.insert(len(self._texts), signature)
         self._texts.append((signature, shared))
 
-    def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
+    def has(self, text: str, shared: frozenset[str] = frozenset()) -> bool:
         if not self._texts:
             return False
-        signature = _signature(pieces)
-        candidates = (self._texts[number] for number in self._index.query(signature))
-        return any(
-            (needed is None or needed & shared) and text.jaccard(signature) >= THRESHOLD
-            for text, needed in candidates
-        )
+        signature = self._signature(text)
+        candidates = [self._texts[number] for number in self._index.query(signature)]
+        near = [needed for other, needed in candidates if other.jaccard(signature) >= THRESHOLD]
+        return any(needed is None or needed & shared for needed in near)
 
+    def _signature(self, text: str) -> Any:
+        from datasketch import LeanMinHash, MinHash
 
-def _signature(pieces: list[bytes]) -> Any:
-    from datasketch import LeanMinHash, MinHash
-
-    signature = MinHash(num_perm=_PERMUTATIONS, seed=1)
-    signature.update_batch(pieces)
-    return LeanMinHash(signature)
+        units = text.split(self._separator) if self._separator else list(text)
+        starts = range(max(1, len(units) - self._size + 1))
+        pieces = (self._separator.join(units[i : i + self._size]).encode() for i in starts)
+        signature = MinHash(num_perm=_PERMUTATIONS, seed=1)
+        signature.update_batch(list(pieces))
+        return LeanMinHash(signature)

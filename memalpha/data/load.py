@@ -9,20 +9,19 @@ give the same bytes.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from memalpha import __version__
 from memalpha.data import (
-    articles,
     dialogues,
-    documents,
     labelled,
     natural,
     sgd,
     synthetic,
+    texts,
     toy,
 )
 from memalpha.data.leaks import LeakCheck, LeakError, without
@@ -35,7 +34,8 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
-_MODULES = (articles, dialogues, documents, labelled, natural, sgd, synthetic, toy)
+_TOKENS = ("chunks", "questions", "longest_chunk")
+_MODULES = (texts, dialogues, labelled, sgd, natural, synthetic, toy)
 SOURCES: dict[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }
@@ -49,26 +49,36 @@ def get_source(name: str) -> Source:
     return SOURCES[name]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Manifest:
     """Contents and origin of a prepared folder; data/README.md describes the fields."""
 
     source: str
     input: str | None
-    instances: int
-    chunks: int
-    questions: int
-    skipped: dict[str, int]
-    tokens: dict[str, int]
     token_counter: str
-    sha256: str
     seed: int
     options: dict[str, Any]
-    notes: dict[str, int]
-    problems: list[str]
-    asked: int
     checked_against: list[str]
+    instances: int = 0
+    chunks: int = 0
+    questions: int = 0
+    tokens: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_TOKENS, 0))
+    asked: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    sha256: str = ""
     version: str = __version__
+
+    def add(self, instance: Instance, count: TokenCounter) -> None:
+        """Count an instance."""
+        lengths = [count(chunk.text) for chunk in instance.chunks]
+        self.instances += 1
+        self.chunks += len(lengths)
+        self.questions += len(instance.questions)
+        self.tokens["chunks"] += sum(lengths)
+        self.tokens["questions"] += sum(count(question.text) for question in instance.questions)
+        self.tokens["longest_chunk"] = max(self.tokens["longest_chunk"], *lengths)
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -146,27 +156,6 @@ def load_one(
     return list(iter_parquet(path)) if path.suffix == ".parquet" else read_instances(path)
 
 
-@dataclass(slots=True)
-class _Sizes:
-    """Running counts of what is written; tokens by the chosen counter."""
-
-    instances: int = 0
-    chunks: int = 0
-    questions: int = 0
-    tokens_of_chunks: int = 0
-    tokens_of_questions: int = 0
-    tokens_of_longest_chunk: int = 0
-
-    def add(self, instance: Instance, count: TokenCounter) -> None:
-        lengths = [count(chunk.text) for chunk in instance.chunks]
-        self.instances += 1
-        self.chunks += len(lengths)
-        self.questions += len(instance.questions)
-        self.tokens_of_chunks += sum(lengths)
-        self.tokens_of_questions += sum(count(question.text) for question in instance.questions)
-        self.tokens_of_longest_chunk = max(self.tokens_of_longest_chunk, *lengths)
-
-
 def prepare(
     name: str,
     input: str | Path | None,
@@ -192,59 +181,45 @@ def prepare(
     folder = Path(output).resolve()
     _check_output(folder, overwrite=overwrite)
     parsed = source.parse(options)
+    manifest = Manifest(
+        source.name,
+        # a folder is machine-specific
+        None if input is None else Path(input).name if Path(input).exists() else str(input),
+        token_counter,
+        seed,
+        json.loads(json.dumps(asdict(parsed))),  # tuples as lists, as in the file
+        [Path(other).name for other in check_against],
+    )
     leaks = LeakCheck()
     for other in check_against:
         examples = read_manifest(other).options.get("examples")
         leaks.learn(iter_prepared(other), own_examples=not examples)
     count = lru_cache(maxsize=256)(count_tokens)  # the loader and the manifest count the same chunk
     tally = Tally()
-    sizes = _Sizes()
 
     def instances() -> Iterator[Instance]:
         for instance in tally.instances(source.load(input, options, seed, count)):
-            found = leaks.check(instance, own_examples=not getattr(parsed, "examples", ""))
+            found = leaks.check(instance, own_examples=not manifest.options.get("examples"))
             left = without(instance, found) if drop_leaks else instance
             questions = len(left.questions) if left else 0
             tally.skipped["repeats a checked set"] += len(instance.questions) - questions
             if left is not None:
                 yield left
-                sizes.add(left, count)
+                manifest.add(left, count)
                 if progress is not None:
-                    progress(sizes.instances)
+                    progress(manifest.instances)
 
     with replacing_folder(folder) as partial:
         write_parquet(partial / PARQUET_NAME, instances())
-        if not sizes.instances:
+        if not manifest.instances:
             raise _nothing_made(name, input, tally)
         if leaks.leaks and not drop_leaks:
             raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
-        skipped = dict(sorted((+tally.skipped).items()))
-        manifest = Manifest(
-            source=source.name,
-            # a folder is machine-specific
-            input=None
-            if input is None
-            else Path(input).name
-            if Path(input).exists()
-            else str(input),
-            instances=sizes.instances,
-            chunks=sizes.chunks,
-            questions=sizes.questions,
-            skipped=skipped,
-            tokens={
-                "chunks": sizes.tokens_of_chunks,
-                "questions": sizes.tokens_of_questions,
-                "longest_chunk": sizes.tokens_of_longest_chunk,
-            },
-            token_counter=token_counter,
-            sha256=file_sha256(partial / PARQUET_NAME),
-            seed=seed,
-            options=json.loads(json.dumps(asdict(parsed))),  # tuples as lists, as in the file
-            notes=dict(sorted((+tally.notes).items())),
-            problems=tally.problems,
-            asked=sizes.questions + sum(skipped.values()),
-            checked_against=[Path(other).name for other in check_against],
-        )
+        manifest.asked = manifest.questions + tally.skipped.total()
+        manifest.skipped = dict(sorted((+tally.skipped).items()))
+        manifest.notes = dict(sorted((+tally.notes).items()))
+        manifest.problems = tally.problems
+        manifest.sha256 = file_sha256(partial / PARQUET_NAME)
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2) + "\n"
         # file names may hold surrogates
         (partial / MANIFEST_NAME).write_text(text, encoding="utf-8", errors="replace")

@@ -34,18 +34,6 @@ from memalpha.qa.metrics import contains, words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "natural"
-# shares: talks between friends, users who say their name, sessions without a fact
-_FRIENDS = 0.25
-_NAMED = 0.5
-_EMPTY = 0.15
-# shares of the facts: told in pairs, with a slip, with a reply
-_PAIR = 0.3
-_SLIP = 0.07
-_REPLY = 0.4
-# shares of the small talk: a value that is nobody's, the user asks about himself
-_MENTION = 0.3
-_ASK = 0.2
-_ABOUT_OTHERS = 6  # attributes of a person who is talked about
 # shares of the people who write so
 _HABITS = {"lower": 0.3, "no stops": 0.35, "no apostrophes": 0.15, "typos": 0.25}
 _MARK = re.compile(r"\b(I'm|I've|I'd|I'll|I|my|myself|me)\b|\[([\w']+)\]")
@@ -168,8 +156,8 @@ class _Life(World):
         own = options.templates or ("train" if options.split == "train" else "held_out")
         self.pool = natural_pools(options.split, own)
         self.frames = self.pool.lines
-        self.friends = rng.random() < _FRIENDS
-        named = rng.random() < _NAMED
+        self.friends = rng.random() < 0.25
+        named = rng.random() < 0.5
         names = rng.sample(list(self.pool.names.items()), 4)
         relations = rng.sample(list(self.pool.relations.items()), 4)
         self.name = names[0][0] if named and not self.friends else ""
@@ -191,7 +179,7 @@ class _Life(World):
         left = {trait.word: rng.sample(trait.things, len(trait.things)) for trait in traits}
         shared = [trait for trait in traits if trait.others]
         for person in self.folk.values():
-            for trait in rng.sample(shared, _ABOUT_OTHERS) if person.label else traits:
+            for trait in rng.sample(shared, 6) if person.label else traits:
                 if not trait.things[0] or left[trait.word]:
                     thing = left[trait.word].pop() if left[trait.word] else ""
                     self.things[person.subject, trait.word] = thing
@@ -245,13 +233,13 @@ class _Life(World):
         days = [day + timedelta(days=later) for later in range(3, 91)]
         own = int(self.options.split == "test")  # a third of all days is of each split
         self.dates = [date_forms(each) for each in days if (31 * each.month + each.day) % 3 == own]
-        silent = number and rng.random() < _EMPTY
+        silent = number and rng.random() < 0.15
         left = [] if silent else [self._noted(fact) for fact in self.session(number)]
         rng.shuffle(left)
         chats = rng.randint(0, 2) if left else rng.randint(2, 3)
         talks = []
         while left:
-            together = left[: 1 + (rng.random() < _PAIR)]
+            together = left[: 1 + (rng.random() < 0.3)]
             speakers = {self.folk[fact.subject].speaker for fact in together}
             if len(speakers) > 1 or not all(map(self._singles, together)):
                 together = left[:1]
@@ -270,7 +258,7 @@ class _Life(World):
             talks.insert(0, _Talk([("User", said)], [name]))
         lines = []
         for talk in talks:
-            if talk.facts and rng.random() < _REPLY:
+            if talk.facts and rng.random() < 0.4:
                 reply = rng.choice(self.frames["nods" if self.friends else "replies"])
                 talk.lines.append((self._other(talk.lines[-1][0]), reply))
             lines += [
@@ -336,7 +324,7 @@ class _Life(World):
         if (
             slips
             and fact.action is not FactAction.RETRACT
-            and rng.random() < _SLIP
+            and rng.random() < 0.07
             and self._unused(trait)
         ):
             wrong, _ = self._say(replace(fact, value=self._value(trait)), slips)
@@ -367,9 +355,9 @@ class _Life(World):
         kind = rng.random()
         user = next(iter(self.folk))
         thing = None if self.friends else self.things.get((user, trait.word))
-        if kind < _MENTION and self._unused(trait):
+        if kind < 0.3 and self._unused(trait):
             return [(who, self._fill(rng.choice(trait.mention), self._made_up(who, trait)))]
-        if kind > 1 - _ASK and thing is not None:
+        if kind > 0.8 and thing is not None:
             asked = in_person(rng.choice(trait.ask), "", "they").format(x=thing)
             lines = [(who, asked), ("Assistant", rng.choice(self.frames["unsure"]))]
             return lines[: rng.randint(1, 2)]

@@ -175,7 +175,7 @@ def _load_sgd(
         yield _draft(f"{split}-{seed}-{number}", person, options, count)
         person = _person(pool, options.dialogues, rng)
         number += 1
-    yield Skipped("of dialogues left over", left)
+    yield from [Skipped("of dialogues left over")] * left
 
 
 def _dialogue(row: Row, schema: Mapping[tuple[str, str], _Slot]) -> _Dialogue:

@@ -92,19 +92,13 @@ class TextOptions(CommonOptions):
 
 
 class Skipped(NamedTuple):
-    """Questions of the input that are in no instance, and why."""
+    """Questions of the input that are in no instance, and why; with 0 questions only a note of
+    what was done.
+    """
 
     reason: str
     questions: int = 1
     problem: str = ""  # place and fault
-
-
-class Remark(NamedTuple):
-    """Something else that was done, and how often."""
-
-    event: str
-    times: int = 1
-    problem: str = ""
 
 
 class Draft(NamedTuple):
@@ -113,7 +107,7 @@ class Draft(NamedTuple):
     id: str
     source: str
     chunks: tuple[Chunk, ...]
-    asked: Sequence[Question | Skipped | Remark]
+    asked: Sequence[Question | Skipped]
     facts: tuple[Fact, ...] = ()
     rng: random.Random | None = None  # draws questions if there are too many; None: by the id
 
@@ -126,14 +120,14 @@ class Tally:
     notes: Counter[str] = field(default_factory=Counter)  # other events
     problems: list[str] = field(default_factory=list)  # the first ones
 
-    def instances(self, loaded: Iterable[Instance | Skipped | Remark]) -> Iterator[Instance]:
+    def instances(self, loaded: Iterable[Instance | Skipped]) -> Iterator[Instance]:
         """Yield the instances among what a source gives, and count the rest."""
         for item in loaded:
             if isinstance(item, Instance):
                 yield item
                 continue
-            counts = self.skipped if isinstance(item, Skipped) else self.notes
-            counts[item[0]] += item[1]
+            counts = self.skipped if item.questions else self.notes
+            counts[item.reason] += item.questions or 1
             if item.problem and len(self.problems) < _MAX_PROBLEMS:
                 self.problems.append(item.problem)
                 log.warning("skipped: %s", item.problem)
@@ -174,14 +168,12 @@ def generated(make: Callable[[int, int, Any], Instance]) -> "Loader":
     return load
 
 
-Loaded = Draft | Instance | Skipped | Remark
+Loaded = Draft | Instance | Skipped
 Loader = Callable[[str, Any, int, TokenCounter], Iterable[Loaded]]
 """(path, Hub name or "" for generated data; options; seed; token counter) to what was read."""
 
 
-def finish(
-    loaded: Iterable[Loaded], options: Any, seed: int
-) -> Iterator[Instance | Skipped | Remark]:
+def finish(loaded: Iterable[Loaded], options: Any, seed: int) -> Iterator[Instance | Skipped]:
     """Make instances of the drafts that have questions, with unique ids, within the limits of
     ``options``.
     """
@@ -194,14 +186,12 @@ def finish(
         yield from (item for item in draft.asked if not isinstance(item, Question))
         questions = _numbered(draft)
         if not questions:
-            yield Remark("instances without questions dropped")
+            yield Skipped("instances without questions dropped", questions=0)
         elif options.max_instances and number >= options.max_instances:
             yield Skipped("over max_instances", len(questions))
         else:
             number += 1
             name = free_id(draft.id, ids)
-            if name != draft.id:
-                yield Remark("repeated ids numbered")
             rng = draft.rng or random.Random(f"{draft.source}:{seed}:{name}")
             over = len(questions) - (options.max_questions or len(questions))
             if over > 0:
@@ -215,7 +205,7 @@ def finish(
 
 def _numbered(draft: Draft) -> list[Question]:
     """Return the questions, those without an id under their place among all that was asked."""
-    asked = [item for item in draft.asked if not isinstance(item, Remark)]
+    asked = [each for each in draft.asked if isinstance(each, Question) or each.questions]
     return [
         replace(each, id=each.id or str(number), kind=each.kind or "single")
         for number, each in enumerate(asked)
@@ -261,7 +251,7 @@ class Source:
         options: Mapping[str, Any] | None = None,
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
-    ) -> Iterable[Instance | Skipped | Remark]:
+    ) -> Iterable[Instance | Skipped]:
         """Load from a file, folder or Hub name (None for generated data); InputError, also later,
         for bad input or options.
         """

@@ -7,7 +7,7 @@ import json
 import pytest
 from data_samples import booksum_row, load, mab_row, qmsum_row, write
 
-from memalpha.data.documents import METRIC_OF_PREFIX, keyphrases
+from memalpha.data.texts import METRIC_OF_PREFIX, keyphrases
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Question
 

@@ -331,10 +331,8 @@ def test_recommendations_without_the_table_are_not_scored(tmp_path, table):
         instances, result = recommendations(tmp_path, ["3"], [13], **options)
         assert [i.source for i in instances] == ["ruler_qa1_197K"]
         assert (result.asked, result.skipped) == (4, {"recommendations without entities": 2})
-        assert (
-            "source 'recsys_redial_full' cannot be scored; give option 'entities' with the set's entity2id.json"
-            in result.notes
-        )
+        (problem,) = result.problems
+        assert "cannot be scored; give option 'entities' with the set's entity2id.json" in problem
     _, result = recommendations(tmp_path, ["3"], [13, 4], [""], entities=table)
     assert result.skipped == {"answer that is not in entities": 1, "empty answer": 1}
     for wrong in (

@@ -9,7 +9,7 @@ from data_samples import load, longmemeval_item, mab_row, memalpha_row, msc_row,
 
 from memalpha.data.load import get_source
 from memalpha.data.rows import Row
-from memalpha.data.source import CommonOptions, Draft, Remark, Skipped, Tally, finish, read_each
+from memalpha.data.source import CommonOptions, Draft, Skipped, Tally, finish, read_each
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.types import Chunk, Question
@@ -49,8 +49,8 @@ def test_what_cannot_be_read_is_counted_and_keeps_the_rest():
     wanted = ["q", Skipped("malformed", 1, problem), Skipped("empty", 2), "named"]
     assert list(read_each(rows, make)) == wanted
     tally = Tally()
-    assert list(tally.instances([wanted[1], Remark("cut", 3), wanted[2]])) == []
-    assert (tally.skipped, tally.notes) == ({"malformed": 1, "empty": 2}, {"cut": 3})
+    assert list(tally.instances([wanted[1], Skipped("cut", 0), wanted[2]])) == []
+    assert (tally.skipped, tally.notes) == ({"malformed": 1, "empty": 2}, {"cut": 1})
     assert tally.problems == [problem]
 
 
@@ -64,7 +64,7 @@ def test_finish_limits_numbers_and_accounts_for_all():
         draft("a", 0),
         draft("b", Skipped("empty")),
         Skipped("malformed"),
-        draft("a", Remark("seen"), Skipped("empty"), *range(5)),
+        draft("a", Skipped("seen", 0), Skipped("empty"), *range(5)),
         draft("a", 1, 2),
         draft("c", 1, 2, 3),
     ]
@@ -82,7 +82,6 @@ def test_finish_limits_numbers_and_accounts_for_all():
     }
     assert tally.notes == {
         "instances without questions dropped": 1,
-        "repeated ids numbered": 2,
         "seen": 1,
     }
 

@@ -1,43 +1,49 @@
-r"""Texts with questions or summaries: BookSum, QMSum, MemoryAgentBench, Mem-alpha's own data, bAbI.
+"""Texts with questions or summaries: SQuAD, HotpotQA, MuSiQue, BookSum, QMSum, MemoryAgentBench,
+Mem-alpha's own data, bAbI.
 
-A chapter has one question, a meeting its queries; rows of MemoryAgentBench and Mem-alpha are as on
-the Hub, whose lists may be JSON text, and the source that a row names says how it is scored. Each
-question of bAbI is an instance with the sentences before it. docs/data.md has the forms, the
-departures, and whose scores these are.
+SQuAD's distinct paragraphs are packed in file order into chunks of random length, as for Mem-alpha
+(arXiv 2509.25911), and a question is asked in the instance that holds its whole answer. HotpotQA
+and MuSiQue pack the evidence articles of consecutive questions. A chapter has one question, a
+meeting its queries. Rows of MemoryAgentBench and Mem-alpha are as on the Hub, whose lists may be
+JSON text, and the source that a row names says how it is scored. Each question of bAbI is an
+instance with the sentences before it. docs/data.md has forms, departures, and whose scores these
+are.
 """
 
+import itertools
 import random
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.data.packing import Session, Turn, chunk_texts, dialogue_chunks
-from memalpha.data.rows import Row, data_files, text_lines
+from memalpha.data.packing import Session, Turn, chunk_texts, dialogue_chunks, pack_texts
+from memalpha.data.rows import Row, clean, data_files, iter_rows, text_lines
 from memalpha.data.source import (
     EMPTY_ANSWER,
     SUMMARISE,
     Bounds,
     CommonOptions,
     Draft,
+    Loader,
     Metric,
-    Remark,
     Skipped,
     Source,
     TextOptions,
     asked_on,
     by_row,
     read_each,
+    sort_out,
 )
-from memalpha.errors import InputError
+from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.titles import read_titles
 from memalpha.types import Chunk, Question
-from memalpha.units import cut
+from memalpha.units import cut, split_text
 
 _NAME = re.compile(
     r"(?<![.!?\"“]\s)(?<!^)\b[A-Z][\w'’-]+(?:\s+(?:(?:of|the|de|von|van)\s+)?[A-Z][\w'’-]+)*",
@@ -68,6 +74,215 @@ METRIC_OF_PREFIX: Mapping[str, str] = {
 }
 """Metric by the beginning of a row's source: MemoryAgentBench's, which end with a size
 (``eventqa_65536``), and Mem-alpha's."""
+
+
+# ------------------------------------------------------------------------------------------------
+# SQuAD
+@dataclass(frozen=True, slots=True)
+class SquadOptions(CommonOptions):
+    """How SQuAD becomes instances."""
+
+    chunk_tokens: Bounds = (100, 2048)  # fewest and most tokens of a chunk, drawn for each
+    # fewest and most chunks of an instance, drawn for each; the last may have fewer
+    chunks: Bounds = (10, 10)
+    # skip questions whose answers are all longer, in tokens (published: 4; 0 = off)
+    max_answer_tokens: NonNegativeInt = 0
+    # put paragraphs in random order; in file order neighbours are from one article
+    shuffle: bool = False
+    # of every question; "f1" compares what readers say with what they would show
+    metric: Metric = "substring"
+
+
+def _load_squad(
+    source: str, options: SquadOptions, seed: int, count: TokenCounter
+) -> Iterator[Draft | Skipped]:
+    """Load SQuAD; reads the whole input first. InputError if it is missing, unreadable or not
+    SQuAD.
+    """
+    paragraphs: dict[str, list[Question]] = {}
+    numbers = itertools.count(1)
+
+    def read(row: Row) -> list[Skipped]:
+        context = row["context"]
+        items = [row] if row["qas"].data is None else row["qas"].items()
+        own = paragraphs.setdefault(context.text(), [])
+        asked = read_each(
+            items, lambda item: _squad_question(item, context, f"q{next(numbers)}", options, count)
+        )
+        questions, skipped = sort_out(asked)
+        own.extend(questions)
+        return skipped
+
+    for skipped in read_each(_paragraphs(source, options.split), read):
+        yield from [skipped] if isinstance(skipped, Skipped) else skipped
+    yield from _squad_drafts(paragraphs, options, count, random.Random(f"squad:{seed}"))
+
+
+def _paragraphs(source: str, split: str) -> Iterator[Row]:
+    for row in iter_rows(source, split):
+        if not isinstance(row.data, Mapping) or "data" not in row.data:
+            yield row
+            continue
+        for article in row["data"].items():
+            yield from article["paragraphs"].items()
+
+
+def _squad_question(
+    row: Row, context: Row, number: str, options: SquadOptions, count: TokenCounter
+) -> Question | Skipped:
+    """Return a question; its evidence is where its first answer begins until there are chunks."""
+    if "answer" in row.fields() and "answers" not in row.fields():  # a flattened file
+        given = [(row["answer"].scalar(), row["answer_start"].data)]
+    else:
+        items = row["answers"].items()
+        given = [(item["text"].scalar(), item["answer_start"].data) for item in items]
+    if row["is_impossible"].data is True or not given:
+        return Skipped("unanswerable")
+    answers = tuple(dict.fromkeys(text for text, _ in given if text))
+    if not answers:
+        return Skipped(EMPTY_ANSWER)
+    if options.max_answer_tokens and min(map(count, answers)) > options.max_answer_tokens:
+        return Skipped("answer too long")
+    text = context.string()
+    start = dict(reversed(given))[answers[0]]
+    place = len(clean(f"{str(context.data)[:start]}|")) - 1 if isinstance(start, int) else -1
+    if place < 0 or not text.startswith(answers[0], place):
+        place = text.find(answers[0])
+    id = row["id"].scalar() or number
+    return Question(row["question"].text(), answers, options.metric, evidence=(place,), id=id)
+
+
+def _squad_drafts(
+    paragraphs: Mapping[str, list[Question]],
+    options: SquadOptions,
+    count: TokenCounter,
+    rng: random.Random,
+) -> Iterator[Draft]:
+    contexts = list(paragraphs)
+    if options.shuffle:
+        rng.shuffle(contexts)
+    pieces: list[str] = []
+    # Questions and the pieces that they need, by the first of these.
+    asked_at: dict[int, list[tuple[Question, list[int]]]] = defaultdict(list)
+    for context in contexts:
+        spans = dict(enumerate(split_text(context, options.chunk_tokens[1], count), len(pieces)))
+        for question in paragraphs[context]:
+            (start,) = question.evidence or (-1,)
+            end = start + len(question.answers[0])
+            own = [i for i, span in spans.items() if span.start < end and 0 <= start < span.end]
+            needs = own or list(spans)
+            asked_at[needs[0]].append((question, needs))
+        pieces += [context[slice(*span)] for span in spans.values()]
+    # Separate generators: draws for an instance do not change later chunks.
+    sizes = random.Random(rng.random())
+    drawn = random.Random(rng.random())
+    packed = pack_texts(pieces, options.chunk_tokens, count, sizes)
+    number = 0
+    while group := list(itertools.islice(packed, drawn.randint(*options.chunks))):
+        chunk_of = {piece: index for index, chunk in enumerate(group) for piece in chunk.parts}
+        asked = [_in_chunks(*each, chunk_of) for piece in chunk_of for each in asked_at[piece]]
+        chunks = tuple(Chunk(chunk.text) for chunk in group)
+        yield Draft(f"squad-{number}", "squad", chunks, asked, rng=drawn)
+        number += any(isinstance(each, Question) for each in asked)
+
+
+def _in_chunks(
+    question: Question, needs: list[int], chunk_of: Mapping[int, int]
+) -> Question | Skipped:
+    if not chunk_of.keys() >= set(needs):
+        return Skipped("evidence in two instances")
+    return replace(question, evidence=tuple(sorted({chunk_of[piece] for piece in needs})))
+
+
+# ------------------------------------------------------------------------------------------------
+# HotpotQA, MuSiQue
+@dataclass(frozen=True, slots=True)
+class MultihopOptions(CommonOptions):
+    """How questions with articles become instances."""
+
+    chunk_tokens: Bounds = (100, 2048)  # minimum and maximum tokens of a chunk; drawn per chunk
+    instance_tokens: PositiveInt = 10_000  # tokens of articles at which an instance is closed
+
+
+class _Hop(NamedTuple):
+    """A question, the articles shown for it, and those that hold its answer, if that is known."""
+
+    question: Question
+    articles: list[str]
+    needed: list[str]
+
+
+def _hotpot_articles(row: Row) -> dict[str, bool]:
+    facts = row["supporting_facts"].items(needed=False)
+    needed = {fact.pair()[0].string() for fact in facts}
+    articles = {}
+    for title, sentences in (article.pair() for article in row["context"].items()):
+        text = " ".join(sentence.string() for sentence in sentences.items())
+        articles[f"{title.string()}\n{text.strip()}".strip()] = title.string() in needed
+    return articles
+
+
+def _musique_articles(row: Row) -> dict[str, bool]:
+    return {
+        f"{each['title'].scalar()}\n{each['paragraph_text'].text()}".strip(): (
+            each["is_supporting"].data is True
+        )
+        for each in row["paragraphs"].items()
+    }
+
+
+def _multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loader:
+
+    def read(row: Row) -> _Hop | Skipped:
+        articles = articles_of(row)
+        articles.pop("", None)
+        if not articles:
+            raise SchemaError(f"{row.where} has no article", expected="at least one")
+        given = row["answer"].answers() + row["answer_aliases"].answers()
+        answers = tuple(dict.fromkeys(given))
+        text = row["question"].text()
+        id = row["_id"].scalar() or row["id"].scalar()
+        prefix = id.partition("__")[0] if "__" in id else "single"
+        question = Question(text, answers, kind=row["type"].scalar() or prefix, id=id or row.where)
+        if row["answerable"].data is False or not answers:
+            return Skipped("unanswerable" if row["answerable"].data is False else EMPTY_ANSWER)
+        needed = [article for article, needed in articles.items() if needed]
+        return _Hop(question, needed or list(articles), needed)
+
+    def load(
+        source: str, options: MultihopOptions, seed: int, count: TokenCounter
+    ) -> Iterator[Draft | Skipped]:
+        rng = random.Random(f"{name}:{seed}")
+        hops, skipped = sort_out(read_each(iter_rows(source, options.split), read))
+        yield from skipped
+        for number, batch in enumerate(_batches(hops, options.instance_tokens, count)):
+            articles = dict.fromkeys(article for hop in batch for article in hop.articles)
+            texts = ((article, article) for article in articles)
+            packed = chunk_texts(texts, options.chunk_tokens, count, rng)
+            asked = [replace(hop.question, evidence=packed.evidence(hop.needed)) for hop in batch]
+            yield Draft(f"{name}-{number}", name, packed.chunks, asked)
+
+    return load
+
+
+def _batches(hops: Iterable[_Hop], limit: int, count: TokenCounter) -> Iterator[list[_Hop]]:
+    """Gather consecutive questions until their distinct articles count ``limit`` tokens."""
+    batch: list[_Hop] = []
+    held: set[str] = set()
+    tokens = 0
+    for hop in hops:
+        new = set(hop.articles) - held
+        if batch and new and tokens + sum(map(count, new)) > limit:
+            yield batch
+            batch = []
+            held = set()
+            tokens = 0
+            new = set(hop.articles)
+        batch.append(hop)
+        held |= new
+        tokens += sum(map(count, new))
+    if batch:
+        yield batch
 
 
 # ------------------------------------------------------------------------------------------------
@@ -250,12 +465,10 @@ def _golds(row: Row, metric: str) -> tuple[str, ...]:
 
 def _unscored(source: str, questions: int) -> Draft:
     recommends = source.startswith(_RECOMMENDS)
-    skipped = Skipped(
-        "recommendations without entities" if recommends else "unknown source", questions
-    )
     option = "'entities' with the set's entity2id.json" if recommends else "'metric'"
-    note = Remark(f"source {source!r} cannot be scored; give option {option}")
-    return Draft(source, source, (), [skipped, note])
+    problem = f"source {source!r} cannot be scored; give option {option}"
+    reason = "recommendations without entities" if recommends else "unknown source"
+    return Draft(source, source, (), [Skipped(reason, questions, problem)])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -278,7 +491,7 @@ class _Sentence(NamedTuple):
 
 def _load_babi(
     source: str, options: BabiOptions, seed: int, count: TokenCounter
-) -> Iterator[Draft | Skipped | Remark]:
+) -> Iterator[Draft | Skipped]:
     """Load bAbI story by story; InputError if the input cannot be read."""
     files = data_files(source, "qa*.txt")
     splits = {path: "".join(_SPLIT.findall(path.name)[:1]) for path in files}
@@ -288,7 +501,7 @@ def _load_babi(
             what = f"{source} has no file of split {options.split!r}"
             raise InputError(what, expected=f"one of {named}")
         files = [path for path in files if splits[path] in ("", options.split)]
-        yield Remark("files of other splits not read", len(splits) - len(files))
+        yield Skipped("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))
     for drafts in read_each(stories, lambda story: _story(*story, options, count)):
         yield from [drafts] if isinstance(drafts, Skipped) else drafts
@@ -342,6 +555,24 @@ def _sentence(row: Row, number: int) -> _Sentence:
 
 
 SOURCES = [
+    Source(
+        "squad",
+        "SQuAD 1.1 or 2.0, original or flattened JSON: paragraphs in chunks",
+        _load_squad,
+        SquadOptions,
+    ),
+    Source(
+        "hotpotqa",
+        "HotpotQA, original JSON: evidence articles in chunks",
+        _multihop("hotpotqa", _hotpot_articles),
+        MultihopOptions,
+    ),
+    Source(
+        "musique",
+        "MuSiQue, original JSON Lines: supporting paragraphs in chunks",
+        _multihop("musique", _musique_articles),
+        MultihopOptions,
+    ),
     Source(
         "babi",
         "bAbI tasks: numbered stories, one file or a folder of qa*.txt",
