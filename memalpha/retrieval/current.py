@@ -21,9 +21,8 @@ ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
 # newer version
 UNDATED = 0.65
-NEAR = (
-    0.1  # how much less a newer statement may score to fit a question about as well as an older one
-)
+# how much less a newer statement may score to fit a question about as well as an older one
+NEAR = 0.1
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
 # what it loses if that one fits as well and one of the two is a line: two entries were both meant
 REPLACED = 0.3
@@ -55,17 +54,20 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     line that says more than the fact, or says something else and only shares a name with it, is not
     meant. Somebody whom the fact does not name must say it almost in its words.
     """
-    best, most = None, 0.0
+    best = None
+    most = 0.0
     every = set(tokenize(fact.content))
     left = set(tokenize(after.content)) if after else set()
     for line in lines:
         speaker, text = _parted(line.content)
-        words, said = every - speaker, set(tokenize(text)) - speaker
-        gone = words - left
-        share = 2 * len(words & said) / max(1, len(words) + len(said))
+        of_fact = every - speaker
+        of_line = set(tokenize(text)) - speaker
+        gone = of_fact - left
+        dice = 2 * len(of_fact & of_line) / max(1, len(of_fact) + len(of_line))
         least = FACT if speaker <= every else BY_OTHERS
-        if share >= max(least, most) and 2 * len(gone & said) >= len(gone) > 0:
-            best, most = line, share
+        if dice >= max(least, most) and 2 * len(gone & of_line) >= len(gone) > 0:
+            best = line
+            most = dice
     return best
 
 

@@ -43,13 +43,9 @@ class HashingEmbedder:
         for row, text in zip(sums, texts, strict=True):
             for word in tokenize(text):
                 padded = f"^{word}$"
-                for feature in (
-                    f"word {word}",
-                    *(padded[i : i + 3] for i in range(len(padded) - 2)),
-                ):
-                    code = zlib.crc32(
-                        feature.encode()
-                    )  # stable over processes and versions, unlike hash()
+                grams = [padded[i : i + 3] for i in range(len(padded) - 2)]
+                for feature in (f"word {word}", *grams):
+                    code = zlib.crc32(feature.encode())  # unlike hash(), the same in each process
                     row[(code >> 1) % self.dimension] += 1.0 if code & 1 else -1.0
         return _unit_rows(sums)
 
@@ -74,36 +70,32 @@ class MiniLMEmbedder:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
-        windows = [self._windows(text) for text in texts]
-        flat = [window for row in windows for window in row]
+        windows = [
+            (row, window) for row, text in enumerate(texts) for window in self._windows(text)
+        ]
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        if flat:
+        if windows:
+            rows, flat = zip(*windows, strict=True)
             vectors: Any = self._model.encode(
-                flat, batch_size=64, normalize_embeddings=True, show_progress_bar=False
+                list(flat), batch_size=64, normalize_embeddings=True, show_progress_bar=False
             )
-            np.add.at(
-                sums,
-                np.repeat(np.arange(len(texts)), [len(row) for row in windows]),
-                np.asarray(vectors, dtype=np.float32),
-            )
+            np.add.at(sums, list(rows), np.asarray(vectors, dtype=np.float32))
         return _unit_rows(sums)
 
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
             return []
-        if (
-            len(unicodedata.normalize("NFD", text)) <= self._window
-        ):  # a token is at least one character of what the tokenizer sees
+        # a token is at least one character of what the tokenizer sees
+        if len(unicodedata.normalize("NFD", text)) <= self._window:
             return [text]
-        ids = self._model.tokenizer(
-            text, add_special_tokens=False, truncation=False, verbose=False
-        )["input_ids"]
+        tokenizer = self._model.tokenizer
+        ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)[
+            "input_ids"
+        ]
         if len(ids) <= self._window:
             return [text]
-        return [
-            str(self._model.tokenizer.decode(ids[start : start + self._window]))
-            for start in range(0, len(ids), self._window)
-        ]
+        starts = range(0, len(ids), self._window)
+        return [str(tokenizer.decode(ids[start : start + self._window])) for start in starts]
 
 
 class CachedEmbedder:
@@ -114,38 +106,38 @@ class CachedEmbedder:
     """
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
-        self.dimension, self._embedder, self._capacity = embedder.dimension, embedder, capacity
+        self.dimension = embedder.dimension
+        self._embedder = embedder
+        self._capacity = capacity
         self._vectors: OrderedDict[str, Vectors] = OrderedDict()
-        self._lock, self._model, self._next = threading.Lock(), threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()  # of the cache
+        self._model = threading.Lock()
+        self._next = threading.Lock()  # who waits here is before a thread that comes again
         _CACHES.add(self)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return what the embedder returns, shape (len(texts), dimension)."""
-        wanted = dict.fromkeys(texts)
         with self._lock:
-            vectors = {text: self._vectors[text] for text in wanted if text in self._vectors}
-        new = [text for text in wanted if text not in vectors]
+            vectors = {text: self._vectors[text] for text in texts if text in self._vectors}
+        new = [text for text in dict.fromkeys(texts) if text not in vectors]
         for start in range(0, len(new), _PIECE):
             batch = new[start : start + _PIECE]
-            with self._next:  # who waits here is before a thread that comes again
+            with self._next:
                 self._model.acquire()
             try:
-                vectors.update(
-                    zip(batch, map(np.copy, self._embedder.embed(batch)), strict=True)
-                )  # a view keeps the whole batch
+                rows = self._embedder.embed(batch)
             finally:
                 self._model.release()
+            vectors.update(zip(batch, map(np.copy, rows), strict=True))  # a view keeps all rows
         with self._lock:
-            for text in wanted:
+            for text in dict.fromkeys(texts):
                 self._vectors[text] = vectors[text]
                 self._vectors.move_to_end(text)
                 if len(self._vectors) > self._capacity:
                     self._vectors.popitem(last=False)
-        return (
-            np.stack([vectors[text] for text in texts])
-            if texts
-            else np.zeros((0, self.dimension), dtype=np.float32)
-        )
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        return np.stack([vectors[text] for text in texts])
 
     def keep(self, texts: Set[str]) -> None:
         """Drop the vectors of all other texts."""
@@ -166,8 +158,8 @@ def make_embedder(name: str) -> Embedder:
     """Return this process's embedder of that name, which caches; InputError if unknown,
     MissingExtraError if not installed.
     """
-    if name not in EMBEDDERS:
-        raise InputError(f"no embedder {name!r}", expected=f"one of {', '.join(sorted(EMBEDDERS))}")
+    expected = f"one of {', '.join(sorted(EMBEDDERS))}"
+    InputError.raise_if(name not in EMBEDDERS, f"no embedder {name!r}", expected=expected)
     return CachedEmbedder(EMBEDDERS[name]())
 
 

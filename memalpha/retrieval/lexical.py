@@ -1,11 +1,9 @@
-"""BM25 over short texts, with an inverted index that follows each write (libraries such as bm25s
-must index all texts again).
+"""BM25 over short texts, with an inverted index that follows each write.
 
-Scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - b + b * length /
-mean length))`` with
-``idf = ln(1 + (N - df + .5) / (df + .5))``; N, df and mean length are those of all groups. Of equal
-scores the text added last is first (a replaced text keeps its rank). Not covered: languages without
-spaces, stemming.
+Libraries such as bm25s must index all texts again. Scores are Lucene's: sum over the query's words
+of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with ``idf = ln(1 + (N - df + .5) /
+(df + .5))``; N, df and mean length are those of all groups. Of equal scores the text added last is
+first (a replaced text keeps its rank). Not covered: languages without spaces, stemming.
 """
 
 import re
@@ -54,7 +52,7 @@ def _words(text: str) -> list[str]:
     if max(text, default="") < _MARK:
         return _WORD.findall(text)
     marked = "".join(_MARK if _is_mark(char) else char for char in text)
-    return [text[found.start() : found.end()] for found in _WORD.finditer(marked)]
+    return [text[slice(*word.span())] for word in _WORD.finditer(marked)]
 
 
 def _is_mark(char: str) -> bool:  # of a word: a variation selector only picks a glyph
@@ -69,19 +67,18 @@ class LexicalIndex:
     """
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
-        self._k1, self._b = k1, b
-        self._slots: dict[str, int] = {}
-        self._postings: dict[
-            str, tuple[array[int], array[int]]
-        ] = {}  # slots of the texts with a word, ascending; its counts there
+        self._k1 = k1
+        self._b = b
+        self._slots: dict[str, int] = {}  # the text added last has the highest
+        # of each word: slots of the texts that have it, ascending, and how often
+        self._postings: dict[str, tuple[array[int], array[int]]] = {}
         self._groups: dict[str, int] = {}
         self._total_length = 0
-        self._added = 0
-        # By slot; slots of removed texts are reused.
-        self._free: list[int] = []
+        # by slot, of all texts that were ever added
         self._ids: list[str] = []
         self._words: list[tuple[str, ...]] = []
-        self._lengths, self._order, self._group_of = array("d"), array("q"), array("i")
+        self._lengths = array("d")
+        self._group_of = array("i")
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -93,24 +90,16 @@ class LexicalIndex:
         if key in self._slots:
             self._erase(self._slots[key])
         else:
-            if not self._free:
-                self._free.append(len(self._ids))
-                self._ids.append(key)
-                self._words.append(())
-                for column in (self._lengths, self._order, self._group_of):
-                    column.append(0)
-            slot = self._slots[key] = self._free.pop()
-            self._ids[slot] = key
-            self._order[slot] = self._added
-            self._group_of[slot] = self._groups.setdefault(group, len(self._groups))
-            self._added += 1
+            self._slots[key] = len(self._ids)
+            self._ids.append(key)
+            self._words.append(())
+            self._lengths.append(0)
+            self._group_of.append(self._groups.setdefault(group, len(self._groups)))
         self._post(self._slots[key], tokenize(text))
 
     def remove(self, key: str) -> None:
         """Remove a text; KeyError if there is none of that id."""
-        slot = self._slots.pop(key)
-        self._erase(slot)
-        self._free.append(slot)
+        self._erase(self._slots.pop(key))
 
     def search(
         self, query: str, k: int, groups: Collection[str] | None = None
@@ -118,56 +107,47 @@ class LexicalIndex:
         """Return at most ``k`` ids by BM25 score, best first, from these ``groups`` (None: all)."""
         slots, scores = self._score(query)
         if groups is not None:
-            wanted = [self._groups[name] for name in groups if name in self._groups]
-            keep = np.isin(np.frombuffer(self._group_of, np.int32)[slots], wanted)
-            slots, scores = slots[keep], scores[keep]
+            codes = [self._groups[name] for name in groups if name in self._groups]
+            inside = np.isin(np.frombuffer(self._group_of, np.int32)[slots], codes)
+            slots = slots[inside]
+            scores = scores[inside]
         if 0 < k < len(slots):
-            keep = scores >= np.partition(scores, -k)[-k]
-            slots, scores = slots[keep], scores[keep]
-        best = np.lexsort((-np.frombuffer(self._order, np.int64)[slots], -scores))[: max(0, k)]
-        return [
-            (self._ids[slot], score)
-            for slot, score in zip(slots[best].tolist(), scores[best].tolist(), strict=True)
-        ]
+            good = scores >= np.partition(scores, -k)[-k]
+            slots = slots[good]
+            scores = scores[good]
+        best = np.lexsort((-slots, -scores))[: max(0, k)]
+        ids = [self._ids[slot] for slot in slots[best]]
+        return list(zip(ids, scores[best].tolist(), strict=True))
 
     def rank_groups(self, query: str) -> dict[str, float]:
         """Return the groups with a text found by ``query``, with the score of their best text."""
         slots, scores = self._score(query)
-        groups, names = np.frombuffer(self._group_of, np.int32)[slots], list(self._groups)
-        return {
-            names[code]: float(scores[groups == code].max()) for code in np.unique(groups).tolist()
-        }
+        codes = np.frombuffer(self._group_of, np.int32)[slots]
+        best = {name: scores[codes == code] for name, code in self._groups.items()}
+        return {name: float(found.max()) for name, found in best.items() if len(found)}
 
-    # --------------------------------------------------------------------------------------------
-    # scores
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Slots of the texts found and their rounded scores, both of shape (found,)."""
         words = Counter(word for word in tokenize(query) if word in self._postings)
         if not words:
             return np.zeros(0, np.intp), np.zeros(0)
-        lists = [self._postings[word] for word in words]
-        found = np.array([len(slots) for slots, _ in lists])
-        idf = np.log1p((len(self) - found + 0.5) / (found + 0.5)) * np.array(list(words.values()))
+        postings = [self._postings[word] for word in words]
+        texts = np.array([len(slots) for slots, _ in postings])
+        idf = np.log1p((len(self) - texts + 0.5) / (texts + 0.5)) * np.array(list(words.values()))
         # An ``array`` cannot grow while a numpy array shares its memory.
-        slots = np.concatenate([np.frombuffer(column, np.int32) for column, _ in lists])
-        counts = np.concatenate([np.frombuffer(column, np.int32) for _, column in lists])
+        slots = np.concatenate([np.frombuffer(column, np.int32) for column, _ in postings])
+        counts = np.concatenate([np.frombuffer(column, np.int32) for _, column in postings])
         lengths = np.frombuffer(self._lengths)[slots] * (len(self) / self._total_length)
-        scores = (
-            np.repeat(idf, found) * counts / (counts + self._k1 * (1 - self._b + self._b * lengths))
-        )
-        total = np.bincount(slots, scores).astype(np.float64, copy=False)
-        best = np.flatnonzero(total)
-        rounded: NDArray[np.float64] = np.round(total[best], _DECIMALS)
-        return best[rounded > 0], rounded[rounded > 0]
+        saturation = counts + self._k1 * (1 - self._b + self._b * lengths)
+        total = np.bincount(slots, np.repeat(idf, texts) * counts / saturation)
+        found = np.flatnonzero(total)
+        rounded: NDArray[np.float64] = np.round(total[found], _DECIMALS)
+        return found[rounded > 0], rounded[rounded > 0]
 
-    # --------------------------------------------------------------------------------------------
-    # writing
     def _post(self, slot: int, words: Sequence[str]) -> None:
         frequencies = Counter(words)
         for word, count in frequencies.items():
-            slots, counts = self._postings.get(word) or self._postings.setdefault(
-                word, (array("i"), array("i"))
-            )
+            slots, counts = self._postings.setdefault(word, (array("i"), array("i")))
             place = bisect_left(slots, slot)
             slots.insert(place, slot)
             counts.insert(place, count)

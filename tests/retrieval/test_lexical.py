@@ -128,12 +128,3 @@ def test_a_search_that_was_interrupted_blocks_no_write():
     index.write("c", "tea")
     assert ids(index, "tea", 3) == ["c", "b", "a"]
     assert caught.tb is not None  # its frames are alive, with all they hold
-
-
-def test_the_room_of_removed_texts_is_used_again():
-    index = index_of({"a": "tea", "b": "oslo"})
-    for i in range(100):
-        index.write(f"e{i}", f"word{i} tea")
-        index.write(f"e{i}", f"other{i}")
-        index.remove(f"e{i}")
-    assert (len(index._ids), set(index._postings)) == (3, {"tea", "oslo"})
