@@ -197,12 +197,14 @@ def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page
         assert text in words
     assert "after: the reader is down" in read_page(root / "index.html").words
     facts = list(facts_of_run(finished_run))
-    found = failures(facts)
     (masked,) = (fact for fact in facts if fact["page"] == "after-0000.html")
-    assert masked["reward"] is masked["accuracy"] is None
-    assert (masked["wrong"], masked["questions"], masked["masked"]) == (0, 1, True)
-    assert found["before"] == (3, {"unparsed": 1}) and found["training"] == (4, {})
-    assert found["after"][1] == {"unknown_id": 1, "unparsed": 1}
+    shown = [masked[name] for name in ("reward", "accuracy", "wrong", "questions", "masked")]
+    assert shown == [None, None, 0, 1, True]
+    assert failures(facts) == {
+        "before": (3, {"unparsed": 1}),
+        "after": (5, {"unknown_id": 1, "unparsed": 1}),
+        "training": (4, {}),
+    }
     assert troubles(facts, [{"step": 3, "skipped": 1.0}, {"step": 4, "skipped": 0.0}]) == {
         ("step 3", "the step was skipped: loss or gradient was not finite"): 1,
         ("after", "the reader is down"): 1,

@@ -352,15 +352,6 @@ def test_pieces_are_the_units_joined_and_stay_in_their_chunk(texts, pack, limit)
         assert left == []
 
 
-def test_pieces_of_a_long_turn_name_its_speaker():
-    said = [f"I saw the town number {n} in winter." for n in range(4)]
-    found = pieces(
-        [Chunk(f"Ivan: Hello.\nMarta: {' '.join(said)}", "2024-03-05")], 1, 12, count_words
-    )
-    wanted = ["Ivan: Hello.", *(f"Marta: {each}" for each in said)]
-    assert found == [Piece(text, "2024-03-05", 0) for text in wanted]
-
-
 def test_a_block_that_fits_stays_whole_and_so_does_a_label_with_its_sentence():
     assert units("Title\nShort.\n\nOther\nShort too.", 4, count_words) == [
         "Title\nShort.",

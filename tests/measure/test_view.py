@@ -3,6 +3,7 @@ that made them; the terminal."""
 
 import math
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -29,7 +30,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import _change, _result
-from memalpha.types import Change, Chunk, Operation, OperationKind
+from memalpha.types import Chunk, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
 CALLS = st.tuples(
@@ -37,7 +38,6 @@ CALLS = st.tuples(
     TEXTS,
     st.integers(1, 6),
 )
-BEGUN = ("a", "b")  # what a rollout began with
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
 
 
@@ -96,53 +96,34 @@ def test_what_would_steer_a_terminal_is_escaped() -> None:
     )
 
 
-def record(
-    steps: list[list[tuple[OperationKind, str, int]]],
-) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """A rollout's record made by the real memory, and the memory's texts by id after each step."""
-    memory = Memory(MemorySchema.load("facts"))
-    for text in BEGUN:
-        memory.apply(Operation(OperationKind.INSERT, "facts", text))
-    found, truth = [], []
-    for index, made in enumerate(steps):
-        changes = []
-        for kind, text, entry in made:
-            content = None if kind is OperationKind.DELETE else text
-            operation = Operation(
-                kind, "facts", content, None if kind is OperationKind.INSERT else str(entry)
-            )
-            before = {entry.id: entry for entry in memory}
-            result = memory.apply(operation, chunk=index)
-            after = {entry.id: entry for entry in memory}
-            if result.changed:
-                assert result.entry_id is not None
-                changes.append(
-                    _change(Change(before.get(result.entry_id), after.get(result.entry_id)))
-                )
-        found.append({"changes": changes})
-        truth.append({entry.id: view.entry_text(asdict(entry)) for entry in memory})
-    return {"steps": found, "memory": [asdict(entry) for entry in memory]}, truth
-
-
 @given(STEPS)
 def test_the_memory_after_each_step_is_the_memory_that_was(
     steps: list[list[tuple[OperationKind, str, int]]],
 ) -> None:
-    rollout, truth = record(steps)
-    before = dict(zip("12", BEGUN, strict=True))  # a memory that the rollout began with
-    for shown, after in zip(memory_after_steps(rollout), truth, strict=True):
-        assert {entry.id: entry.text for entry in shown if entry.tone is not Tone.DELETE} == after
-        gone = {entry.id for entry in shown if entry.tone is Tone.DELETE}
-        assert gone >= before.keys() - after.keys()
-        assert gone.isdisjoint(after)
+    memory = Memory(MemorySchema.load("facts"))
+    for text in ("a", "b"):  # what a rollout began with
+        memory.apply(Operation(OperationKind.INSERT, "facts", text))
+    states = [{entry.id: view.entry_text(asdict(entry)) for entry in memory}]
+    recorded = []
+    for index, step in enumerate(steps):
+        start = len(memory.changes)
+        for kind, text, key in step:
+            entry = None if kind is OperationKind.INSERT else str(key)
+            content = None if kind is OperationKind.DELETE else text
+            memory.apply(Operation(kind, "facts", content, entry), chunk=index)
+        recorded.append({"changes": [_change(change) for change in memory.changes[start:]]})
+        states.append({entry.id: view.entry_text(asdict(entry)) for entry in memory})
+    rollout = {"steps": recorded, "memory": [asdict(entry) for entry in memory]}
+    for shown, (before, after) in zip(memory_after_steps(rollout), pairwise(states), strict=True):
+        tones = {entry.id: entry.tone for entry in shown}
+        assert {e.id: e.text for e in shown if e.tone is not Tone.DELETE} == after
+        assert before.keys() <= tones.keys()
         for entry in shown:
-            if entry.tone is Tone.INSERT:
-                assert entry.id not in before
-            elif entry.tone is Tone.UPDATE:
-                assert entry.was == before[entry.id]
-            elif entry.tone is None:
-                assert before[entry.id] == after[entry.id]
-        before = after
+            if entry.tone is not Tone.DELETE:
+                changed = before.get(entry.id) != entry.text
+                assert (entry.tone is Tone.INSERT) is (entry.id not in before)
+                assert entry.tone or not changed
+                assert entry.was == (before[entry.id] if entry.tone is Tone.UPDATE else "")
 
 
 def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
