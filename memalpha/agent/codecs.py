@@ -12,6 +12,7 @@ thinking is no part of its calls, and thinking that never ends is an error.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Sequence
@@ -55,15 +56,31 @@ class _Codec:
 
 
 # ------------------------------------------------------------------------------------------------
-# JSON between tags
+# JSON, and what else chat models write, between tags
 _EXPECTED = "expected an object with a string 'name' and an object 'arguments'"
 _JSON = json.JSONDecoder(strict=False)  # a line break in a string may be a raw one
 # characters behind an opening tag in which its strings may hold another: reading stays linear
 _WINDOW = 16_384
 _TAG = re.compile(r"<(/?)tool_call>")
+_OPEN = re.compile("<tool_call>")
 _GAP = re.compile(r"(?:[\s,;\[\]]|```\w*)*")  # around the calls of a block
 # a string, or a comma that nothing follows
 _COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+_BEGIN = re.compile(r"<(/?)tool_call>|(?=<function=[\w.:]+>\s*<(?:parameter=|/function>))")
+_BARE_END = re.compile("<tool_call>|<function=")
+# a Python dict, without what Python reads otherwise than a person
+_PYTHON = re.compile(r"""(?s)\s*\{\s*'(?!.*(?:\\[^\\'"nt]|'\s*'|"\s*"))""")
+# XML of Qwen3-Coder (<function=..> <parameter=..>) and of GLM (name <arg_key> <arg_value>)
+_NEXT = r"(?=\s*(?:<parameter=|<arg_key>|</function>|</tool_call>|\Z))"
+_ARGUMENT = re.compile(
+    r"(?s)\s*<(?:parameter=|arg_key>)(\w+)(?:>|</arg_key>\s*<arg_value>)\n?(.*?)\n?"
+    rf"</(?:parameter|arg_value)>{_NEXT}"
+)
+_XML = re.compile(
+    r"(?s)(?:<function=|(?=[\w.:]+\s*<arg_key>))([\w.:]+)>?"
+    rf"((?:\s*<(?:parameter=|arg_key>)\w.*?</(?:parameter|arg_value)>{_NEXT})*+)"
+    r"(?:\s*</function>|(?=\s*</tool_call>))"
+)
 _NAMESPACE = re.compile(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$")
 _PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "new_memory_insert": ("memory_insert", {}),
@@ -83,8 +100,9 @@ class HermesCodec(_Codec):
     Chat models write more, and it is read where it has one reading: several calls or a list in a
     block, a fence around them, no closing tag before the next block or the end, ``parameters``,
     arguments as a JSON string, null for an optional argument, raw line breaks, a comma too many, a
-    namespace before the name, tools and arguments by their names in both published systems. Bare
-    JSON and other tags are text.
+    Python dict, the XML of Qwen3-Coder (also without tags around it) and of GLM, a namespace before
+    the name, tools and arguments by their names in both published systems. Bare JSON and other tags
+    are text.
     """
 
     name = "hermes"
@@ -96,46 +114,51 @@ class HermesCodec(_Codec):
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         items: list[ToolCall | CallError] = []
-        tag = _TAG.search(text)
-        while tag is not None:
-            if tag[1]:
-                items.append(CallError("</tool_call> closes nothing", *tag.span()))
+        begin = _BEGIN.search(text)
+        while begin is not None:
+            if begin[1]:
+                items.append(CallError("</tool_call> closes nothing", *begin.span()))
             else:
-                items += self._read_block(text, *tag.span())
-            tag = _TAG.search(text, items[-1].end)
+                items += self._read_block(text, *begin.span())
+            begin = _BEGIN.search(text, items[-1].end)
         return items
 
     def _read_block(self, text: str, start: int, at: int) -> list[ToolCall | CallError]:
-        """Read the block whose tag is from ``start`` to ``at``."""
-        following = text.find("<tool_call>", at)
-        body = text[at : following if following >= 0 else None]
+        """Read the block whose tag is from ``start`` to ``at``; the same for XML without a tag."""
+        bare = start == at
+        following = _BARE_END.search(text, at + 1) if bare else _OPEN.search(text, at)
+        body = text[at : following.start() if following else None]
         for content in (body, text[at : at + _WINDOW], _COMMA.sub(_without_comma, body)):
             calls, end = self._read_calls(content, at)
             close = _TAG.match(content, end)
-            if calls and (close or end == len(content)):
+            if calls and (close or bare or end == len(content)):
                 calls[0] = replace(calls[0], start=start)
                 if close and close[1]:
                     calls[-1] = replace(calls[-1], end=at + close.end())
                 return calls
         close = _TAG.search(text, at)
-        if close is None or not close[1]:
-            end = close.start() if close else len(text)
-            return [CallError("<tool_call> is never closed", start, end)]
-        return [CallError(_fault(text[at : close.start()]), start, close.end())]
+        body = text[at : close.start() if close else None]
+        is_closed = close is not None and bool(close[1])
+        end = close.end() if close and is_closed else at + len(body)
+        call = self._read_call(_python_dict(body), start, end)
+        if isinstance(call, CallError):
+            call = replace(
+                call, message=_fault(body) if is_closed else "<tool_call> is never closed"
+            )
+        return [call]
 
     def _read_calls(self, content: str, at: int) -> tuple[list[ToolCall | CallError], int]:
-        """Read the objects that a block's content begins with; return where the gap behind them
-        ends.
+        """Read the calls that a block's content begins with; return where the gap behind them ends.
 
         ``at`` is the place of the content in the completion.
         """
         calls: list[ToolCall | CallError] = []
         start = next(_GAP.finditer(content)).end()
-        with suppress(ValueError, RecursionError):
-            while content.startswith("{", start):
-                data, end = _JSON.raw_decode(content, start)
-                calls.append(self._read_call(data, at + start, at + end))
-                start = next(_GAP.finditer(content, end)).end()
+        data, end = _read_value(content, start)
+        while end > start:
+            calls.append(self._read_call(data, at + start, at + end))
+            start = next(_GAP.finditer(content, end)).end()
+            data, end = _read_value(content, start)
         return calls, start
 
     def _read_call(self, data: Any, start: int, end: int) -> ToolCall | CallError:
@@ -193,6 +216,29 @@ class HermesCodec(_Codec):
             escaped = re.sub(r"<(?=/?tool_call>)", r"\\u003c", body)
             blocks.append(f"<tool_call>\n{escaped}\n</tool_call>")
         return "\n".join(blocks)
+
+
+def _read_value(content: str, start: int) -> tuple[Any, int]:
+    """Return the call at a place, as data, and its end; the place itself if there is none."""
+    if content.startswith("{", start):
+        with suppress(ValueError, RecursionError):
+            return _JSON.raw_decode(content, start)
+    match = _XML.match(content, start)
+    parts = _ARGUMENT.findall(match[2]) if match else []
+    arguments = {name: None if text in ("null", "None") else text for name, text in parts}
+    if match is None or len(arguments) < len(parts):
+        return None, start
+    return {"name": match[1], "arguments": arguments}, match.end()
+
+
+def _python_dict(body: str) -> Any:
+    """Return the Python dict that a text is; None if it is none, or could be read otherwise."""
+    if _PYTHON.match(body) is None:
+        return None
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        data = ast.literal_eval(body.strip())
+        return data if json.loads(json.dumps(data)) == data else None
+    return None
 
 
 def _without_comma(match: re.Match[str]) -> str:

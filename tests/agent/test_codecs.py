@@ -104,6 +104,17 @@ def json_call(name="memory_insert", arguments="arguments", **given):
     return json.dumps({"name": name, arguments: given or insert()[1]}, ensure_ascii=False)
 
 
+def xml_call(name="memory_insert", end="</function>", **given):
+    arguments = (given or insert()[1]).items()
+    written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments)
+    return f"<function={name}>\n{written}{end}"
+
+
+LINES = "a <b>\n\nc </parameter> d"
+PAIRS = "".join(
+    f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+    for key, value in insert()[1].items()
+)
 OSLO, ROME = json_call(), json_call(section="episodic", content="Ivan moved to Rome")
 BOTH = [insert(), insert("Ivan moved to Rome", "episodic")]
 TAGGED_TEXT = 'write <tool_call>, then "</tool_call>"\nat the end'
@@ -151,6 +162,28 @@ FORMS = {
         [("memory_update", {"entry_id": "3", "content": "x"})],
     ),
     "null for what is needed": (block(json_call(section="semantic", content=None)), [insert(None)]),
+    "a Python dict": (
+        block(
+            repr(
+                {
+                    "name": "memory_insert",
+                    "arguments": {**insert("Marta's dog")[1], "timestamp": None},
+                }
+            )
+        ),
+        [insert("Marta's dog")],
+    ),
+    "XML": (block(f"\n{xml_call()}\n"), [insert()]),
+    "XML of two, several lines, no last end": (
+        block(xml_call(section="semantic", content=LINES) + xml_call(end="")),
+        [insert(LINES), insert()],
+    ),
+    "XML without a tag before it": (f"Now:\n{xml_call()}\n</tool_call>\nDone.", [insert()]),
+    "XML with null": (
+        block(xml_call(section="semantic", content="x", timestamp="null")),
+        [insert("x")],
+    ),
+    "XML of keys and values": (block(f"memory_insert\n{PAIRS}\n"), [insert()]),
     "a namespace": (
         block(json_call("functions.memory_insert:0"))
         + block(json_call("default_api.memory_insert")),
@@ -210,6 +243,14 @@ def test_hermes_says_where_each_call_of_a_block_stands():
 
 AMBIGUOUS = {
     "code": block("{'name': 'memory_delete', 'arguments': dict(entry_id='1')}"),
+    "a string with two readings in Python": block(
+        "{'name': 'memory_delete', 'arguments': {'entry_id': 'a''b'}}"
+    ),
+    "an argument given twice": block(
+        xml_call(a="1").replace("</function>", xml_call(a="2").partition(">")[2])
+    ),
+    "XML that breaks off": f"<tool_call>{xml_call(end='')}",
+    "XML that breaks off in a value": "<tool_call><function=memory_delete><parameter=entry_id>12",
     "a call that breaks off": f"<tool_call>{OSLO[:-1]}",
     "a call that breaks off in a string": f"<tool_call>{OSLO[:-6]}</tool_call>",
     "words behind the call": block(f"{OSLO} or rather not"),
