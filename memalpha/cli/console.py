@@ -91,7 +91,7 @@ def with_notes(error: BaseException) -> str:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Show a table on a terminal, tab-separated lines elsewhere; stops quietly on a closed pipe."""
+    """Show a table on a terminal, tab-separated lines elsewhere."""
     lines = [[printable(str(cell)) for cell in row] for row in rows]
     if console.is_terminal:
         table = Table(*columns)
@@ -99,11 +99,9 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
             table.add_row(*(Text(cell, overflow="fold") for cell in line))
         console.print(table)
         return
-    try:  # rich would replace tabs by spaces
-        console.file.writelines("\t".join(line) + "\n" for line in (columns, *lines))
-        console.file.flush()
-    except BrokenPipeError:
-        console.on_broken_pipe()
+    # rich would replace tabs by spaces
+    console.file.writelines("\t".join(line) + "\n" for line in (columns, *lines))
+    console.file.flush()
 
 
 def is_main_process() -> bool:

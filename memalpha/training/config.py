@@ -283,10 +283,8 @@ class TrainerOptions(Options):
         use_cpu: Train on the CPU though there is a GPU.
         gradient_checkpointing: Trade time for memory.
         seed: Fixes everything that is drawn.
-        full_determinism: Deterministic CUDA kernels, at some cost in speed.
         logging_steps: Steps between log lines.
         report_to: ``tensorboard``, ``wandb``, ``trackio``, or ``none``.
-        project: Project of the run there.
         save_strategy: ``steps``, ``epoch`` or ``no``: when checkpoints are made.
         save_steps: Steps between checkpoints.
         save_total_limit: Checkpoints that stay, besides the best one.
@@ -308,10 +306,8 @@ class TrainerOptions(Options):
     use_cpu: bool = False
     gradient_checkpointing: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
-    full_determinism: bool = False
     logging_steps: PositiveInt = 1
     report_to: list[str] = field(default_factory=lambda: ["none"])
-    project: str = "huggingface"
     save_strategy: Literal["no", "steps", "epoch", False] = "steps"
     save_steps: PositiveInt = 500
     save_total_limit: PositiveInt | None = 2
@@ -359,18 +355,12 @@ class GRPOOptions(TrainerOptions):
         steps_per_generation: Optimizer steps a batch of rollouts.
         num_iterations: How often each batch is gone through.
         temperature: Sampling temperature of the rollouts.
-        top_p: Share of the likeliest tokens that are drawn from.
-        top_k: Number of the likeliest tokens that are drawn from; 0 = all.
         loss_type: ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``.
         beta: KL coefficient; 0 = off.
         epsilon: How far a ratio may fall below 1, and without ``epsilon_high`` rise above it.
         epsilon_high: How far it may rise above 1; with ``cispo`` its bound, such as 5.0 (ScaleRL).
         scale_rewards: Divide advantages by the deviation of a ``group`` or ``batch``, or by
             ``none``.
-        importance_sampling_level: Ratios of a ``token`` or a ``sequence``.
-        mask_truncated_completions: Leave completions that were cut off out of the loss.
-        vllm_importance_sampling_correction: Correct for another rounding where rollouts were drawn.
-        vllm_importance_sampling_clip_max: Largest ratio of trained to sampled.
         use_vllm: Draw the rollouts of all weights (``full_finetuning``) from a vLLM server.
         vllm_server_base_url: URL of that server.
         eval_strategy: ``steps``: validate while training; ``no``: before and after alone.
@@ -384,17 +374,11 @@ class GRPOOptions(TrainerOptions):
     steps_per_generation: PositiveInt = 1
     num_iterations: PositiveInt = 1
     temperature: PositiveFloat = 1.0
-    top_p: PositiveShare = 1.0
-    top_k: NonNegativeInt = 0
     loss_type: Loss = "dapo"
     beta: NonNegativeFloat = 0.0
     epsilon: NonNegativeFloat = 0.2
     epsilon_high: NonNegativeFloat | None = None
     scale_rewards: Literal["group", "batch", "none"] | bool = "group"
-    importance_sampling_level: Literal["token", "sequence"] = "token"
-    mask_truncated_completions: bool = False
-    vllm_importance_sampling_correction: bool = True
-    vllm_importance_sampling_clip_max: PositiveFloat = 2.0
     use_vllm: bool = False
     vllm_server_base_url: str | None = None
     eval_strategy: Literal["no", "steps", False] = "no"
@@ -440,6 +424,7 @@ class GRPOOptions(TrainerOptions):
         rollouts = self.per_device_train_batch_size * self.steps_per_generation
         fixed = {
             "vllm_importance_sampling_mode": "token_truncate",
+            "vllm_importance_sampling_clip_max": 2.0,
             "per_device_eval_batch_size": rollouts,  # not used; TRL wants a multiple of a group
             **({"vllm_mode": "server"} if self.use_vllm else {}),
         }

@@ -257,8 +257,10 @@ def make_trainer(case, folder, **more):
         max_grad_norm=0.0,
         epsilon_high=1.02 if case.loss == "cispo" else 0.25,
         scale_rewards=case.scale,
-        importance_sampling_level=case.level,
-        mask_truncated_completions=case.drop_cut_off,
+        trl={
+            "importance_sampling_level": case.level,
+            "mask_truncated_completions": case.drop_cut_off,
+        },
         save_strategy="no",
         seed=3,
         **more,

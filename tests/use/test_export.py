@@ -214,7 +214,7 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
         "--output_dir",
         str(tmp_path / "run"),
         "--trl",
-        "{hub_token: S3CRET-hub}",
+        "{hub_token: S3CRET-hub, run_name: hf_S3CRETxxxxxxxxxxxxxxxx}",
     ]
     words += [
         "--endpoint_extra",
@@ -222,7 +222,6 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
         "--endpoint_url",
         "http://S3CRET-name@h/v1?key=S3CRET-query",
     ]
-    words += ["--project", "hf_S3CRET" + "x" * 16]
     monkeypatch.setattr(sys, "argv", ["memalpha", *words])
     assert run(words) == 0
     assert run(["report", str(tmp_path / "run")]) == 0
