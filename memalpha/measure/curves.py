@@ -1,8 +1,8 @@
 """Curves of one or several runs from ``metrics.jsonl``, as SVG pictures.
 
 One run: thin line = each step, thick line = rolling mean. Several runs of a variant: thin lines =
-runs, thick line = their mean, band = Student's 95% interval, at steps that every run has. A panel
-without data is left out. Equal data gives equal files. The colours suit light and dark pages.
+runs, thick line = their mean, at steps that every run has. A panel without data is left out. Equal
+data gives equal files. The colours suit light and dark pages.
 """
 
 import re
@@ -104,7 +104,6 @@ def smooth(series: pandas.Series) -> pandas.Series:
 def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
     """Draw one panel into matplotlib axes."""
     from matplotlib.ticker import MaxNLocator
-    from scipy.stats import t
 
     for index, (label, runs) in enumerate(lines.items()):
         colour = _COLOURS[index % len(_COLOURS)]
@@ -115,10 +114,6 @@ def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
         marker = "o" if len(middle) == 1 else None
         # matplotlib leaves labels with "_" out of a legend
         axes.plot(middle, color=colour, linewidth=2, marker=marker, label=f" {label}")
-        if len(runs) > 1:
-            reach = t.ppf(0.975, len(runs) - 1) * curves.sem(axis=1)
-            band = {"color": colour, "alpha": 0.16, "linewidth": 0}
-            axes.fill_between(middle.index, middle - reach, middle + reach, **band)
     axes.set_title(title)
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))

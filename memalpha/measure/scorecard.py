@@ -44,22 +44,24 @@ class Measure(StrEnum):
 def observe(instance: Instance, row: InstanceRow) -> dict[str, tuple[float, ...]]:
     """Return 1 or 0 (or a score) for each observation on the instance of a row, by measure."""
     observed: dict[str, list[float]] = {measure: [] for measure in Measure}
-    removed = _retracted(instance.facts)
-    for question, asked in zip(instance.questions, row.questions, strict=True):
-        if asked.answer is None:
+    retractions = _retracted(instance.facts)
+    for question, result in zip(instance.questions, row.questions, strict=True):
+        if result.answer is None:
             continue
-        answer = _answer(asked)
+        answer = _answer(result)
         if question.stale:
-            passages = Answer("", asked.passages)
+            passages = Answer("", result.passages)
             observed[Measure.STALE_ANSWERS].append(gives_stale(question, answer))
             observed[Measure.STALE_PASSAGES].append(gives_stale(question, passages))
-        gone = [value for value in question.stale if (question.subject or "", value) in removed]
-        if gone:
-            about_gone = replace(question, stale=tuple(gone))
-            observed[Measure.RESIDUE_ANSWERS].append(gives_stale(about_gone, answer))
+        values = [
+            value for value in question.stale if (question.subject or "", value) in retractions
+        ]
+        if values:
+            about_them = replace(question, stale=tuple(values))
+            observed[Measure.RESIDUE_ANSWERS].append(gives_stale(about_them, answer))
         for kind, measure in ((CASCADE, Measure.CASCADE), (ABSENCE, Measure.ABSENCE)):
-            if question.kind == kind and not math.isnan(asked.score):
-                observed[measure].append(asked.score)
+            if question.kind == kind and not math.isnan(result.score):
+                observed[measure].append(result.score)
     if instance.facts:
         keeps_input = not row.entries and row.memory_tokens > 0
         texts = [chunk.text for chunk in instance.chunks] if keeps_input else row.entries
@@ -68,7 +70,9 @@ def observe(instance: Instance, row: InstanceRow) -> dict[str, tuple[float, ...]
             now = holds(subject, value)
             observed[Measure.CURRENT].append(now)
             observed[Measure.CONTRADICTIONS].append(now and any(holds(subject, b) for b in before))
-        observed[Measure.RESIDUE_MEMORY] += [holds(subject, value) for subject, value in removed]
+        observed[Measure.RESIDUE_MEMORY] += [
+            holds(subject, value) for subject, value in retractions
+        ]
     return {measure: tuple(map(float, hits)) for measure, hits in observed.items() if hits}
 
 
@@ -96,9 +100,9 @@ def pooled(values: Mapping[Seed, Mapping[str, Sequence[float]]]) -> Estimate:
     return estimate(means, weights={name: sum(own) / len(own) for name, own in sizes.items()})
 
 
-def _answer(asked: QuestionRow) -> Answer:
-    recalled = asked.answer == "\n".join(asked.passages)
-    return Answer(asked.answer or "", asked.passages if recalled else None)
+def _answer(result: QuestionRow) -> Answer:
+    is_recall = result.answer == "\n".join(result.passages)
+    return Answer(result.answer or "", result.passages if is_recall else None)
 
 
 def holder(texts: Sequence[str]) -> Callable[[str, str], bool]:
@@ -110,10 +114,10 @@ def holder(texts: Sequence[str]) -> Callable[[str, str], bool]:
             places.setdefault(word, set()).add(index)
 
     def holds(subject: str, value: str) -> bool:
-        wanted = [places.get(word, set()) for word in (*words(subject), *words(value))]
-        candidates = set.intersection(*wanted) if wanted else range(len(sentences))
-        named = (sentences[index] for index in candidates)
-        return any(contains(text, subject) and contains(text, value) for text in named)
+        sets = [places.get(word, set()) for word in (*words(subject), *words(value))]
+        candidates = set.intersection(*sets) if sets else range(len(sentences))
+        texts = (sentences[index] for index in candidates)
+        return any(contains(text, subject) and contains(text, value) for text in texts)
 
     return holds
 
@@ -125,15 +129,15 @@ def _changed(facts: Sequence[Fact]) -> list[tuple[str, str, list[str]]]:
     for fact in facts:
         if fact.action is FactAction.CHANGE and fact.previous is not None:
             before.setdefault((fact.subject, fact.attribute), []).append(fact.previous)
-    changed = []
+    changes = []
     for key, values in before.items():
         now = last[key]
         if now.action is not FactAction.RETRACT:
-            changed.append((now.subject, now.value, [v for v in values if v != now.value]))
-    return changed
+            changes.append((now.subject, now.value, [v for v in values if v != now.value]))
+    return changes
 
 
 def _retracted(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     last = {(fact.subject, fact.attribute, fact.value): fact.action for fact in facts}
-    gone = [key for key, action in last.items() if action is FactAction.RETRACT]
-    return [(subject, value) for subject, _, value in gone]
+    values = [key for key, action in last.items() if action is FactAction.RETRACT]
+    return [(subject, value) for subject, _, value in values]

@@ -116,8 +116,8 @@ def summarise_evaluation(folder: str | Path) -> Summary:
         size = inputs.get(spec["name"], {}).get("instances", 0)
         for reader in config["readers"]:
             own = [row for row in rows if (row.set, row.reader) == (spec["name"], reader["name"])]
-            wanted = reader["name"] in (spec.get("readers") or [reader["name"]])
-            groups = _groups(config, spec["name"], reader["name"], own) if own or wanted else {}
+            is_due = reader["name"] in (spec.get("readers") or [reader["name"]])
+            groups = _groups(config, spec["name"], reader["name"], own) if own or is_due else {}
             if groups:
                 in_mean = bool(spec.get("in_mean", True))
                 sets.append(compare_groups(groups, size, spec["name"], reader["name"], in_mean))
@@ -130,18 +130,18 @@ def _groups(
     seeds = config.get("seeds") or [0]
     places = Counter[str]()  # systems of each group so far
     groups: dict[str, Members] = {}
-    for given in config["systems"]:
-        spec = read_system(given)
+    for row in config["systems"]:
+        spec = read_system(row)
         place = places[spec.group]
         places[spec.group] += 1
         own = [row for row in rows if row.system == spec.name]
-        wanted = set_name in (spec.sets or [set_name]) and reader in (spec.readers or [reader])
-        if not own and not wanted:
+        is_due = set_name in (spec.sets or [set_name]) and reader in (spec.readers or [reader])
+        if not own and not is_due:
             continue
         system = make_system(spec.kind, spec.options)
-        expected = seeds if system.draws(config.get("temperature", 0.0)) else seeds[:1]
+        due = seeds if system.draws(config.get("temperature", 0.0)) else seeds[:1]
         members = groups.setdefault(spec.group, {})
-        for seed in sorted({*expected, *(row.seed for row in own)}):
+        for seed in sorted({*due, *(row.seed for row in own)}):
             name = f"{place}/{seed}" if len(seeds) > 1 else str(place)
             members[name] = {row.instance: row for row in own if row.seed == seed}
     return groups
@@ -166,17 +166,17 @@ def compare_groups(
     accuracies: dict[str, dict[Seed, dict[str, float]]] = {}
     cells: dict[str, Cell] = {}
     for group, members in groups.items():
-        missing = size - len(scored[group])
-        if missing:
-            left_out[group] = f"{missing} of {size}: {_reason(members)}"
+        n = size - len(scored[group])
+        if n:
+            left_out[group] = f"{n} of {size}: {_reason(members)}"
         if common and scored[group]:
             rows = {member: [own[name] for name in common] for member, own in members.items()}
             accuracies[group] = _accuracies(rows)
             cells[group] = _cell(rows, estimate(accuracies[group]))
     differences: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(cells, 2):
-        paired = difference(accuracies[first], accuracies[second])
-        differences.setdefault(first, {})[second] = paired
+        gap = difference(accuracies[first], accuracies[second])
+        differences.setdefault(first, {})[second] = gap
     return SetSummary(name, reader, len(common), size, left_out, cells, differences, in_mean)
 
 
@@ -210,14 +210,14 @@ def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> 
     for name in sorted(set().union(*(row.operations.applied for row in rows))) if calls else ():
         applied = sum(row.operations.applied.get(name, 0) for row in rows)
         means[f"{name}, share of calls"] = applied / calls
-    asked = Counter(
+    sizes = Counter(
         question.kind for row in next(iter(members.values())) for question in row.questions
     )
     return Cell(
         members={member: f"{own[0].system} seed {own[0].seed}" for member, own in members.items()},
         accuracy=accuracy,
-        kinds={kind: pooled(_scores(members, kind)) for kind in sorted(asked)},
-        questions={kind: asked[kind] for kind in sorted(asked)},
+        kinds={kind: pooled(_scores(members, kind)) for kind in sorted(sizes)},
+        questions={kind: sizes[kind] for kind in sorted(sizes)},
         means=means,
         scorecard=scorecard(members),
     )

@@ -87,8 +87,8 @@ class Setting:
         batch's instances.
         """
         name = f"{seed}/" + "/".join(instance.id for instance in instances)
-        drawn = zlib.crc32(name.encode()) if self.temperature else None
-        return Sampling(max_new_tokens, self.temperature, seed=drawn)
+        number = zlib.crc32(name.encode()) if self.temperature else None
+        return Sampling(max_new_tokens, self.temperature, seed=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,16 @@ def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) 
     """Return the pieces in order: units of at most ``limit`` tokens, joined up to ``pack`` tokens
     with the time (1 = never).
     """
-    packed: list[Piece] = []
+    parts: list[Piece] = []
     for index, chunk in enumerate(chunks):
-        packed.append(Piece("", chunk.time, index))
+        parts.append(Piece("", chunk.time, index))
         for text in units(chunk.text, limit, count):
-            joined = packed[-1]._replace(text=f"{packed[-1].text}\n{text}".lstrip("\n"))
-            if not packed[-1].text or count(joined.render()) <= pack:
-                packed[-1] = joined
+            longer = parts[-1]._replace(text=f"{parts[-1].text}\n{text}".lstrip("\n"))
+            if not parts[-1].text or count(longer.render()) <= pack:
+                parts[-1] = longer
             else:
-                packed.append(Piece(text, chunk.time, index))
-    return [piece for piece in packed if piece.text]
+                parts.append(Piece(text, chunk.time, index))
+    return [piece for piece in parts if piece.text]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +217,10 @@ class Rag(System):
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
         by_chunk = self.mode is RetrievalMode.HYBRID
-        kept = CHUNKS_KEPT if by_chunk else 0
-        config = RetrievalConfig(retrieval=self.mode, embedder=self.embedder, sections_kept=kept)
+        sections = CHUNKS_KEPT if by_chunk else 0
+        config = RetrievalConfig(
+            retrieval=self.mode, embedder=self.embedder, sections_kept=sections
+        )
         pack = self.piece_tokens or max(1, setting.reader_tokens // setting.retrieve_k)
         parts = pieces(instance.chunks, pack, max(pack, UNIT_TOKENS), setting.count)
         memory = piece_memory(parts, setting.count, by_chunk=by_chunk)
@@ -307,7 +309,7 @@ class Verbatim(System):
         retriever = setting.step.new_retriever(memory)
         limit = section.max_entry_tokens or UNIT_TOKENS
         results: list[OperationResult] = []
-        stored = 0
+        tokens = 0
         for piece in pieces(instance.chunks, 1, limit, setting.count):
             insert = Operation(OperationKind.INSERT, section.name, piece.text, timestamp=piece.time)
             result = memory.apply(insert, chunk=piece.chunk, time=piece.time)
@@ -317,8 +319,8 @@ class Verbatim(System):
                 results.append(memory.apply(delete))
                 result = memory.apply(insert, chunk=piece.chunk, time=piece.time)
             results.append(result)
-            stored += setting.count(piece.text) if result.changed else 0
-        cut = stored - memory.tokens
+            tokens += setting.count(piece.text) if result.changed else 0
+        cut = tokens - memory.tokens
         return written_memory(memory, retriever, setting.retrieve_k, results, cut=cut)
 
 
@@ -368,10 +370,10 @@ class Gold(System):
             entries = tuple(map(render_entry, memory))
             return Evidence(memory_tokens=memory.tokens, entries=entries, count=count)
         parts = pieces(instance.chunks, 1, UNIT_TOKENS, count)
-        wanted = set[Piece]()
+        evidence = set[Piece]()
         for question in instance.questions:
-            wanted.update(_evidence(question, parts))
-        tokens = sum(count(piece.text) for piece in parts if piece in wanted)
+            evidence.update(_evidence(question, parts))
+        tokens = sum(count(piece.text) for piece in parts if piece in evidence)
         return Evidence(memory_tokens=tokens, pieces=parts, count=count)
 
 
@@ -547,8 +549,8 @@ class OverwriteSummary(System):
         for t in range(total):
             active = [i for i, instance in enumerate(instances) if t < len(instance.chunks)]
             prompts = [_prompt(encoder, instances[i].chunks[t], texts[i][-1]) for i in active]
-            drawn = replace(sampling, seed=None if sampling.seed is None else sampling.seed + t)
-            for i, completion in zip(active, generator.generate(prompts, drawn), strict=True):
+            of_step = replace(sampling, seed=None if sampling.seed is None else sampling.seed + t)
+            for i, completion in zip(active, generator.generate(prompts, of_step), strict=True):
                 texts[i].append(self.parse(content_of(opening + completion.text)[0]))
                 cut_off[i] += completion.cut_off
             if on_step:

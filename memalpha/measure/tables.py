@@ -52,14 +52,14 @@ def markdown(table: Table) -> str:
 def terminal(table: Table) -> TerminalTable:
     """Return a table as rich shows it."""
     caption = Text(table.note, "dim") if table.note else None
-    shown = TerminalTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+    rendered = TerminalTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     for index, name in enumerate(table.head):
-        shown.add_column(
+        rendered.add_column(
             Text(printable(name)), justify="right" if index else "left", no_wrap=not index
         )
     for row in table.rows:
-        shown.add_row(*(Text(printable(cell)) for cell in row))
-    return shown
+        rendered.add_row(*(Text(printable(cell)) for cell in row))
+    return rendered
 
 
 def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
@@ -153,21 +153,21 @@ def set_tables(item: SetSummary, reference: str) -> list[Table]:
         sizes |= cell.questions
         names |= {name: mean for name, mean in cell.means.items() if " " in name}
     for group, cell in item.cells.items():
-        read = cell.means["input_tokens"]
-        values = {**cell.means, "share": cell.means["memory_tokens"] / read if read else math.nan}
+        size = cell.means["input_tokens"]
+        values = {**cell.means, "share": cell.means["memory_tokens"] / size if size else math.nan}
         gap = difference_from(item.differences, reference, group)
-        shown = [number(values[name], digits) for name, digits in _COSTS.values()]
-        costs.append([group, interval(cell.accuracy), interval(gap, signed=True), *shown])
+        numbers = [number(values[name], digits) for name, digits in _COSTS.values()]
+        costs.append([group, interval(cell.accuracy), interval(gap, signed=True), *numbers])
         kinds.append([group, *(interval(cell.kinds.get(kind)) for kind in sizes)])
         measures = [cell.scorecard[measure] for measure in Measure]
-        card.append([group, *(interval(found) if found else "not measured" for found in measures)])
+        card.append([group, *(interval(each) if each else "not measured" for each in measures)])
         zero = {name: 0.0 for name in names if "share" in name}  # of calls that were not made
         rewards.append([group, *(number({**zero, **cell.means}.get(name)) for name in names)])
-    asked = [f"{kind} ({counted(count, 'question')})" for kind, count in sizes.items()]
+    columns = [f"{kind} ({counted(count, 'question')})" for kind, count in sizes.items()]
     arrows = [f"{measure} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
     return [
         Table(["system", "accuracy", f"minus `{reference}`", *_COSTS], costs),
-        Table(["by kind of question", *asked], kinds),
+        Table(["by kind of question", *columns], kinds),
         Table(["changes and removals", *arrows], card),
         Table(["rewards and calls", *names], rewards),
     ]
@@ -193,9 +193,9 @@ def side_by_side(
         for place, name in enumerate(table.head[1:], 1):
             cells = [by_group[group][place] if group in by_group else UNKNOWN for group in groups]
             rows.append([name, *cells])
-    told = [row for row in rows if set(row[1:]) - {UNKNOWN, "not measured"}]
-    lacking = [f"`{group}` lacks {why}." for group, why in item.left_out.items()]
-    return Table(["", *groups], told, " ".join([_NOTE, note, *lacking]).replace("  ", " ").strip())
+    rows = [row for row in rows if set(row[1:]) - {UNKNOWN, "not measured"}]
+    notes = [_NOTE, note, *(f"`{group}` lacks {why}." for group, why in item.left_out.items())]
+    return Table(["", *groups], rows, " ".join(filter(None, map(str.strip, notes))))
 
 
 def held_out(run: RunFolder) -> SetSummary:
@@ -244,14 +244,14 @@ def headline(run: RunFolder) -> str:
 
 def selection_note(run: RunFolder) -> str:
     """Return which step was selected on which instances; empty if none was."""
-    chosen = run.read_optional("summary.json").get("selection")
-    if not chosen:
+    selection = run.read_optional("summary.json").get("selection")
+    if not selection:
         return ""
-    where = counted(chosen["instances"], "other instance")
-    if chosen["on_after"]:
+    where = counted(selection["instances"], "other instance")
+    if selection["on_after"]:
         where = "these instances, so the numbers after training are too favourable"
-    how = f"{chosen['metric']}, {number(chosen['value'])} on {where}"
-    return f"Step {chosen['step']:.0f} was selected by {how}."
+    how = f"{selection['metric']}, {number(selection['value'])} on {where}"
+    return f"Step {selection['step']:.0f} was selected by {how}."
 
 
 # ------------------------------------------------------------------------------------------------

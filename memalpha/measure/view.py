@@ -136,7 +136,7 @@ class Call(NamedTuple):
 def calls(step: Recorded) -> list[Call]:
     """Return the calls of one step of a rollout, in order, each applied one with its change."""
     changes = iter(step["changes"])
-    found = []
+    listed = []
     for result in step["results"]:
         change = next(changes) if result["code"] == "applied" else None
         operation = result["operation"] or {"kind": "no", "section": "call", "content": ""}
@@ -149,8 +149,8 @@ def calls(step: Recorded) -> list[Call]:
         if change:
             tone, note = change_tone(change), ""
             was = change["before"]["content"] if change["before"] else ""
-        found.append(Call(tone, head, operation["content"] or "", was, note))
-    return found
+        listed.append(Call(tone, head, operation["content"] or "", was, note))
+    return listed
 
 
 def change_tone(change: Recorded) -> Tone:
