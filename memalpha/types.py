@@ -76,7 +76,7 @@ class Instance:
     # training only, in no file: the chunks before this one were read by a teacher,
     begin: int = 0
     # and these are the entries, archived lines included, that it kept of them
-    held: tuple[Entry, ...] = ()
+    initial_entries: tuple[Entry, ...] = ()
 
 
 class OperationKind(StrEnum):

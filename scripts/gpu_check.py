@@ -144,7 +144,7 @@ def checks(
     from memalpha.errors import InputError
     from memalpha.generation.hf import HFGenerator
     from memalpha.training import fast_layers, packed, trainer
-    from memalpha.training.build import build_parts
+    from memalpha.training.build import build_components
     from memalpha.training.config import parse_train_arguments
     from memalpha.types import Prompt, Sampling
 
@@ -177,7 +177,7 @@ def checks(
             self.waits += masked or name in ("_local_scalar_dense", "nonzero", "equal")
             return made
 
-    found, parts = {}, build_parts(parse_train_arguments(words))
+    found, parts = {}, build_components(parse_train_arguments(words))
     model, tokens = parts.model.to(device), 8 * 256
     width = model.config.vocab_size
     apart = [row.get("sampling/sampling_logp_difference/mean", math.inf) for row in rows] or [

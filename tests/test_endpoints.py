@@ -26,8 +26,8 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
 from memalpha.qa import judges, readers
+from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.text import render_chat
-from memalpha.training.build import make_answer_judge
 from memalpha.training.config import RunOptions
 from memalpha.types import Answer, Completion, Question, Sampling, StopReason
 
@@ -593,9 +593,9 @@ def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_serve
             "endpoint_extra": {"a": 1},
             **more,
         }
-        assert make_answer_judge(RunOptions(reader="endpoint", **options)).judge([request]) == [
-            True
-        ]
+        assert EndpointAnswerJudge(RunOptions(reader="endpoint", **options).judge_client()).judge(
+            [request]
+        ) == [True]
         body, headers = server.bodies.pop(), server.headers.pop()
         return body["model"], headers["Authorization"], body.get("a"), body.get("b")
 
@@ -610,7 +610,7 @@ def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_serve
         None,
         None,
     )
-    assert make_answer_judge(RunOptions()) is None
+    assert not RunOptions().has_judge
     other.close()
 
 

@@ -21,7 +21,7 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.readers import RecallReader
 from memalpha.record.rows import rollout_to_json
 from memalpha.rewards.total import RewardConfig
-from memalpha.training.build import build_parts, make_reader
+from memalpha.training.build import build_components, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import build_trainer
 from memalpha.types import Chunk, Completion, Question, Sampling, StopReason
@@ -149,7 +149,7 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     arguments = parse_train_arguments(
         [*OPTIONS, *policy, "--warm_start_steps", "0", "--output_dir", str(tmp_path / "unused")]
     )
-    parts = build_parts(arguments)
+    parts = build_components(arguments)
     trainer = build_trainer(arguments, parts)
     rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
     rewards = parts.scorer.score(rollouts)

@@ -116,7 +116,7 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 def new_rollout(instance: Instance, agent: AgentStep) -> Rollout:
     """Return a rollout before its first step, with the memory that the instance begins with."""
-    memory = agent.new_memory(instance.held)
+    memory = agent.new_memory(instance.initial_entries)
     return Rollout(instance, memory, agent.new_retriever(memory), tokens_before=memory.tokens)
 
 

@@ -20,7 +20,7 @@ from memalpha.times import ISO_8601, moment
 from memalpha.types import Instance
 
 PARQUET_NAME = "instances.parquet"
-_NOT_STORED = frozenset({"begin", "held"})
+_NOT_STORED = frozenset({"begin", "initial_entries"})
 _GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 

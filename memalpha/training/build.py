@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its options: policy, data, agent, reader, judge."""
+"""What a run is made of, from its options: policy, data, agent, reader, judge."""
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from memalpha.generation.products import CPUS
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.models.policy import trained_reader
-from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
+from memalpha.protocols import ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
@@ -32,7 +32,7 @@ from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
 
 
-class Parts(NamedTuple):
+class RunComponents(NamedTuple):
     """Everything a training run or an evaluation needs; ``eval_temperature`` 0 = greedy."""
 
     model: Any
@@ -46,20 +46,26 @@ class Parts(NamedTuple):
     validation: Sequence[Instance] = ()
 
 
-def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
+def build_components(arguments: TrainArguments, *, training: bool = True) -> RunComponents:
     """Load and check everything before training (without it ``instances`` is empty); InputError if
     parts do not fit together.
     """
     run = arguments.run
+    seed = arguments.grpo.seed
     InputError.raise_if(
         training and not run.train_data,
         "train_data is empty",
         expected="a prepared folder, a file of instances, or the name of a generated one",
     )
-    train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
-    held_out = (
-        load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
+    InputError.raise_if(
+        training and run.warm_start_steps and run.adapter,
+        f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which "
+        "would not be used",
+        expected="one of the two",
+        fix="memalpha warmup --adapter goes on from an adapter",
     )
+    train = load_data(run.train_data, run.train_options, seed) if training else []
+    held_out = load_data(run.eval_data, run.eval_options, seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
     InputError.raise_if(
         run.early_stopping_patience and not arguments.grpo.load_best_model_at_end,
@@ -88,19 +94,10 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, model, tokenizer)
-    train = (
-        begun(
-            train,
-            agent,
-            run.rollout_chunks,
-            arguments.grpo.seed,
-            run.rollout_cut,
-            run.rollout_coverage,
-        )
-        if training
-        else []
-    )
-    return Parts(
+    if training:
+        cut, coverage = run.rollout_cut, run.rollout_coverage
+        train = begun(train, agent, run.rollout_chunks, seed, cut, coverage)
+    return RunComponents(
         model,
         tokenizer,
         agent,
@@ -124,7 +121,8 @@ def make_scorer(
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
     reader = make_reader(run, agent, model, agent.encoder.tokenizer)
-    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
+    judge = judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
+    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, judge)
     evaluator.check([question for instance in instances for question in instance.questions])
     return RolloutScorer(
         evaluator,
@@ -141,15 +139,16 @@ def split_held_out(
     """Return the instances kept for validation, at even distances, and those of before and
     after.
     """
-    count, total = run.validation_instances, len(instances)
-    kept = {place * total // count for place in range(min(count, total))}
-    rest = [instance for place, instance in enumerate(instances) if place not in kept]
+    count = run.validation_instances
+    total = len(instances)
+    places = {place * total // count for place in range(min(count, total))}
+    rest = [instance for place, instance in enumerate(instances) if place not in places]
     InputError.raise_if(
         instances and not rest,
         f"validation_instances is {count}",
         expected=f"fewer than the {total} held-out instances",
     )
-    return [instances[place] for place in sorted(kept)], rest[: run.eval_instances or None]
+    return [instances[place] for place in sorted(places)], rest[: run.eval_instances or None]
 
 
 def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:
@@ -245,26 +244,18 @@ def freeze_lower_layers(model: Any, top: int) -> None:
 
 def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
     """Return the reader the options name."""
+    budget = agent.config.reader_tokens
+    count = agent.encoder.count
     if run.reader == "recall":
-        return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
+        return readers.RecallReader(budget, count)
     if run.reader == "endpoint":
-        return readers.EndpointReader(
-            run.reader_client(), agent.config.reader_tokens, agent.encoder.count
-        )
+        return readers.EndpointReader(run.reader_client(), budget, count)
     if run.reader == "trained":
-        answering = trained_reader(
-            run.reader_adapter, dtype=run.dtype, device=PartialState().device
-        )
+        device = PartialState().device
+        answering = trained_reader(run.reader_adapter, dtype=run.dtype, device=device)
     else:
         answering = frozen_base(model, tokenizer)
-    return readers.ModelReader(answering, agent.config.reader_tokens, agent.encoder.count)
-
-
-def make_answer_judge(run: RunOptions) -> AnswerJudge | None:
-    """Return the judge of questions of metric ``judge``: the judges' server, or None without
-    one.
-    """
-    return judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
+    return readers.ModelReader(answering, budget, count)
 
 
 def make_judge(
@@ -285,7 +276,6 @@ def make_judge(
             expected="ids that are unique over training and held-out data",
             fix="prepare with another seed",
         )
-    facts = {name: found for name, found in facts.items() if found}
     bare = [instance.id for instance in instances if not instance.facts]
     InputError.raise_if(
         bare and run.content_judge == "facts",
@@ -293,7 +283,8 @@ def make_judge(
         expected="generated data with annotations",
         fix="set content_judge: auto, or grounded",
     )
-    return judges.FactContentJudge(facts, sections)
+    annotated = {name: each for name, each in facts.items() if each}
+    return judges.FactContentJudge(annotated, sections)
 
 
 PolicyKind = TypeVar("PolicyKind", bound=PolicyOptions)

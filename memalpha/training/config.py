@@ -232,13 +232,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
         """
         super().check()
         InputError.raise_if(
-            self.warm_start_steps and self.adapter,
-            f"warm_start_steps is {self.warm_start_steps}, with the adapter {self.adapter!r}, "
-            "which would not be used",
-            expected="one of the two",
-            fix="memalpha warmup --adapter goes on from an adapter",
-        )
-        InputError.raise_if(
             self.full_finetuning and self.vllm_urls,
             "full_finetuning with vllm_urls",
             expected="an adapter, or use_vllm",

@@ -65,7 +65,7 @@ def demonstrate(
     limit = agent.config.max_completion_length
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
-        memory = agent.new_memory(instance.held)
+        memory = agent.new_memory(instance.initial_entries)
         retriever = agent.new_retriever(memory)
         for index in range(instance.begin, len(instance.chunks)):
             chunk = instance.chunks[index]

@@ -22,7 +22,7 @@ from memalpha.record.rows import (
     rollout_to_json,
     summarise,
 )
-from memalpha.training.build import Parts
+from memalpha.training.build import RunComponents
 from memalpha.training.scoring import RolloutScorer, check_masked_share
 from memalpha.types import Instance, Sampling
 
@@ -52,7 +52,7 @@ class ScoringExaminer:
 class HeldOut:
     """Held-out measurement of a run; ``draw`` makes the rollouts of the policy as it is now."""
 
-    parts: Parts
+    parts: RunComponents
     draw: Draw
     folder: RunFolder
     seed: int

@@ -40,7 +40,7 @@ def begun(
                 instance = _cut(instance, chunks, random.Random(f"cut/{seed}/{instance.id}"))
             count = max(0, len(instance.chunks) - chunks)
         teach(memory := agent.new_memory(), instance, rng, teacher, count, agent.config.archive)
-        found.append(replace(instance, begin=count, held=memory.snapshot().entries))
+        found.append(replace(instance, begin=count, initial_entries=memory.snapshot().entries))
     return found
 
 

@@ -32,7 +32,7 @@ from memalpha.record.folder import (
 )
 from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summarise
 from memalpha.rewards.total import full_name
-from memalpha.training.build import Parts, build_parts, resolve_dtype
+from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.callbacks import EarlyStop, Recorder, StopOnSignal
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
@@ -51,7 +51,7 @@ class Run(NamedTuple):
     """A training run that is open."""
 
     arguments: TrainArguments
-    parts: Parts
+    parts: RunComponents
     trainer: MemoryGRPOTrainer
     folder: RunFolder
     checkpoint: Path | None  # to go on from
@@ -97,7 +97,7 @@ def roll_out(
     check_place(path, overwrite=run.overwrite, reads=files_read(arguments))
     report("load", {"what": f"{run.model} and {run.eval_data}"})
     arguments, why = settle_dtype(arguments, report)
-    parts = build_parts(arguments, training=False)
+    parts = build_components(arguments, training=False)
     about = {**environment(), "dtype": why}
     folder = RunFolder.begin(
         path, all_options(arguments), _inputs(parts), about, overwrite=run.overwrite, resume=False
@@ -128,13 +128,13 @@ def open_run(arguments: TrainArguments, report: EventReport) -> Run:
         reads = {**files_read(arguments), "working directory": [str(Path.cwd())]}
         check_place(path, overwrite=options.overwrite, resume=options.resume, reads=reads)
     arguments, why = settle_dtype(arguments, report)
-    parts = build_parts(arguments)
+    parts = build_components(arguments)
     trainer = None if options.warm_start_steps else build_trainer(arguments, parts)
     folder = open_folder(arguments, parts, why)
     checkpoint = last_checkpoint(folder, report) if options.resume else None
     if trainer is None:
         warm = warm_started(arguments, folder, report)
-        parts = build_parts(warm)
+        parts = build_components(warm)
         trainer = build_trainer(warm, parts)
     held_out = HeldOut(parts, trainer.run_rollouts, folder, arguments.trainer.seed, report)
     return Run(arguments, parts, trainer, folder, checkpoint, held_out)
@@ -227,7 +227,7 @@ def summarise_run(
     return summary
 
 
-def _validated(parts: Parts) -> list[Any]:
+def _validated(parts: RunComponents) -> list[Any]:
     return list(parts.validation or parts.held_out)
 
 
@@ -242,11 +242,12 @@ def settle_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainA
         run = replace(run, dtype=RunFolder(arguments.trainer.output_dir).config["dtype"])
     else:
         run, why = resolve_dtype(run, arguments.grpo.device)
-        report("load", {"what": f"the base in {run.dtype} ({why})"})
+        if arguments.run.dtype == "auto":
+            report("load", {"what": f"the base in {run.dtype} ({why})"})
     return arguments._replace(run=run), f"{run.dtype}: {why}"
 
 
-def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
+def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPOTrainer:
     """Put the trainer together; InputError if there are too few instances, or an option needs a
     missing package.
     """
@@ -294,7 +295,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     return trainer
 
 
-def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolder:
+def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> RunFolder:
     """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or
     if options or data differ.
     """
@@ -323,7 +324,7 @@ def open_folder(arguments: TrainArguments, parts: Parts, dtype: str) -> RunFolde
     return RunFolder(trainer.output_dir)
 
 
-def _inputs(parts: Parts) -> dict[str, dict[str, Any]]:
+def _inputs(parts: RunComponents) -> dict[str, dict[str, Any]]:
     data = {"train_data": parts.instances, "eval_data": parts.held_out}
     return {"data": {name: digest_instances(instances) for name, instances in data.items()}}
 

@@ -244,7 +244,9 @@ def score_parts(
 
 def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest]:
     kept: dict[str, Entry] = {
-        entry.id: entry for entry in rollout.instance.held if entry.section != ARCHIVE.name
+        entry.id: entry
+        for entry in rollout.instance.initial_entries
+        if entry.section != ARCHIVE.name
     }
     requests = []
     for step in rollout.steps:
@@ -283,7 +285,7 @@ def ask_after_chunks(
             agent.config.archive and not rollout.instance.facts
         )  # without facts none begins with a memory
         memory = agent.new_memory(
-            [entry for entry in rollout.instance.held if entry.section != ARCHIVE.name]
+            [entry for entry in rollout.instance.initial_entries if entry.section != ARCHIVE.name]
         )
         retriever = agent.new_retriever(memory)
         requests.append([])

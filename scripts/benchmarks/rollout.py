@@ -46,7 +46,7 @@ def run(options: Any) -> dict[str, Any]:
     from memalpha.agent.rollout import run_rollouts
     from memalpha.generation.hf import HFGenerator
     from memalpha.generation.vllm_server import VLLMServers
-    from memalpha.training.build import build_parts
+    from memalpha.training.build import build_components
     from memalpha.types import Sampling
 
     class Endless(HFGenerator):
@@ -54,11 +54,11 @@ def run(options: Any) -> dict[str, Any]:
 
     group, new = (2, 4) if options.quick else (8, 48)
     arguments = common.quickstart(options, options.folder)
-    parts, other = build_parts(arguments), build_parts(arguments)
+    parts, other = build_components(arguments), build_components(arguments)
     instances = [instance for instance in parts.instances[:4] for _ in range(group)]
     sampling = Sampling(new, 1.0, 1.0, 0, seed=1)
     ours = Endless(parts.model, parts.tokenizer, max_batch=arguments.run.generation_rows)
-    half = build_parts(common.quickstart(options, options.folder, "--dtype", "bfloat16")).model
+    half = build_components(common.quickstart(options, options.folder, "--dtype", "bfloat16")).model
     lower = Endless(
         half,
         parts.tokenizer,

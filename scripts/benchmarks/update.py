@@ -101,14 +101,14 @@ def run(options: Any) -> dict[str, Any]:
 
 def our_trainer(options: Any, folder: str) -> tuple[Any, Any, Any]:
     """A ``MemoryGRPOTrainer`` with LoRA on every layer, its options and its parts."""
-    from memalpha.training.build import build_parts
+    from memalpha.training.build import build_components
     from memalpha.training.run import build_trainer
 
     sizes = ("--per_device_train_batch_size", "8", "--num_generations", "8", "--train_layers", "0")
     arguments = common.quickstart(
         options, f"{folder}/ours", *sizes, "--rows_per_forward", str(options.rows_per_forward)
     )
-    parts = build_parts(arguments)
+    parts = build_components(arguments)
     return build_trainer(arguments, parts), arguments, parts
 
 

@@ -8,7 +8,7 @@ import pytest
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import InputError
 from memalpha.protocols import WriteRequest
-from memalpha.training.build import build_parts, make_judge
+from memalpha.training.build import build_components, make_judge
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.types import (
     Chunk,
@@ -84,6 +84,6 @@ def test_a_question_that_cannot_be_scored_is_found_before_anything_is_trained(tm
         "8",
     ]
     with pytest.raises(InputError, match="judge"):
-        build_parts(
+        build_components(
             parse_train_arguments(["--use_cpu", "true", "--model", "nano", *agent, *options])
         )

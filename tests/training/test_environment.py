@@ -21,7 +21,7 @@ from memalpha.errors import InputError, TrainingAborted
 from memalpha.memory.calls import tool_schemas
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import build_nano
-from memalpha.training.build import build_parts
+from memalpha.training.build import build_components
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.environment import MemoryEnvironment
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question, Sampling
@@ -94,7 +94,7 @@ def test_prompts_and_rewards_are_those_of_training(options):
         f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in options.items()
     ]
-    parts = build_parts(parse_train_arguments(words))
+    parts = build_components(parse_train_arguments(words))
     said = [
         [APPLE + "<tool_call>", GONE + CANDLE + call("memory_delete", entry_id="7")],
         [CANDLE],

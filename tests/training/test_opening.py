@@ -121,8 +121,8 @@ def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
     assert [one.begin for one in rest] == [0, 1, 9] and rest[0] == dialogues[0]
     for one, shown in zip(rest, whole, strict=True):
         assert list(demonstrate([one], agent, teacher_operations, 2, seed=0)) == shown[one.begin :]
-        lines = [line for line in one.held if line.section == "_archive"]
-        assert len(one.held) - len(lines) >= 2 * one.begin and bool(lines) is (
+        lines = [line for line in one.initial_entries if line.section == "_archive"]
+        assert len(one.initial_entries) - len(lines) >= 2 * one.begin and bool(lines) is (
             archive and one.begin > 0
         )
 
@@ -138,7 +138,9 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
         ends.add(end)
         assert made.begin == end - 1 and made.chunks == whole.chunks[:end]
         assert [fact.value for fact in made.facts] == ["boat", "door"][:end]
-        assert [entry.content for entry in made.held] == ["apple boat", "candle door"][: made.begin]
+        assert [entry.content for entry in made.initial_entries] == ["apple boat", "candle door"][
+            : made.begin
+        ]
         wanted = [word for word, place in names.items() if place < end]
         assert [question.answers[0] for question in made.questions] == wanted + ["unknown"] * (
             end == 4
@@ -170,7 +172,7 @@ def test_the_teacher_of_a_rollout_may_leave_facts_out():
 
     def kept(coverage):
         opened = begun(dialogues, make_agent(max_chunk_tokens=8192), 1, seed=0, coverage=coverage)
-        return [len(one.held) for one in opened]
+        return [len(one.initial_entries) for one in opened]
 
     shares = [some / everything for some, everything in zip(kept(0.5), kept(1.0), strict=True)]
     assert (

@@ -14,7 +14,7 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.training import config
-from memalpha.training.build import build_parts, load_policy, resolve_dtype
+from memalpha.training.build import build_components, load_policy, resolve_dtype
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.sharding import Sharding, check_sharding
@@ -99,12 +99,12 @@ def test_attention_of_another_kind_is_refused_before_anything_is_drawn_unless_ro
         "{attn_implementation: eager}",
     ]
     with pytest.raises(InputError, match="share_prefix"):
-        build_parts(parse_train_arguments(eager))
+        build_components(parse_train_arguments(eager))
     arguments = parse_train_arguments([*eager, "--share_prefix", "false"])
     assert arguments.grpo.model_init_kwargs == {
         "attn_implementation": "eager"
     }  # TRL loads the reference of a KL term likewise
-    assert build_parts(arguments).model.config._attn_implementation == "eager"
+    assert build_components(arguments).model.config._attn_implementation == "eager"
     with pytest.raises(InputError, match="model_init_kwargs holds device_map, dtype"):
         RunOptions(model_init_kwargs={"dtype": "float16", "device_map": "auto", "revision": "x"})
 

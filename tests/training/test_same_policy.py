@@ -15,7 +15,7 @@ import torch
 from gradient_check import make_base, pseudo_reward, tokenizer
 from runs_of_nano import two
 
-from memalpha.training.build import build_parts
+from memalpha.training.build import build_components
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import build_trainer
 
@@ -50,7 +50,7 @@ def after_a_step(base, precision, merge=None):
     arguments = parse_train_arguments(
         [*OPTIONS, "--model", str(base), "--output_dir", str(base / "run"), *PRECISIONS[precision]]
     )
-    parts = build_parts(arguments)
+    parts = build_components(arguments)
     parts.generator.logprobs |= precision == "float32"  # exact, so not kept otherwise
     parts.generator.merge_adapters = parts.generator.merge_adapters if merge is None else merge
     trainer = build_trainer(arguments, parts)
