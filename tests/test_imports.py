@@ -169,26 +169,7 @@ def test_importing_the_package_is_quick_and_brings_nothing_heavy(module):
 # ------------------------------------------------------------------------------------------------
 # names
 # Names of classes and types that still stand for two things. Take out what is renamed.
-LEFTOVERS = {
-    "Agent",
-    "AgentOptions",
-    "Answer",
-    "Group",
-    "Kind",
-    "Number",
-    "Operation",
-    "Outcome",
-    "PolicyOptions",
-    "Reader",
-    "Report",
-    "Row",
-    "Rows",
-    "Run",
-    "RunOptions",
-    "Source",
-    "SyntheticOptions",
-    "Teacher",
-}
+LEFTOVERS = {"Row", "Teacher"}
 
 
 def defined(tree):

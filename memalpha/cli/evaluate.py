@@ -204,14 +204,14 @@ def inspect(
     """Show a rollout in the terminal: chunks, calls, memory, rewards, questions."""
     from memalpha.measure.site import rollouts_table
     from memalpha.measure.tables import terminal
-    from memalpha.measure.view import Recorded, Source, show_rollout, sources_of
+    from memalpha.measure.view import Recorded, RolloutFile, show_rollout, sources_of
 
     folder = RunFolder(run)
     folder.check_training()
     if everything:
         console.print(terminal(rollouts_table(folder)))
         return
-    sources: dict[str, list[Source]] = {}
+    sources: dict[str, list[RolloutFile]] = {}
     for source in sources_of(folder):
         if (source.step is None) is (held_out is not None):
             name = str(source.step) if source.step else Path(source.name).stem

@@ -19,13 +19,13 @@ from memalpha.protocols import Generator
 from memalpha.types import Completion, Prompt, Sampling
 
 _LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
-Run = Callable[[Sequence[Any]], Sequence[Any]]
+RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class _Job(NamedTuple):
     kind: Hashable
     items: tuple[Any, ...]
-    run: Run
+    run: RunBatch
     future: Future[list[Any]]
 
 
@@ -38,7 +38,7 @@ class Turns:
         self._waiting: list[_Job] = []
         self._busy = False
 
-    def call(self, kind: Hashable, items: Sequence[Any], run: Run) -> list[Any]:
+    def call(self, kind: Hashable, items: Sequence[Any], run: RunBatch) -> list[Any]:
         """Return the result of each item, in order, of ``run``, which may get more of this kind.
 
         Raises what ``run`` raises for these items.

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas
 
-Rows = Sequence[Mapping[str, Any]]  # of one run's ``metrics.jsonl``
+MetricRows = Sequence[Mapping[str, Any]]  # of one run's ``metrics.jsonl``
 Line = list[pandas.Series]  # of each run, values by step
 
 PANELS: Mapping[str, str] = {
@@ -69,13 +69,13 @@ _STYLE = {
 }
 
 
-def frame_of(rows: Rows) -> pandas.DataFrame:
+def frame_of(rows: MetricRows) -> pandas.DataFrame:
     """Return a run's metrics by step; what is no number is missing."""
     frame = pandas.DataFrame(rows or [{"step": 0}]).apply(pandas.to_numeric, errors="coerce")
     return frame.set_index("step")
 
 
-def panels_of(variants: Mapping[str, Sequence[Rows]]) -> dict[str, dict[str, Line]]:
+def panels_of(variants: Mapping[str, Sequence[MetricRows]]) -> dict[str, dict[str, Line]]:
     """Return the lines of each panel with data, by label: a line a key, or a line a variant and a
     panel a key if there are several variants.
     """
@@ -123,7 +123,9 @@ def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
         axes.legend()
 
 
-def write_figures(folder: Path, variants: Mapping[str, Sequence[Rows]]) -> list[tuple[str, str]]:
+def write_figures(
+    folder: Path, variants: Mapping[str, Sequence[MetricRows]]
+) -> list[tuple[str, str]]:
     """Draw the runs of each variant, by label; return title and path of each panel, the path from
     the folder above.
     """

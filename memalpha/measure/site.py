@@ -19,8 +19,8 @@ from urllib.parse import quote
 import yaml
 
 from memalpha.measure import tables, view
-from memalpha.measure.curves import Rows, write_figures
-from memalpha.measure.view import Recorded, Source, Tone, numeric
+from memalpha.measure.curves import MetricRows, write_figures
+from memalpha.measure.view import Recorded, RolloutFile, Tone, numeric
 from memalpha.record.folder import RunFolder
 
 PAGES = 2000  # default number of training rollouts that get a page
@@ -30,7 +30,7 @@ _INDEXED = (  # facts of a rollout that the list shows and filters by
 )
 
 
-def facts_of(source: Source, index: int, rollout: Recorded) -> dict[str, Any]:
+def facts_of(source: RolloutFile, index: int, rollout: Recorded) -> dict[str, Any]:
     """Return the facts of one rollout for lists and filters: the one at an index of its source."""
     steps, questions = rollout["steps"], rollout["questions"]
     tones = Counter(call.tone for step in steps for call in view.calls(step))
@@ -190,7 +190,7 @@ class _Site:
         return self.target / name
 
 
-def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
+def state(metrics: MetricRows, summary: Mapping[str, Any]) -> str:
     """Return one line about how far a run came."""
     if summary:
         what = f"{summary['steps']} steps" if "steps" in summary else "evaluation"
@@ -199,7 +199,7 @@ def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
     return f"unfinished: step {last.get('step', 0)} of {last.get('max_steps', 'many')}"
 
 
-def troubles(facts: Sequence[Mapping[str, Any]], metrics: Rows) -> Counter[tuple[str, str]]:
+def troubles(facts: Sequence[Mapping[str, Any]], metrics: MetricRows) -> Counter[tuple[str, str]]:
     """Return how often which step was skipped or score is missing, as (where, message)."""
     why = "the step was skipped: loss or gradient was not finite"
     counts = Counter((f"step {row['step']}", why) for row in metrics if row.get("skipped"))

@@ -31,14 +31,14 @@ from memalpha.record.folder import MAY_CHANGE, RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
 
-Row = Sequence[str]
+Cells = Sequence[str]
 
 
 class Table(NamedTuple):
     """A head and rows of text, each with the row's name first."""
 
-    head: Row
-    rows: Sequence[Row]
+    head: Cells
+    rows: Sequence[Cells]
     note: str = ""
 
 
@@ -147,7 +147,7 @@ def set_tables(item: SetSummary, reference: str) -> list[Table]:
     """The tables of a set, a row a group: accuracy and costs, kinds of question, changes and
     removals, rewards and calls.
     """
-    costs, kinds, card, rewards = list[Row](), list[Row](), list[Row](), list[Row]()
+    costs, kinds, card, rewards = list[Cells](), list[Cells](), list[Cells](), list[Cells]()
     sizes, names = dict[str, int](), dict[str, float]()
     for cell in item.cells.values():
         sizes |= cell.questions
@@ -182,7 +182,7 @@ _NOTE = (
 
 
 def side_by_side(
-    item: SetSummary, groups: Sequence[str], extra: Sequence[Row] = (), note: str = ""
+    item: SetSummary, groups: Sequence[str], extra: Sequence[Cells] = (), note: str = ""
 ) -> Table:
     """Return the tables of a set as one, with a column for each of ``groups``, the first being the
     reference, and without rows that are unknown in all of them.
@@ -335,7 +335,7 @@ def comparison(columns: Sequence[Column]) -> Table:
     note = f"Measured on other instances: {', '.join(apart)}." if apart and columns[0].names else ""
     columns = [column for column in columns if not note or column.label not in apart]
     configs = [column.runs[0].config if column.runs else {} for column in columns]
-    rows: list[Row] = []
+    rows: list[Cells] = []
     for name in differing([config for config in configs if config]):
         values = [config.get(name, UNKNOWN) for config in configs]
         rows.append([f"option {name}", *("none" if v in ("", None) else str(v) for v in values)])

@@ -85,7 +85,7 @@ def printable_lines(text: str) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # rollouts
-class Source(NamedTuple):
+class RolloutFile(NamedTuple):
     """One file of rollouts."""
 
     name: str  # inside the run folder
@@ -98,15 +98,15 @@ class Source(NamedTuple):
             yield line["rollout"] if self.step is None else line
 
 
-def sources_of(run: RunFolder) -> list[Source]:
+def sources_of(run: RunFolder) -> list[RolloutFile]:
     """Return the rollout files of a run: before, after, validation by step, then training by
     step.
     """
     names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
     names.sort(key=lambda name: (name != "before", name != "after"))
-    held_out = [Source(f"held_out/{name}.jsonl", name, None) for name in names]
+    held_out = [RolloutFile(f"held_out/{name}.jsonl", name, None) for name in names]
     steps = [(path.name, trajectory_step(path)) for path in run.trajectory_files()]
-    return held_out + [Source(f"trajectories/{name}", f"step {n}", n) for name, n in steps]
+    return held_out + [RolloutFile(f"trajectories/{name}", f"step {n}", n) for name, n in steps]
 
 
 class Tone(StrEnum):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from memalpha.config import Options, Share
 from memalpha.errors import InputError
-from memalpha.routing.policy import Policy, PolicyOptions, Shape, make_policy, mean_probabilities
-from memalpha.routing.ppo import Agent, Batch, PPOOptions, Trajectories, batch_of, pack, unpack
+from memalpha.routing.policy import NetworkOptions, Policy, Shape, make_policy, mean_probabilities
+from memalpha.routing.ppo import Batch, PPOAgent, PPOOptions, Trajectories, batch_of, pack, unpack
 from memalpha.routing.tasks import Experience, Floats, Integers, LiveTask, LogTask, Task
 
 
@@ -108,8 +108,10 @@ class MAPPO:
     Each decider's ratio is clipped separately. Not covered: recurrent actors, value normalisation.
     """
 
-    def __init__(self, shape: Shape, policy: PolicyOptions, options: PPOOptions, seed: int) -> None:
-        self.agents = [Agent(make_policy(shape, policy, seed), options)]
+    def __init__(
+        self, shape: Shape, policy: NetworkOptions, options: PPOOptions, seed: int
+    ) -> None:
+        self.agents = [PPOAgent(make_policy(shape, policy, seed), options)]
 
     def update(
         self, task: Task, episodes: int, length: int, seed: int, share_left: float
@@ -166,12 +168,12 @@ class MAPPO:
 
 def make_agents(
     shape: Shape,
-    policy: PolicyOptions,
+    policy: NetworkOptions,
     options: PPOOptions,
     group: GroupOptions,
     seed: int,
     device: str = "cpu",
-) -> list[Agent]:
+) -> list[PPOAgent]:
     """Return agents with different first weights and entropy bonuses; ``learn_as_group`` scales
     their advantages.
     """
@@ -179,7 +181,7 @@ def make_agents(
     agents = []
     for entropy, own_seed in zip(entropies, seeds_of(seed, len(entropies)), strict=True):
         own = replace(options, entropy=entropy, normalise=False)
-        agents.append(Agent(make_policy(shape, policy, own_seed).to(device), own))
+        agents.append(PPOAgent(make_policy(shape, policy, own_seed).to(device), own))
     return agents
 
 
@@ -191,7 +193,7 @@ def relative_returns(returns: Sequence[Tensor]) -> list[Tensor]:
 
 
 def learn_as_group(
-    agents: Sequence[Agent], weights: Sequence[float], batches: Sequence[Batch], seed: int
+    agents: Sequence[PPOAgent], weights: Sequence[float], batches: Sequence[Batch], seed: int
 ) -> list[dict[str, float]]:
     """Update every agent of a group; return its report plus ``standing``, its mean relative return.
 
@@ -226,7 +228,7 @@ class MultiAgentGRPO(MAPPO):
     def __init__(
         self,
         shape: Shape,
-        policy: PolicyOptions,
+        policy: NetworkOptions,
         options: PPOOptions,
         group: GroupOptions,
         seed: int,

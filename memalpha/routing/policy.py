@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyOptions(Options):
+class NetworkOptions(Options):
     """Networks of a policy.
 
     Attributes:
@@ -59,7 +59,7 @@ class PolicyOptions(Options):
 class Policy(nn.Module):
     """A policy with a value; InputError if one actor is to serve views of different lengths."""
 
-    def __init__(self, shape: Shape, options: PolicyOptions) -> None:
+    def __init__(self, shape: Shape, options: NetworkOptions) -> None:
         super().__init__()
         self.shape, self.options = shape, options
         if options.kind == "separate":
@@ -105,7 +105,7 @@ class Policy(nn.Module):
         return actor, list(self.critic.parameters())
 
 
-def make_policy(shape: Shape, options: PolicyOptions, seed: int) -> Policy:
+def make_policy(shape: Shape, options: NetworkOptions, seed: int) -> Policy:
     """Return a policy with seeded initial weights; the global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -118,7 +118,7 @@ def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tens
     return torch.stack([policy.log_probs(observations).exp() for policy in policies]).mean(dim=0)
 
 
-def _network(size: int, options: PolicyOptions, out: int, gain: float) -> nn.Sequential:
+def _network(size: int, options: NetworkOptions, out: int, gain: float) -> nn.Sequential:
     layers: list[nn.Module] = []
     if options.projection:
         layers.append(_linear(size, options.projection, gain=1.0))

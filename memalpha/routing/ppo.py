@@ -162,7 +162,7 @@ def normalised(values: Tensor) -> Tensor:
     return (values - values.mean()) / (values.std(correction=0) + 1e-8)
 
 
-class Agent:
+class PPOAgent:
     """A policy and its optimizer: one learning rate for the logits' parameters, one for the
     others.
     """
@@ -223,7 +223,7 @@ class Agent:
         return float(norm)
 
 
-def pack(agents: Sequence[Agent]) -> list[dict[str, Any]]:
+def pack(agents: Sequence[PPOAgent]) -> list[dict[str, Any]]:
     """Return networks, weights and optimizers: the ``members`` of a checkpoint's state."""
     members = []
     for agent in agents:
@@ -235,7 +235,7 @@ def pack(agents: Sequence[Agent]) -> list[dict[str, Any]]:
     return members
 
 
-def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[Agent]) -> None:
+def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[PPOAgent]) -> None:
     """Load what ``pack`` returned, or change nothing; InputError names what does not fit."""
     if len(members) != len(agents):
         expected = f"{len(agents)}, as configured"

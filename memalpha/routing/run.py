@@ -19,7 +19,7 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.record.folder import RunFolder, environment
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
-from memalpha.routing.policy import Checkpoint, PolicyOptions, Shape, plain
+from memalpha.routing.policy import Checkpoint, NetworkOptions, Shape, plain
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import (
     EnvironmentOptions,
@@ -39,7 +39,7 @@ Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions(Options):
+class RouterOptions(Options):
     """Options of learner, task and measurement.
 
     Attributes:
@@ -85,8 +85,8 @@ class RunOptions(Options):
 class RouterConfig(NamedTuple):
     """All options of a run: groups that share one namespace."""
 
-    run: RunOptions
-    policy: PolicyOptions
+    run: RouterOptions
+    policy: NetworkOptions
     ppo: PPOOptions
     group: GroupOptions
 
@@ -96,8 +96,8 @@ class RouterConfig(NamedTuple):
 
 
 GROUPS: tuple[Any, ...] = (
-    RunOptions,
-    PolicyOptions,
+    RouterOptions,
+    NetworkOptions,
     PPOOptions,
     GroupOptions,
 )  # as in ``RouterConfig``
@@ -156,7 +156,7 @@ def make_learner(config: RouterConfig, shape: Shape) -> Learner:
 
 
 def fit(
-    learner: Learner, task: Task, run: RunOptions, first: int = 0
+    learner: Learner, task: Task, run: RouterOptions, first: int = 0
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Train a learner; yields the number of updates taken and the metrics of the last one."""
     for index in range(first, run.updates):

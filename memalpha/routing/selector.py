@@ -42,8 +42,8 @@ from memalpha.routing.learner import (
     replay,
     seeds_of,
 )
-from memalpha.routing.policy import Checkpoint, PolicyOptions, Shape, packed, plain, unpacked
-from memalpha.routing.ppo import Agent, PPOOptions, batch_of, pack, unpack
+from memalpha.routing.policy import Checkpoint, NetworkOptions, Shape, packed, plain, unpacked
+from memalpha.routing.ppo import PPOAgent, PPOOptions, batch_of, pack, unpack
 from memalpha.routing.tasks import Experience
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length
@@ -54,7 +54,7 @@ Reward = Callable[[str, float, float], float]
 Progress = Callable[[int, Mapping[str, float]], None]
 
 # Defaults of a selector.
-SMALL = PolicyOptions(hidden=(16,))
+SMALL = NetworkOptions(hidden=(16,))
 FAST = PPOOptions(lr_actor=6e-3, lr_critic=6e-3)
 TRIO = GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01))
 
@@ -82,7 +82,7 @@ class SelectorOptions(Options):
     capacity: PositiveInt = 128
     embedder: str = "minilm"
     features: PositiveInt = 64
-    policy: PolicyOptions = SMALL
+    policy: NetworkOptions = SMALL
     ppo: PPOOptions = FAST
     group: GroupOptions = TRIO
     seed: NonNegativeInt = 0
@@ -154,7 +154,7 @@ class ToolSelector:
         )
         self._reward = reward_function
         self._evaluate = context_evaluator
-        self._agents: list[Agent] = []
+        self._agents: list[PPOAgent] = []
         self._members = b""  # they as they are saved; empty once they have changed
         self._size = 0  # of a feature vector; 0: none was seen
         self._generator = torch.Generator().manual_seed(self.options.seed)
@@ -469,7 +469,7 @@ def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
     ]
 
 
-def _add_choice(agent: Agent) -> None:
+def _add_choice(agent: PPOAgent) -> None:
     """Add an option whose logit is the mean of the old ones', so odds among these stay the same;
     Adam's means get zeros.
     """

@@ -23,10 +23,10 @@ from memalpha.routing.learner import (
     replay,
     seeds_of,
 )
-from memalpha.routing.policy import Policy, PolicyOptions, Shape, make_policy
+from memalpha.routing.policy import NetworkOptions, Policy, Shape, make_policy
 from memalpha.routing.ppo import (
-    Agent,
     Batch,
+    PPOAgent,
     PPOOptions,
     Trajectories,
     batch_of,
@@ -43,9 +43,9 @@ TEAM = SyntheticTask(SyntheticOptions(dimension=3, choices=2, deciders=2))
 RAGGED = SyntheticTask(SyntheticOptions(dimension=4, choices=3, steps=3, p_end=0.3))
 WIDE = Shape(6, 2, 3, ((0, 3), (3, 6)))
 POLICIES = [
-    PolicyOptions("separate", hidden=(8, 5), projection=4),
-    PolicyOptions("team", hidden=(8, 5), projection=4),
-    PolicyOptions("team", hidden=(8,), share_actors=True),
+    NetworkOptions("separate", hidden=(8, 5), projection=4),
+    NetworkOptions("team", hidden=(8, 5), projection=4),
+    NetworkOptions("team", hidden=(8,), share_actors=True),
 ]
 
 
@@ -70,7 +70,7 @@ def test_an_almost_even_start_and_both_losses_reach_what_they_should(options):
 @pytest.mark.parametrize("share", [False, True])
 def test_a_teams_actor_sees_its_view_alone_and_the_value_sees_all(share):
     policy, seen = (
-        make_policy(WIDE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1),
+        make_policy(WIDE, NetworkOptions("team", hidden=(8,), share_actors=share), seed=1),
         torch.randn(1, 6),
     )
     other = seen + torch.tensor([0, 0, 0, 1, 1, 1])
@@ -218,7 +218,7 @@ def batch_of_policy(
 @pytest.mark.parametrize("per_decider", [True, False])
 @pytest.mark.parametrize("kind", ["separate", "team"])
 def test_gradients_by_finite_differences(kind, per_decider):
-    policy = make_policy(SHAPE, PolicyOptions(kind, hidden=(5,), projection=3), seed=2).double()
+    policy = make_policy(SHAPE, NetworkOptions(kind, hidden=(5,), projection=3), seed=2).double()
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(
@@ -246,12 +246,12 @@ def test_gradients_by_finite_differences(kind, per_decider):
 
 
 def test_one_update_of_one_batch_is_one_clipped_adam_step():
-    policy, twin = (make_policy(SHAPE, PolicyOptions(), seed=2) for _ in range(2))
+    policy, twin = (make_policy(SHAPE, NetworkOptions(), seed=2) for _ in range(2))
     batch, options = (
         batch_of_policy(policy, 16),
         PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True),
     )
-    agent = Agent(policy, options)
+    agent = PPOAgent(policy, options)
     agent.set_rates(0.25)  # of the run is left
     report = agent.update(batch, 0, per_decider=True)
     total, _ = ppo_losses(
@@ -287,8 +287,8 @@ def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_an_
     monkeypatch,
 ):
     def update(off: float, **options: float) -> dict[str, float]:
-        agent = Agent(
-            make_policy(SHAPE, PolicyOptions(), seed=2),
+        agent = PPOAgent(
+            make_policy(SHAPE, NetworkOptions(), seed=2),
             PPOOptions(lr_actor=1e-2, epochs=9, batch_size=32, **options),
         )
         return agent.update(batch_of_policy(agent.policy, 64, off=off), 0)
@@ -318,10 +318,12 @@ def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_an_
 
 def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_on():
     agent, again = (
-        Agent(make_policy(SHAPE, PolicyOptions("team", projection=3), seed), PPOOptions())
+        PPOAgent(make_policy(SHAPE, NetworkOptions("team", projection=3), seed), PPOOptions())
         for seed in (2, 3)
     )
-    wide = Agent(make_policy(SHAPE, PolicyOptions("team", (8, 8), projection=3), 0), PPOOptions())
+    wide = PPOAgent(
+        make_policy(SHAPE, NetworkOptions("team", (8, 8), projection=3), 0), PPOOptions()
+    )
     agent.update(batch_of_policy(agent.policy, 16), 0)
     before = {name: tensor.clone() for name, tensor in wide.policy.state_dict().items()}
     with pytest.raises(InputError, match=r"actors\.0\.1\.weight"):
@@ -375,7 +377,7 @@ def test_collecting_tells_terminated_from_cut_off_from_going_on():
 
 
 def test_old_steps_are_replayed_with_todays_probabilities_values_and_bounded_ratios():
-    policy = make_policy(SHAPE, PolicyOptions(), seed=2)
+    policy = make_policy(SHAPE, NetworkOptions(), seed=2)
     batch = batch_of_policy(policy, 3)
     shift, ended = torch.tensor([0.0, 1.0, -9.0]), torch.tensor([False, True, True])
     reached = torch.ones(3, 4)
@@ -423,7 +425,7 @@ def test_relative_returns_by_hand():
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 def test_each_agent_learns_the_mixture_and_nothing_else(weight):
     options = (
-        PolicyOptions(hidden=(6,)),
+        NetworkOptions(hidden=(6,)),
         PPOOptions(epochs=2, batch_size=16),
         GroupOptions((0.5, 0.5), (0, 0.01)),
     )
@@ -449,7 +451,7 @@ def test_each_agent_learns_the_mixture_and_nothing_else(weight):
 def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_decides_by_the_mean(
     monkeypatch,
 ):
-    options = PolicyOptions(hidden=(6,)), PPOOptions(), GroupOptions((0.5,) * 2)
+    options = NetworkOptions(hidden=(6,)), PPOOptions(), GroupOptions((0.5,) * 2)
     learner, fresh = (MultiAgentGRPO(RAGGED.shape, *options, 0) for _ in range(2))
     policies, kept = [agent.policy for agent in fresh.agents], []
     steps = collect(RAGGED, policies, 4, 8, seeds_of(5, 3)[:2])

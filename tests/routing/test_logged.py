@@ -16,7 +16,7 @@ from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.learner import MAPPO, LinUCB, collect
-from memalpha.routing.policy import Checkpoint, PolicyOptions
+from memalpha.routing.policy import Checkpoint, NetworkOptions
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.run import log_tasks, measure
 from memalpha.routing.tasks import LogTask, logistic
@@ -176,7 +176,7 @@ def test_mappo_and_linucb_learn_from_a_skewed_log_with_two_actors(tmp_path, caps
     train, test = log_tasks(options, options)
     assert train.shape.deciders == 2 and train.routes["workers"] == [sorted(WORDS)] * 2
     ppo = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, epochs=2, target_kl=0.0, batch_size=128)
-    learner = MAPPO(train.shape, PolicyOptions("team", hidden=(16,)), ppo, 0)
+    learner = MAPPO(train.shape, NetworkOptions("team", hidden=(16,)), ppo, 0)
     before = measure(learner, test, 0, 0)
     for i in range(3):
         metrics = learner.update(train, 256, 2, i, 1.0)
@@ -276,7 +276,7 @@ def test_an_environment_of_ones_own_tells_terminated_from_truncated(monkeypatch)
     ]  # cut off at 3, worth 3; ended
     assert steps.last.T.tolist() == [[False, False, True, True]] * 2
     learner = MAPPO(
-        task.shape, PolicyOptions("team", hidden=(4,)), PPOOptions(lr_actor=0.05, target_kl=0.0), 0
+        task.shape, NetworkOptions("team", hidden=(4,)), PPOOptions(lr_actor=0.05, target_kl=0.0), 0
     )
     learner.update(task, 8, 12, 0, 1.0)
     assert measure(learner, task, 4, 0)["reward"] == 3

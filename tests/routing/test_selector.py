@@ -16,7 +16,7 @@ from memalpha.cli import run as command
 from memalpha.errors import InputError
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.learner import GroupOptions, learn_as_group
-from memalpha.routing.policy import PolicyOptions
+from memalpha.routing.policy import NetworkOptions
 from memalpha.routing.ppo import PPOOptions, pack
 from memalpha.routing.selector import SelectorOptions, ToolSelector, _pack
 
@@ -24,7 +24,7 @@ PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, en
 OPTIONS = SelectorOptions(
     60,
     embedder="hashing",
-    policy=PolicyOptions(hidden=(16,)),
+    policy=NetworkOptions(hidden=(16,)),
     ppo=PPO,
     group=GroupOptions((0.3, 0.7)),
 )
@@ -146,7 +146,7 @@ def test_what_cannot_be_observed_or_chosen_is_named():
     with pytest.raises(InputError, match="vector of 2"):
         odd = selector(feature_extractor=lambda text, context: np.ones(len(text)))
         odd.select("ab"), odd.select("abc")
-    for options in ({"update_every": 11, "capacity": 10}, {"policy": PolicyOptions("team")}):
+    for options in ({"update_every": 11, "capacity": 10}, {"policy": NetworkOptions("team")}):
         with pytest.raises(InputError, match="update_every"):
             replace(OPTIONS, **options)
 
