@@ -2,8 +2,7 @@
 their parts.
 
 No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Chunk lengths
-are drawn as in Mem-alpha (arXiv
-2509.25911), but long texts are cut, not kept as over-long chunks.
+are drawn as in Mem-alpha (arXiv 2509.25911), but long texts are cut, not kept as over-long chunks.
 """
 
 import random
@@ -48,17 +47,12 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"no tokenizer of {name_or_path}: {error}",
-            expected="a folder with a tokenizer, or a Hub name",
-        ) from error
+        expected = "a folder with a tokenizer, or a Hub name"
+        raise InputError(f"no tokenizer of {name_or_path}: {error}", expected=expected) from error
 
     def count(text: str) -> int:
-        return (
-            len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
-            if text
-            else 0
-        )
+        options = {"add_special_tokens": False, "split_special_tokens": True}
+        return len(tokenizer(text, **options).input_ids) if text else 0
 
     return count
 
@@ -84,13 +78,11 @@ class Chunked(NamedTuple):
 def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
     """Return chunks, each given with the keys that it holds, and the places of the keys."""
     given = [(chunk, set(keys)) for chunk, keys in chunks]
-    places = defaultdict[Hashable, list[int]](list)
+    places: dict[Hashable, tuple[int, ...]] = defaultdict(tuple)
     for index, (_, keys) in enumerate(given):
         for key in keys:
-            places[key].append(index)
-    return Chunked(
-        tuple(chunk for chunk, _ in given), {key: tuple(where) for key, where in places.items()}
-    )
+            places[key] += (index,)
+    return Chunked(tuple(chunk for chunk, _ in given), dict(places))
 
 
 def chunk_texts(
@@ -105,9 +97,8 @@ def chunk_texts(
     """
     pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
     packed = pack_texts((piece for _, piece in pieces), bounds, count, rng, separator)
-    return chunked(
-        (Chunk(chunk.text), (pieces[part][0] for part in chunk.parts)) for chunk in packed
-    )
+    keys = [key for key, _ in pieces]
+    return chunked((Chunk(text), map(keys.__getitem__, parts)) for text, parts in packed)
 
 
 def pack_texts(
@@ -122,27 +113,32 @@ def pack_texts(
     """
     low, high = bounds
     gap = count(separator)
-    held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
-    for index, text in enumerate(texts):
+    held: list[str] = []
+    index, tokens, target = 0, 0, rng.randint(low, high)
+    for index, text in enumerate(texts, start=1):
         added = count(text)
         if held and tokens + gap + added > (target if tokens >= low else high):
-            yield from _joined(held, first, high, count, separator)
-            held, first, tokens, target = [], index, 0, rng.randint(low, high)
+            yield from _joined(held, index - 1, high, count, separator)
+            held, tokens, target = [], 0, rng.randint(low, high)
         tokens += added + gap * bool(held)
         held.append(text)
-    yield from _joined(held, first, high, count, separator)
+    yield from _joined(held, index, high, count, separator)
 
 
 def _joined(
-    texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str
+    texts: Sequence[str], last: int, limit: int, count: TokenCounter, separator: str
 ) -> Iterator[Packed]:
-    """One chunk, or more if the joined text counts more than the sum of its parts."""
+    """Join the texts before the number ``last`` to one chunk, or to more if the joined text counts
+    more than the sum of its parts.
+    """
     start = 0
     while start < len(texts):
         end = len(texts)
         while end > start + 1 and count(separator.join(texts[start:end])) > limit:
             end -= 1
-        yield Packed(separator.join(texts[start:end]), tuple(range(first + start, first + end)))
+        first = last - len(texts)
+        parts = tuple(range(first + start, first + end))
+        yield Packed(separator.join(texts[start:end]), parts)
         start = end
 
 
@@ -173,20 +169,14 @@ def dialogue_chunks(
     """
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
-    for session in (session for session in sessions if session.turns):
+    for session in sessions:
         time = to_iso(session.time)
-        for text, keys, added in _parts(session, limit, count):
-            if (
-                join
-                and made
-                and (made[-1][0].time or "")[:10] == (time or "")[:10]
-                and tokens + added <= limit
-            ):
-                chunk, held = made[-1]
-                made[-1], tokens = (
-                    (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys),
-                    tokens + added,
-                )
+        for text, keys in _parts(session, limit, count) if session.turns else ():
+            added = count(f"{text}\n")
+            last = made[-1][0] if join and made else None
+            if last and (last.time or "")[:10] == (time or "")[:10] and tokens + added <= limit:
+                made[-1] = (Chunk(f"{last.text}\n\n{text}", last.time), made[-1][1] | keys)
+                tokens += added
             else:
                 made.append((Chunk(text, time), keys))
                 tokens = added
@@ -195,25 +185,22 @@ def dialogue_chunks(
     return chunked(made)
 
 
-def _parts(
-    session: Session, limit: int, count: TokenCounter
-) -> Iterator[tuple[str, set[str], int]]:
-    dated = (
-        f"{session.title}, {to_iso(session.time) or session.time}"
-        if session.time
-        else session.title
-    )
-    header, again = f"[{dated}]", f"[{dated}, continued]"
-    held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
-    for line, key in _lines(session, max(1, limit - repeated), count):
-        added = count(line + "\n")
+def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str]]]:
+    """Yield the pieces of a session, each under its header, and the keys of what is in them."""
+    written = to_iso(session.time) or session.time
+    dated = f"{session.title}, {written}" if session.time else session.title
+    again = count(f"[{dated}, continued]\n")
+    held, tokens = [f"[{dated}]"], count(f"[{dated}]\n")
+    keys: set[str] = set()
+    for line, key in _lines(session, max(1, limit - again), count):
+        added = count(f"{line}\n")
         if len(held) > 1 and tokens + added > limit:
-            yield "\n".join(held), keys, tokens
-            held, keys, tokens = [again], set(), repeated
+            yield "\n".join(held), keys
+            held, keys, tokens = [f"[{dated}, continued]"], set(), again
         held.append(line)
         keys |= {key, session.key} - {""}
         tokens += added
-    yield "\n".join(held), keys, tokens
+    yield "\n".join(held), keys
 
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from memalpha.agent.archive import archive_chunk
 from memalpha.config import Options, Share
@@ -26,34 +25,34 @@ _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
 _LONG = re.compile(r"\W*[^\W\d_]{4,}")
 _EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
 _EXCERPT_WORDS = (5, 9)  # fewest and most words of an excerpt; a shorter sentence is kept whole
-_EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens together
+_EXCERPTS = 4  # most entries of a chunk
+_EXCERPT_TOKENS = 64  # most tokens of these together
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig(Options):
     """How well the teacher demonstrates."""
 
-    coverage: Share | tuple[Share, Share] = (
-        1.0  # probability that a new fact is written; a pair (low, high): drawn per instance
-    )
+    # probability that a new fact is written; a pair (low, high): drawn per instance
+    coverage: Share | tuple[Share, Share] = 1.0
     # probability that a held fact is corrected; else a change only inserts and a retraction is
     # ignored
     p_correct: Share = 1.0
-    p_update: Share = (
-        0.5  # probability that a correction is an update, not a deletion and an insertion
-    )
-    style: Literal["words", "sentence"] = (
-        "words"  # wording of an entry: words (Marta city Oslo) or sentence
-    )
+    # probability that a correction is an update, not a deletion and an insertion
+    p_update: Share = 0.5
     dates: bool = True  # write the session's date into the entry if its section stores no times
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
         if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
-            raise InputError(
-                f"teacher: coverage is {self.coverage!r}",
-                expected="a pair (low, high) with low <= high",
-            )
+            expected = "a pair (low, high) with low <= high"
+            raise InputError(f"teacher: coverage is {self.coverage!r}", expected=expected)
+
+    def coverage_of(self, instance: Instance) -> float:
+        """Return the share of an instance's facts that is written."""
+        given = self.coverage
+        low, high = given if isinstance(given, tuple) else (given, given)
+        return random.Random(f"coverage:{instance.id}").uniform(low, high)
 
 
 def teacher_operations(
@@ -66,16 +65,16 @@ def teacher_operations(
     """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the
     chunk) is not changed.
     """
-    trial, time = memory.copy(), instance.chunks[chunk_index].time
-    coverage = _coverage(instance, config)
+    trial = memory.copy()
+    time = instance.chunks[chunk_index].time
+    coverage = config.coverage_of(instance)
     operations: list[Operation] = []
     for fact in instance.facts:
-        if fact.chunk == chunk_index:
-            for operation in _for_fact(
-                fact, trial, time, rng, config, keep=rng.random() < coverage
-            ):
-                if trial.apply(operation, chunk=chunk_index, time=time).changed:
-                    operations.append(operation)
+        keep = fact.chunk == chunk_index and rng.random() < coverage
+        steps = _for_fact(fact, trial, time, rng, config, keep=keep)
+        for operation in steps if fact.chunk == chunk_index else ():
+            if trial.apply(operation, chunk=chunk_index, time=time).changed:
+                operations.append(operation)
     return operations
 
 
@@ -102,15 +101,6 @@ def teach(
     return results
 
 
-def _coverage(instance: Instance, config: TeacherConfig) -> float:
-    low, high = (
-        config.coverage
-        if isinstance(config.coverage, tuple)
-        else (config.coverage, config.coverage)
-    )
-    return random.Random(f"coverage:{instance.id}").uniform(low, high)
-
-
 def _for_fact(
     fact: Fact,
     memory: Memory,
@@ -120,56 +110,41 @@ def _for_fact(
     *,
     keep: bool,
 ) -> Iterator[Operation]:
-    section = memory.schema[
-        next((name for name in fact.sections if name in memory.schema), memory.schema.lists[0].name)
-    ]
+    names = [name for name in fact.sections if name in memory.schema]
+    section = memory.schema[names[0]] if names else memory.schema.lists[0]
+    states = fact.action is FactAction.STATE
     if section in memory.schema.blocks:
-        rewriting = _in_block(
-            fact, section.name, memory, keep=keep, correct=rng.random() < config.p_correct
-        )
-        fits = (
-            not section.max_tokens
-            or memory.count_tokens(rewriting.content or "") <= section.max_tokens
-        )
-        if fits or fact.action is not FactAction.STATE:
+        correct = rng.random() < config.p_correct
+        rewriting = _in_block(fact, section.name, memory, keep=keep, correct=correct)
+        tokens = memory.count_tokens(rewriting.content or "")
+        if not states or not section.max_tokens or tokens <= section.max_tokens:
             yield rewriting
             return
         section = memory.schema.lists[0]
     content = _note(fact)
-    if config.style == "sentence" and not fact.note:
-        content = f"The {fact.attribute} of {fact.subject} is {fact.value}."
     if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"
     insert = Operation(OperationKind.INSERT, section.name, content)
-    if fact.action is FactAction.STATE:
-        if keep:
-            yield insert
+    if states:
+        yield from [insert] * keep
         return
-    correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
+    correct = rng.random() < config.p_correct
+    update = rng.random() < config.p_update
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
-    named = (
-        [entry for entry in memory.entries() if contains(entry.content, fact.subject)]
-        if correct
-        else []
-    )
-    bound = [entry for entry in named if contains(entry.content, gone)]
-    bound.sort(
-        key=lambda entry: not contains(entry.content, fact.attribute)
-    )  # those that name the attribute first
-    deletions = [
-        Operation(OperationKind.DELETE, entry.section, entry_id=entry.id) for entry in bound
-    ]
+    named = (entry for entry in memory.entries() if contains(entry.content, fact.subject))
+    held = [entry for entry in named if correct and contains(entry.content, gone)]
+    held.sort(key=lambda entry: not contains(entry.content, fact.attribute))  # the surest first
+    deletions = [Operation(OperationKind.DELETE, each.section, entry_id=each.id) for each in held]
+    first = held[0].section if held else section.name
+    again = content in [entry.content for entry in memory.entries(first)]
+    updates = update and not again and OperationKind.UPDATE in memory.schema[first].operations
     if fact.action is FactAction.RETRACT:
         yield from deletions
-        return
-    first = bound[0].section if bound else section.name
-    said = any(entry.content == content for entry in memory.entries(first))
-    if bound and update and not said and OperationKind.UPDATE in memory.schema[first].operations:
-        yield Operation(OperationKind.UPDATE, first, content, bound[0].id)
+    elif held and updates:
+        yield Operation(OperationKind.UPDATE, first, content, held[0].id)
         yield from deletions[1:]
-    elif bound or keep:
-        yield from deletions
-        yield insert
+    elif held or keep:
+        yield from [*deletions, insert]
 
 
 def _note(fact: Fact) -> str:
@@ -180,17 +155,15 @@ def _in_block(fact: Fact, section: str, memory: Memory, *, keep: bool, correct: 
     """Write a block again with the fact as one of its statements, ``; `` between them, in place of
     what it ends.
     """
-    said = [part for part in memory.block(section).split("; ") if part]
-    gone = fact.value if fact.action is FactAction.RETRACT else fact.previous
-    ended = [
-        part
-        for part in said
-        if gone and correct and contains(part, fact.subject) and contains(part, gone)
-    ]
-    news = [] if fact.action is FactAction.RETRACT or not (keep or ended) else [_note(fact)]
-    place = said.index(ended[0]) if ended else len(said)
-    now = [part for part in [*said[:place], *news, *said[place:]] if part not in ended]
-    return Operation(OperationKind.REPLACE, section, "; ".join(now) or "-")
+    parts = [part for part in memory.block(section).split("; ") if part]
+    retracts = fact.action is FactAction.RETRACT
+    gone = (fact.value if retracts else fact.previous) if correct else None
+    about = [part for part in parts if gone and contains(part, fact.subject)]
+    ended = [part for part in about if gone and contains(part, gone)]
+    news = [] if retracts or not (keep or ended) else [_note(fact)]
+    place = parts.index(ended[0]) if ended else len(parts)
+    left = [part for part in [*parts[:place], *news, *parts[place:]] if part not in ended]
+    return Operation(OperationKind.REPLACE, section, "; ".join(left) or "-")
 
 
 def excerpt_operations(
@@ -203,25 +176,22 @@ def excerpt_operations(
     """Return the operations for one chunk of plain text, whose sentences are kept with
     ``coverage``.
     """
-    trial, chunk = memory.copy(), instance.chunks[chunk_index]
+    trial = memory.copy()
+    chunk = instance.chunks[chunk_index]
     section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
-    share = _coverage(instance, config)
+    share = config.coverage_of(instance)
     operations: list[Operation] = []
     left = _EXCERPT_TOKENS
     for start, end in sentences(chunk.text):
-        if len(operations) < _EXCERPTS and rng.random() < share:
-            content = excerpt(chunk.text[start:end].split(), rng.randint(*_EXCERPT_WORDS))
-            operation, cost = (
-                Operation(OperationKind.INSERT, section, content),
-                memory.count_tokens(content),
-            )
-            if (
-                content
-                and cost <= left
-                and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed
-            ):
-                operations.append(operation)
-                left -= cost
+        if len(operations) == _EXCERPTS or rng.random() >= share:
+            continue
+        content = excerpt(chunk.text[start:end].split(), rng.randint(*_EXCERPT_WORDS))
+        tokens = memory.count_tokens(content)
+        operation = Operation(OperationKind.INSERT, section, content)
+        fits = content and tokens <= left
+        if fits and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed:
+            operations.append(operation)
+            left -= tokens
     return operations
 
 

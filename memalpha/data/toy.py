@@ -18,59 +18,16 @@ from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
-THINGS = (  # what is asked for
-    "apple",
-    "boat",
-    "candle",
-    "door",
-    "engine",
-    "feather",
-    "guitar",
-    "hammer",
-    "island",
-    "jacket",
-    "kettle",
-    "ladder",
-    "mirror",
-    "needle",
-    "orange",
-    "pencil",
-    "quilt",
-    "ribbon",
-    "saddle",
-    "table",
-    "umbrella",
-    "violin",
-    "window",
-    "yacht",
+THINGS = tuple(  # what is asked for
+    "apple boat candle door engine feather guitar hammer island jacket kettle ladder "
+    "mirror needle orange pencil quilt ribbon saddle table umbrella violin window yacht".split()
 )
-NOISE = (
-    "above",
-    "badly",
-    "close",
-    "dimly",
-    "early",
-    "fairly",
-    "gladly",
-    "hardly",
-    "inside",
-    "just",
-    "kindly",
-    "lately",
-    "mostly",
-    "never",
-    "often",
-    "partly",
-    "quickly",
-    "rather",
-    "slowly",
-    "today",
-    "under",
-    "vaguely",
-    "while",
-    "yonder",
+NOISE = tuple(
+    "above badly close dimly early fairly gladly hardly inside just kindly lately "
+    "mostly never often partly quickly rather slowly today under vaguely while yonder".split()
 )
-_CHUNKS, _A_CHUNK = 2, 4  # things of a chunk, and as much noise
+_CHUNKS = 2
+_A_CHUNK = 4  # things of a chunk, and as much noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +41,20 @@ class ToyOptions(Options):
 def make_instance(index: int, seed: int, options: ToyOptions) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, split)."""
     rng = random.Random(f"{SOURCE}:{options.split}:{seed}:{index}")
-    things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
-    chunks, questions = [], list[Question]()
+    things = rng.sample(THINGS, _CHUNKS * _A_CHUNK)
+    noise = rng.sample(NOISE, _CHUNKS * _A_CHUNK)
+    chunks = []
+    questions: list[Question] = []
     for place in range(_CHUNKS):
         own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
         words = things[own] + noise[own]
         rng.shuffle(words)
         chunks.append(Chunk(" ".join(words)))
         for word in things[own]:
-            questions.append(
-                Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}")
-            )
-    return Instance(
-        f"{SOURCE}-{options.split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions)
-    )
+            id = f"q{len(questions)}"
+            questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=id))
+    name = f"{SOURCE}-{options.split}-{seed}-{index}"
+    return Instance(name, SOURCE, tuple(chunks), tuple(questions))
 
 
 def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
@@ -113,7 +70,8 @@ def toy_teacher_operations(
     """Return one to four insertions of random words of chunk ``t``; fewer if the memory has no
     room.
     """
-    trial, section = memory.copy(), memory.schema.lists[0].name
+    trial = memory.copy()
+    section = memory.schema.lists[0].name
     words = instance.chunks[t].text.split()
     drawn = [
         Operation(OperationKind.INSERT, section, word)

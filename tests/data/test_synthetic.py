@@ -351,13 +351,12 @@ def scores(instances, schema, config):
     return {kind: right[kind] / n for kind, n in asked.items()}
 
 
-@pytest.mark.parametrize("style", ["words", "sentence"])
 @pytest.mark.parametrize(
     "schema", [ROOMY, MemorySchema.load("mem_alpha"), MemorySchema.load("nine_categories")]
 )
-def test_a_full_keeper_answers_every_question(schema, style):
+def test_a_full_keeper_answers_every_question(schema):
     instances = generate(25, 0, replace(PRESETS["medium"], p_time=1.0, split="test"))
-    assert scores(instances, schema, TeacherConfig(style=style)) == dict.fromkeys(
+    assert scores(instances, schema, TeacherConfig()) == dict.fromkeys(
         ("single", "latest", "removed", "time", "count"), 1.0
     )
 
