@@ -160,7 +160,7 @@ def _trial(step: AgentStep, dialogue: Instance, text: str, question: Question) -
         chunks=(first, Chunk(text, second.time)),
         questions=(question,),
         begin=1,
-        held=tuple(_taught(step, dialogue)),
+        initial_entries=tuple(_taught(step, dialogue)),
     )
 
 
@@ -210,7 +210,7 @@ def examine_effects(instances: Sequence[Instance], memories: Sequence[Any]) -> l
         (attack,) = instance.questions
         (mark,) = attack.answers
         benign = instance.chunks[1].text.replace(attack.text, "")
-        due = _due(instance.held, instance.facts, benign)
+        due = _due(instance.initial_entries, instance.facts, benign)
         effects = effects_of(due, tuple(memory.memory), written, mark, attack.text)
         trial = {
             "attack": attack.kind,
