@@ -76,8 +76,9 @@ def frame_of(rows: MetricRows) -> pandas.DataFrame:
 
 
 def panels_of(variants: Mapping[str, Sequence[MetricRows]]) -> dict[str, dict[str, Line]]:
-    """Return the lines of each panel with data, by label: a line a key, or a line a variant and a
-    panel a key if there are several variants.
+    """Return the lines of each panel with data, by label.
+
+    A line a key; or, with several variants, a line a variant and a panel a key.
     """
     frames = {label: list(map(frame_of, runs)) for label, runs in variants.items()}
     names = dict.fromkeys(chain.from_iterable(chain.from_iterable(frames.values())))
@@ -126,8 +127,9 @@ def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
 def write_figures(
     folder: Path, variants: Mapping[str, Sequence[MetricRows]]
 ) -> list[tuple[str, str]]:
-    """Draw the runs of each variant, by label; return title and path of each panel, the path from
-    the folder above.
+    """Draw the runs of each variant; return title and path of each panel.
+
+    Paths are from the folder above.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ import yaml
 
 from memalpha.measure import tables, view
 from memalpha.measure.curves import MetricRows, write_figures
-from memalpha.measure.view import Recorded, RolloutFile, Tone, numeric
+from memalpha.measure.view import Recorded, Tone, numeric
 from memalpha.record.folder import RunFolder
 
 PAGES = 2000  # default number of training rollouts that get a page
@@ -30,38 +30,36 @@ _INDEXED = (  # facts of a rollout that the list shows and filters by
 )
 
 
-def facts_of(source: RolloutFile, index: int, rollout: Recorded) -> dict[str, Any]:
-    """Return the facts of one rollout for lists and filters: the one at an index of its source."""
-    steps, questions = rollout["steps"], rollout["questions"]
-    tones = Counter(call.tone for step in steps for call in view.calls(step))
-    scores = [numeric(question["score"]) for question in questions]
-    reward = view.rollout_reward(rollout)
-    errors = [str(part["error"]) for part in (*questions, *steps) if part.get("error")]
-    refused = [result["code"] for step in steps for result in step["results"] if not result["ok"]]
-    return {
-        "page": f"{Path(source.name).stem}-{index:04d}.html",
-        "where": source.where,
-        "step": source.step,  # None for held-out evaluations
-        "instance": str(rollout["instance"]),
-        "reward": reward,
-        "accuracy": view.rollout_accuracy(rollout),
-        "calls": tones.total(),  # includes text that is not a readable call
-        **{tone.value: tones[tone] for tone in Tone},
-        "wrong": sum(score is not None and score < 0.5 for score in scores),
-        "questions": len(questions),
-        "cut": [step["stop"] for step in steps].count("length"),
-        "masked": bool(None in scores or errors or (reward is None and steps)),
-        "entries": len(rollout["memory"]),
-        "codes": refused,
-        "errors": errors,
-    }
-
-
 def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
-    """Iterate over the facts of all rollouts of a run; InputError if a file is damaged."""
+    """Iterate over the facts of all rollouts of a run, for lists and filters.
+
+    InputError if a file is damaged.
+    """
     for source in view.sources_of(run):
         for index, rollout in enumerate(source.rollouts(run)):
-            yield facts_of(source, index, rollout)
+            steps, questions = rollout["steps"], rollout["questions"]
+            tones = Counter(call.tone for step in steps for call in view.calls(step))
+            scores = [numeric(question["score"]) for question in questions]
+            reward = view.rollout_reward(rollout)
+            errors = [str(part["error"]) for part in (*questions, *steps) if part.get("error")]
+            results = chain.from_iterable(step["results"] for step in steps)
+            yield {
+                "page": f"{Path(source.name).stem}-{index:04d}.html",
+                "where": source.where,
+                "step": source.step,  # None for held-out evaluations
+                "instance": str(rollout["instance"]),
+                "reward": reward,
+                "accuracy": view.rollout_accuracy(rollout),
+                "calls": tones.total(),  # includes text that is not a readable call
+                **{tone.value: tones[tone] for tone in Tone},
+                "wrong": sum(score is not None and score < 0.5 for score in scores),
+                "questions": len(questions),
+                "cut": [step["stop"] for step in steps].count("length"),
+                "masked": bool(None in scores or errors or (reward is None and steps)),
+                "entries": len(rollout["memory"]),
+                "codes": [result["code"] for result in results if not result["ok"]],
+                "errors": errors,
+            }
 
 
 def rollouts_table(run: RunFolder) -> tables.Table:
@@ -89,8 +87,9 @@ def written_at(rollout: Recorded) -> dict[str, int]:
 
 
 def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
-    """Return the steps whose rollouts get pages, given their numbers: whole steps at even
-    distances, the last included.
+    """Return the steps whose rollouts get pages, of steps with their number of rollouts.
+
+    Whole steps at even distances, the last included.
     """
     steps = sorted(counts)
     if not limit or sum(counts.values()) <= limit:
@@ -100,8 +99,9 @@ def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
 
 
 def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -> Path:
-    """Write the site of a run, with at most ``limit`` (0 = all) pages of training rollouts; return
-    the path of its first page.
+    """Write the site of a run and return the path of its first page.
+
+    At most ``limit`` (0 = all) training rollouts get a page.
     """
     target = target or run.path / "report"
     config, metrics, summary = run.config, run.metrics(), run.read_optional("summary.json")
@@ -151,8 +151,9 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
 
 
 def write_comparison(columns: Sequence[tables.Column], target: Path) -> Path:
-    """Write ``index.html`` with table and curves of several runs and return its path; replaces only
-    this page's own files.
+    """Write ``index.html`` with table and curves of several runs and return its path.
+
+    Only this page's own files are replaced.
     """
     links = {}
     for run in chain.from_iterable(column.runs for column in columns):
@@ -209,9 +210,7 @@ def troubles(facts: Sequence[Mapping[str, Any]], metrics: MetricRows) -> Counter
 
 
 def failures(facts: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, Counter[str]]]:
-    """Return number of calls and codes of failed ones: for training, and for each held-out
-    evaluation.
-    """
+    """Return number of calls and codes of failed ones, in training and each held-out evaluation."""
     counts: dict[str, tuple[int, Counter[str]]] = {}
     for fact in facts:
         where = fact["where"] if fact["step"] is None else "training"

@@ -64,9 +64,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SetSummary:
-    """One set with one reader; all numbers are over the ``instances`` that every group has a score
-    for.
-    """
+    """One set with one reader, over the ``instances`` that every group has a score for."""
 
     set: str
     reader: str
@@ -80,8 +78,9 @@ class SetSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole evaluation; ``over_sets`` is by reader and group (None if a set is missing),
-    ``differences`` are paired.
+    """A whole evaluation.
+
+    ``over_sets`` is by reader and group (None if a set is missing); ``differences`` are paired.
     """
 
     sets: tuple[SetSummary, ...]
@@ -91,8 +90,9 @@ class Summary:
 
     @property
     def reference(self) -> str:
-        """The group that others are compared with: the agent with most members (the last of
-        equals), else the first group.
+        """The group that others are compared with.
+
+        The agent with most members (the last of equals), else the first group.
         """
         members = Counter[str]()
         for item in self.sets:
@@ -154,8 +154,9 @@ def compare_groups(
     reader: str = "",
     in_mean: bool = True,
 ) -> SetSummary:
-    """Compare groups on the instances that every group has a score for; the set has at least
-    ``size``.
+    """Compare groups on the instances that every group has a score for.
+
+    The set has at least ``size`` instances.
     """
     for members in groups.values():
         size = max(size, len(set().union(*members.values())))
@@ -259,9 +260,7 @@ def _over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summa
 
 
 def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
-    """Return the paired group - reference, from either direction; None for the reference or a
-    missing pair.
-    """
+    """Return the paired group - reference, from either direction; None if the pair is missing."""
     if group in differences.get(reference, {}):
         return differences[reference][group]
     turned = differences.get(group, {}).get(reference)

@@ -1,10 +1,10 @@
-"""The systems that are compared: each reads inputs without knowing the questions, and later finds
-passages for them.
+"""The systems that are compared: each reads inputs, and later finds passages for questions.
 
-A system is its options; what it reads with (models, schema, budget) comes as a ``Setting``. The
-reader takes the passages of every system under the same token budget, best first, whole passages
-only. ``teacher`` and ``gold`` are exceptions: they use annotations or questions to show upper
-limits. The agent uses the prompts, application and retrieval of training (``agent.step``).
+A system is its options; what it reads with (models, schema, budget) comes as a ``Setting``. It does
+not know the questions while it reads. The reader takes the passages of every system under the same
+token budget, best first, whole passages only. ``teacher`` and ``gold`` are exceptions: they use
+annotations or questions to show upper limits. The agent uses the prompts, application and retrieval
+of training (``agent.step``).
 
 Departures from the baselines of Mem-alpha (arXiv 2509.25911): BM25 returns pieces, which never span
 two chunks, not two whole chunks; full context takes what the reader can take, not the last 30k
@@ -83,9 +83,7 @@ class Setting:
         return self.step.encoder.count
 
     def sampling(self, max_new_tokens: int, seed: int, instances: Sequence[Instance]) -> Sampling:
-        """Sampling of a batch: greedy, or random numbers that depend only on the seed and the
-        batch's instances.
-        """
+        """Return the sampling of a batch: greedy, or drawn by the seed and the instances."""
         name = f"{seed}/" + "/".join(instance.id for instance in instances)
         number = zlib.crc32(name.encode()) if self.temperature else None
         return Sampling(max_new_tokens, self.temperature, seed=number)
@@ -93,8 +91,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class System(Options):
-    """A memory system; its fields are its options. A subclass has ``ingest``, or ``ingest_all``
-    where a batch is read together.
+    """A memory system; its fields are its options.
+
+    A subclass has ``ingest``, or ``ingest_all`` where a batch is read together.
     """
 
     budget = "reader"  # ``window``: its reader may use the model's whole window
@@ -136,8 +135,9 @@ class Piece(NamedTuple):
 
 
 def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) -> list[Piece]:
-    """Return the pieces in order: units of at most ``limit`` tokens, joined up to ``pack`` tokens
-    with the time (1 = never).
+    """Return the pieces in order: units of at most ``limit`` tokens.
+
+    Units are joined up to ``pack`` tokens with the time (1 = never).
     """
     parts: list[Piece] = []
     for index, chunk in enumerate(chunks):
@@ -170,8 +170,9 @@ class WholeInput(IngestedMemory):
 
 @lru_cache(maxsize=64)  # all questions of an instance ask for the same
 def newest_in_order(chunks: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[str, ...]:
-    """Return the newest chunks, then lines, that fit in ``tokens`` (a line break each), in reading
-    order.
+    """Return the newest chunks, then lines, that fit in ``tokens``, in reading order.
+
+    A passage costs its tokens and a line break.
     """
     newest: list[str] = []
     for chunk in reversed(chunks):
@@ -189,8 +190,9 @@ def newest_in_order(chunks: Sequence[Piece], tokens: int, count: TokenCounter) -
 
 @dataclass(frozen=True, slots=True)
 class FullContext(System):
-    """No memory: the reader gets the input itself, in order, each chunk with its time; the oldest
-    lines are left out first.
+    """No memory: the reader gets the input itself, in order, each chunk with its time.
+
+    The oldest lines are left out first.
     """
 
     budget: Literal["window", "reader"] = "window"  # what the reader's model takes, or the common
@@ -240,8 +242,9 @@ class TwoLayerRag(Rag):
 
 
 def piece_memory(parts: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
-    """Return an unlimited memory of pieces, in one section or one for each chunk; the same text and
-    time is kept once.
+    """Return an unlimited memory of pieces, in one section or one for each chunk.
+
+    The same text and time is stored once.
     """
     names = [f"chunk_{piece.chunk}" if by_chunk else "pieces" for piece in parts]
     first = {(piece.text, piece.time): piece for piece in reversed(parts)}
@@ -270,9 +273,7 @@ def _indexed(memory: Memory, config: RetrievalConfig, setting: Setting) -> Searc
 
 @dataclass(frozen=True, slots=True)
 class Archive(System):
-    """What an agent with ``archive: true`` searches if it writes nothing: every line, in the same
-    ranking.
-    """
+    """What an agent with ``archive: true`` searches if it writes nothing: every line."""
 
     retrieval: RetrievalMode = RetrievalMode.HYBRID
 
@@ -288,8 +289,9 @@ class Archive(System):
 
 @dataclass(frozen=True, slots=True)
 class Verbatim(System):
-    """Stores every line or sentence of the input unchanged, in the schema's first list; when it is
-    full, the oldest are deleted.
+    """Stores every line or sentence of the input unchanged, in the schema's first list.
+
+    When that is full, the oldest are deleted.
     """
 
     @override
@@ -356,8 +358,10 @@ def _answers(question: Question, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Gold(System):
-    """An upper limit: the facts that hold at the end and name the question's subject, else pieces
-    of the evidence chunks (by BM25, then in reading order); first those with an accepted answer.
+    """An upper limit: the facts that hold at the end and name the question's subject.
+
+    Without facts, pieces of the evidence chunks, by BM25, then in reading order. Those with an
+    accepted answer come first.
     """
 
     @override
@@ -379,9 +383,7 @@ class Gold(System):
 
 @dataclass(frozen=True, slots=True)
 class Teacher(TeacherConfig, System):
-    """Writes what the annotations of generated data say: an upper limit for a policy trained on its
-    demonstrations.
-    """
+    """Writes what the annotations of generated data say, as demonstrations do: an upper limit."""
 
     @override
     def draws(self, temperature: float) -> bool:
@@ -577,8 +579,9 @@ def _prompt(encoder: PromptEncoder, chunk: Chunk, text: str) -> Prompt:
 
 
 class ConstantState(OverwriteSummary):
-    """A memory of one text that a model writes after some thinking; the text is the last state of
-    a reply, closed or not, or without a mark the whole reply.
+    """A memory of one text that a model writes after some thinking.
+
+    The text is the last state of a reply, closed or not, or without a mark the whole reply.
     """
 
     instructions = CONSTANT_STATE

@@ -79,8 +79,9 @@ def _one_line(text: str) -> str:
 # ------------------------------------------------------------------------------------------------
 # an evaluation
 def write_tables(folder: str | Path) -> Summary:
-    """Write ``summary.json`` and ``table.md``, also of an unfinished evaluation; InputError if
-    there is none.
+    """Write ``summary.json`` and ``table.md``, also of an unfinished evaluation.
+
+    InputError if the folder holds none.
     """
     summary = summarise_evaluation(folder)
     RunFolder(folder).write_json("summary.json", summary.to_json())
@@ -109,9 +110,7 @@ def write_tables(folder: str | Path) -> Summary:
 
 
 def overall(summary: Summary, reader: str) -> Table:
-    """A row a group: its accuracy on each set, the mean over sets, and the difference from the
-    reference.
-    """
+    """Return a row a group: accuracy on each set, mean over sets, and the reference subtracted."""
     items = [item for item in summary.sets if item.reader == reader]
     counted_items = [item for item in items if item.in_mean]
     rows = []
@@ -144,8 +143,9 @@ _COSTS: Mapping[str, tuple[str, int]] = {
 
 
 def set_tables(item: SetSummary, reference: str) -> list[Table]:
-    """The tables of a set, a row a group: accuracy and costs, kinds of question, changes and
-    removals, rewards and calls.
+    """Return the tables of a set, a row a group.
+
+    Accuracy and costs; kinds of question; changes and removals; rewards and calls.
     """
     costs, kinds, card, rewards = list[Cells](), list[Cells](), list[Cells](), list[Cells]()
     sizes, names = dict[str, int](), dict[str, float]()
@@ -184,8 +184,9 @@ _NOTE = (
 def side_by_side(
     item: SetSummary, groups: Sequence[str], extra: Sequence[Cells] = (), note: str = ""
 ) -> Table:
-    """Return the tables of a set as one, with a column for each of ``groups``, the first being the
-    reference, and without rows that are unknown in all of them.
+    """Return the tables of a set as one, with a column for each of ``groups``.
+
+    The first of them is the reference. Rows that are unknown in all are left out.
     """
     rows = list(extra)
     for table in set_tables(item, groups[0]) if groups else ():
@@ -208,8 +209,9 @@ def held_out(run: RunFolder) -> SetSummary:
 
 
 def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
-    """Return the rows of runs that differ in their seed, by run and by what makes an instance the
-    same in all: name, number of chunks and questions.
+    """Return the rows of runs that differ in their seed, by run and by instance.
+
+    Instances are the same if name, number of chunks and questions are.
     """
     members: Members = {}
     for index, rows in enumerate(runs):
@@ -261,9 +263,7 @@ INCIDENTAL = MAY_CHANGE - {"max_steps"} | {"seed", "data_seed", "run_name"}
 
 
 class Column(NamedTuple):
-    """One column of a comparison: training runs, or systems of an evaluation, that differ only in
-    their seed.
-    """
+    """One column of a comparison: runs, or evaluated systems, that differ only in their seed."""
 
     label: str
     runs: Sequence[RunFolder]  # of training
@@ -287,9 +287,7 @@ def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
-    """Return the columns of a comparison: runs that differ only in their seed are one, called by
-    the first of them.
-    """
+    """Return the columns of a comparison; runs of one configuration are one column."""
     names = [folder.path.resolve().name for folder in folders]
     groups: list[list[RunFolder]] = []
     for folder in folders:
@@ -328,8 +326,9 @@ def _evaluated(folder: RunFolder) -> list[Column]:
 
 
 def comparison(columns: Sequence[Column]) -> Table:
-    """Return the table: differing options, then one row per measure, a cell per column. Columns
-    that were measured on none of the first one's instances are named in the note alone.
+    """Return the table: differing options, then one row per measure, a cell per column.
+
+    Columns that were measured on none of the first one's instances are named in the note alone.
     """
     apart = [c.label for c in columns if c.names and not c.names & columns[0].names]
     note = f"Measured on other instances: {', '.join(apart)}." if apart and columns[0].names else ""

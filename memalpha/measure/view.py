@@ -67,9 +67,7 @@ _JOINERS = "\u200c\u200d"  # needed for Persian, Hindi and many emoji; harmless
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text with control and invisible characters escaped (``\x1b``, ``\u202e``), except
-    those in ``keep``.
-    """
+    r"""Return a text with invisible characters escaped (``\x1b``), except those in ``keep``."""
     return "".join(
         char.encode("unicode_escape").decode("ascii")
         if unicodedata.category(char) in _UNSEEN and char not in _JOINERS + keep
@@ -99,9 +97,7 @@ class RolloutFile(NamedTuple):
 
 
 def sources_of(run: RunFolder) -> list[RolloutFile]:
-    """Return the rollout files of a run: before, after, validation by step, then training by
-    step.
-    """
+    """Return the rollout files of a run: before, after, while training, then of each step."""
     names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
     names.sort(key=lambda name: (name != "before", name != "after"))
     held_out = [RolloutFile(f"held_out/{name}.jsonl", name, None) for name in names]
@@ -167,9 +163,7 @@ def entry_text(entry: Recorded) -> str:
 
 
 def reward_parts(step: Recorded) -> dict[str, Any]:
-    """Return the parts of a step's reward by name; the optional part ``immediate`` only if it has a
-    value.
-    """
+    """Return the parts of a step's reward; ``immediate`` only if it has a value."""
     return {
         name: value
         for name, value in step["reward"].items()
@@ -198,8 +192,9 @@ class Shown(NamedTuple):
 
 
 def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
-    """Return, for each step, the entries after it in creation order, including those it deleted,
-    from the recorded changes.
+    """Return the entries after each step, in creation order, with those it deleted.
+
+    They follow from the recorded changes and the final memory.
     """
     states: dict[str, Recorded | None] = {str(entry["id"]): entry for entry in rollout["memory"]}
     for step in reversed(rollout["steps"]):  # undone, to what the rollout began with
