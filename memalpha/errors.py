@@ -5,7 +5,9 @@ infrastructure raises one of these.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 
 # characters of each part of a message: values from files and servers can have any length
 _LONGEST = 3000
@@ -77,11 +79,12 @@ class PartialServiceError(ServiceError):
         )
 
 
-def whole(outcomes: Sequence[Any]) -> list[Any]:
+def whole(outcomes: Sequence[_Result | ServiceError]) -> list[_Result]:
     """Return the outcomes of a batch; PartialServiceError if one is a ServiceError."""
-    if any(isinstance(outcome, ServiceError) for outcome in outcomes):
+    results = [outcome for outcome in outcomes if not isinstance(outcome, ServiceError)]
+    if len(results) < len(outcomes):
         raise PartialServiceError(outcomes)
-    return list(outcomes)
+    return results
 
 
 class JournalError(MemAlphaError):
@@ -122,9 +125,9 @@ class TrainingStopped(MemAlphaError):
     """
 
 
-def in_place(ask: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
+def in_place(ask: Callable[..., list[_Result]], *arguments: object) -> list[_Result | ServiceError]:
     """Return what a batch gave, with errors in the places of what failed."""
     try:
-        return ask(*arguments)
+        return list(ask(*arguments))
     except PartialServiceError as error:
         return list(error.outcomes)

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from memalpha.errors import InputError, RunFolderError
+from memalpha.types import JsonObject
 
 _DEEPEST = 64  # levels of nesting in a file of names and values
 # a lone surrogate becomes its JSON escape
@@ -104,23 +105,23 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, newline="\n", **_UTF8)
 
 
-def write_object(path: Path, data: Any) -> None:
+def write_object(path: Path, data: object) -> None:
     """Write or replace a JSON file."""
     write_whole(path, json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n")
 
 
-def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
+def write_yaml(path: Path, data: Mapping[str, object]) -> None:
     """Write or replace a YAML file, sorted by name."""
     write_whole(path, yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=True))
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def write_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Write or replace a JSON-lines file."""
     with replacing(path) as temporary, temporary.open("w", **_UTF8) as file:
         file.writelines(map(_line, rows))
 
 
-def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def append_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Append to a JSON-lines file in one write."""
     lines = "".join(map(_line, rows))
     with path.open("a", **_UTF8) as file:
@@ -149,7 +150,7 @@ def load_yaml(text: str) -> Any:
         raise ValueError(f"it is not YAML: {error}") from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> JsonObject:
     """Read a JSON or YAML mapping that somebody else may have written.
 
     RunFolderError if the file cannot be read, is empty, damaged, not UTF-8, nested too deeply, or
@@ -173,13 +174,13 @@ def read_object(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _flat(data: Any, levels: int) -> bool:
+def _flat(data: object, levels: int) -> bool:
     """Whether data is nested at most so deep, so that it can be checked, shown and written."""
     items = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
     return levels > 0 and all(_flat(item, levels - 1) for item in items)
 
 
-def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def parse_line(line: bytes, path: Path, number: int) -> JsonObject:
     """Read one line of a JSON-lines file; InputError with the line number if it is not an
     object.
     """
@@ -223,5 +224,5 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, object]) -> str:
     return json.dumps(finite(row), ensure_ascii=False) + "\n"

@@ -17,10 +17,10 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
-from memalpha.types import Message
+from memalpha.types import JsonObject, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +40,7 @@ class PromptEncoder:
         self,
         tokenizer: PreTrainedTokenizerBase,
         messages: Sequence[Message],
-        tools: list[dict[str, Any]] | None = None,
+        tools: list[JsonObject] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         # text, name, text, name, ..., text
@@ -109,7 +109,7 @@ def slot(name: str) -> str:
 def render_chat(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
-    tools: list[dict[str, Any]] | None = None,
+    tools: list[JsonObject] | None = None,
 ) -> str:
     """Render messages with the chat template, ready for the assistant's turn; InputError if there
     is no template.
@@ -120,7 +120,7 @@ def render_chat(
         expected="an instruction-tuned model",
         fix="set tokenizer.chat_template and save it",
     )
-    options: dict[str, Any] = {"add_generation_prompt": True, "enable_thinking": False}
+    options: JsonObject = {"add_generation_prompt": True, "enable_thinking": False}
     chat = [dict(message) for message in messages]
     return str(tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, **options))
 
@@ -202,7 +202,7 @@ def one_line(text: str) -> str:
     return _LINE_BREAK.sub(r"\\n", text)
 
 
-def quoted_json(data: Any) -> str:
+def quoted_json(data: object) -> str:
     """Return data as JSON on one line, not limited to ASCII, safe under NFKC normalisation."""
     return json.dumps(data, ensure_ascii=False).translate(_JSON_ESCAPES)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+JsonObject = dict[str, Any]
 Message = Mapping[str, Any]
 """One chat message, ``{"role": ..., "content": ...}``."""
 
@@ -224,7 +225,7 @@ class ToolCall:
     """
 
     name: str  # of the tool
-    arguments: Mapping[str, Any]  # any JSON type
+    arguments: JsonObject
     start: int = 0
     end: int = 0
 

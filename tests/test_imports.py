@@ -23,8 +23,8 @@ PACKAGE = ROOT / "memalpha"
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
-    ("types", "files", "times"),
+    ("errors", "types"),
+    ("files", "times"),
     ("protocols", "config", "text"),
     ("endpoints", "memory", "units"),
     ("retrieval",),

@@ -24,7 +24,7 @@ from memalpha.errors import InputError
 from memalpha.memory.calls import tool_schemas
 from memalpha.memory.schema import MemorySchema, tool_name
 from memalpha.text import THINK, content_of, is_text
-from memalpha.types import CallError, OperationKind, ToolCall
+from memalpha.types import CallError, JsonObject, OperationKind, ToolCall
 
 _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
@@ -82,7 +82,7 @@ _XML = re.compile(
     r"(?:\s*</function>|(?=\s*</tool_call>))"
 )
 _NAMESPACE = re.compile(r"^(?:functions|tools|default_api)\.(\w+)(?::\d+)?$")
-_PUBLISHED_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+_PUBLISHED_TOOLS: dict[str, tuple[str, JsonObject]] = {
     "new_memory_insert": ("memory_insert", {}),
     "core_memory_update": ("memory_replace", {"section": "core"}),
 }
@@ -179,12 +179,12 @@ class HermesCodec(_Codec):
             return CallError(f"not JSON: {str(error)[:120]}", start, end)
         return ToolCall(*self._in_own_words(name, arguments), start, end)
 
-    def _in_own_words(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _in_own_words(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
         """Return name and arguments as this schema calls them; what it does not know stays, and
         fails when it is applied.
         """
         name = _NAMESPACE.sub(r"\1", name)
-        preset: dict[str, Any] = {}
+        preset: JsonObject = {}
         if name not in self._parameters:
             name, preset = _PUBLISHED_TOOLS.get(name, (name, {}))
         if name not in self._parameters:
@@ -256,7 +256,7 @@ def _fault(body: str) -> str:
 # ------------------------------------------------------------------------------------------------
 # an operation a line
 _KINDS = {"+": OperationKind.INSERT, "*": OperationKind.REPLACE}
-_Reading = tuple[str, dict[str, Any]] | str
+_Reading = tuple[str, JsonObject] | str
 """Name and arguments of a call, or what is wrong with it."""
 
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 from importlib import resources
 from itertools import chain, islice, zip_longest
 from operator import attrgetter
-from typing import Any
 
 from memalpha.agent.codecs import Codec, CompactCodec
 from memalpha.agent.config import AgentConfig
@@ -18,7 +17,7 @@ from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import Retriever, TokenCounter
 from memalpha.text import one_line, quote, unmarked
-from memalpha.types import Chunk, Entry
+from memalpha.types import Chunk, Entry, JsonObject
 
 _LINE_TOKENS = 4  # least tokens of a line, roughly
 _LEAST_LOOKED_AT = 64  # least number of candidates of each kind
@@ -45,7 +44,7 @@ def _text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _described(function: dict[str, Any]) -> str:
+def _described(function: JsonObject) -> str:
     parameters = function["parameters"]
     arguments = [
         name if name in parameters["required"] else f"{name}?" for name in parameters["properties"]

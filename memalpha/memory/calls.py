@@ -4,8 +4,7 @@ A wrong call becomes a failed result, never an exception; only a tool of one's o
 otherwise than by a ValueError raises InputError.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
@@ -14,7 +13,14 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Tool, tool_name, tool_schema
 from memalpha.text import is_text
 from memalpha.times import ISO_8601, moment
-from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
+from memalpha.types import (
+    JsonObject,
+    Operation,
+    OperationKind,
+    OperationResult,
+    ResultCode,
+    ToolCall,
+)
 
 
 class _BuiltIn(NamedTuple):
@@ -46,7 +52,7 @@ _ARGUMENTS = {
 
 # ------------------------------------------------------------------------------------------------
 # what is announced
-def tool_schemas(schema: MemorySchema) -> list[dict[str, Any]]:
+def tool_schemas(schema: MemorySchema) -> list[JsonObject]:
     """Return the tools of a schema as JSON function schemas."""
     built_in = [_tool_schema(kind, schema) for kind in _kinds(schema)]
     return [*built_in, *(tool.schema for tool in schema.tools)]
@@ -60,11 +66,11 @@ def _sections_for(kind: OperationKind, schema: MemorySchema) -> list[str]:
     return [section.name for section in schema.sections if kind in section.operations]
 
 
-def _tool_schema(kind: OperationKind, schema: MemorySchema) -> dict[str, Any]:
+def _tool_schema(kind: OperationKind, schema: MemorySchema) -> JsonObject:
     tool = _BUILT_IN[kind]
     names = _sections_for(kind, schema)
     described = "; ".join(f"{name}: {schema[name].description}" for name in names)
-    properties: dict[str, Any] = {
+    properties: JsonObject = {
         "section": {"type": "string", "enum": names, "description": described}
     }
     for name, text in _ARGUMENTS.items():
@@ -128,7 +134,7 @@ def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
     return Operation(kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"))
 
 
-def _problem(kind: OperationKind, arguments: Mapping[str, Any]) -> str | None:
+def _problem(kind: OperationKind, arguments: JsonObject) -> str | None:
     """What is wrong with the arguments of a built-in tool; None if nothing is."""
     tool = _BUILT_IN[kind]
     missing = [name for name in tool.required if name not in arguments]
@@ -149,9 +155,7 @@ def _problem(kind: OperationKind, arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _own_operations(
-    tool: Tool, memory: Memory, arguments: Mapping[str, Any]
-) -> list[Operation] | str:
+def _own_operations(tool: Tool, memory: Memory, arguments: JsonObject) -> list[Operation] | str:
     """Return the operations of a call of a tool of one's own, or what is wrong with the call."""
     function = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(tool.function)
     try:

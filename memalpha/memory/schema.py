@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, get_type_hints
 
 from pydantic import Field, NonNegativeInt
 
 from memalpha.config import ATTRIBUTE, Options, load_function, read
 from memalpha.errors import InputError
 from memalpha.files import path_of, read_object
-from memalpha.types import Operation, OperationKind
+from memalpha.types import JsonObject, Operation, OperationKind
 
 
 def tool_name(kind: OperationKind) -> str:
@@ -32,8 +32,8 @@ def tool_name(kind: OperationKind) -> str:
 
 
 def tool_schema(
-    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
-) -> dict[str, Any]:
+    name: str, description: str, properties: JsonObject, required: Sequence[str]
+) -> JsonObject:
     """Return a tool as a JSON function schema, as chat templates take it."""
     parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
     function = {"name": name, "description": description, "parameters": parameters}
@@ -88,7 +88,7 @@ ARCHIVE = Section("_archive", SectionKind.ARCHIVE, "what was read", timestamps=T
 
 # ------------------------------------------------------------------------------------------------
 # tools of one's own
-_JSON_TYPES: Mapping[Any, dict[str, Any]] = {
+_JSON_TYPES: Mapping[object, JsonObject] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -109,7 +109,7 @@ class Tool:
     """
 
     function: Callable[..., list[Operation]]
-    schema: dict[str, Any] = field(init=False, compare=False, repr=False)
+    schema: JsonObject = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         doc = inspect.getdoc(self.function) or ""
@@ -142,7 +142,7 @@ class Tool:
         return self.function.__name__
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> JsonObject:
         """JSON schema of each argument, in order."""
         return dict(self.schema["function"]["parameters"]["properties"])
 
@@ -208,13 +208,13 @@ class MemorySchema:
         return tuple(section for section in self.sections if section.kind is SectionKind.BLOCK)
 
     @classmethod
-    def from_mapping(cls, data: Mapping[str, Any], where: str = "schema") -> MemorySchema:
+    def from_mapping(cls, data: JsonObject, where: str = "schema") -> MemorySchema:
         """Build a schema from ``{name, sections: [{name, ...}], tools: [MODULE:FUNCTION, ...]}``.
 
         InputError, naming ``where``, if it is not valid. The modules of ``tools`` are imported;
         Python may give functions.
         """
-        rows = data.get("sections") if isinstance(data, Mapping) else None
+        rows = data.get("sections") if isinstance(data, dict) else None
         InputError.raise_if(
             not rows or not isinstance(rows, list),
             f"{where} is no memory schema",
@@ -235,15 +235,11 @@ class MemorySchema:
         sections = [
             read(Section, row, f"{where}: section {place}") for place, row in enumerate(rows or ())
         ]
-        tools = [
-            Tool(
-                load_function(function, f"{where}: tools")
-                if isinstance(function, str)
-                else function
-            )
+        loaded = [
+            load_function(function, f"{where}: tools") if isinstance(function, str) else function
             for function in functions
         ]
-        return cls(str(data.get("name", "custom")), tuple(sections), tuple(tools))
+        return cls(str(data.get("name", "custom")), tuple(sections), tuple(map(Tool, loaded)))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:

@@ -8,7 +8,7 @@ batch. Texts are sent as JSON strings.
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError, in_place, whole
@@ -103,7 +103,7 @@ def _writes(request: WriteRequest) -> list[_Write]:
 # ------------------------------------------------------------------------------------------------
 # by endpoint
 def _verdicts(
-    client: ChatClient, cases: Iterable[tuple[str, Mapping[str, Any]]]
+    client: ChatClient, cases: Iterable[tuple[str, Mapping[str, object]]]
 ) -> list[bool | ServiceError]:
     """Ask yes or no about each case (system text, object): greedily first, then sampled if there is
     no verdict.
@@ -184,10 +184,11 @@ class EndpointContentJudge:
                 }
                 cases.append((CONTENT_SYSTEM, case))
         verdicts = iter(_verdicts(self.client, cases))
-        outcomes: list[list[Any] | ServiceError] = []
+        outcomes: list[list[bool] | ServiceError] = []
         for request in requests:
-            chunk = [next(verdicts) for _ in request.results]
-            errors = [verdict for verdict in chunk if isinstance(verdict, ServiceError)]
+            replies = [next(verdicts) for _ in request.results]
+            errors = [reply for reply in replies if isinstance(reply, ServiceError)]
+            chunk = [reply for reply in replies if not isinstance(reply, ServiceError)]
             outcomes.append(errors[0] if errors else chunk)
         return whole(outcomes)
 
