@@ -8,7 +8,7 @@ by ``--name value``. A value is checked once, where its group is made.
 import inspect
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, make_dataclass
 from difflib import SequenceMatcher
@@ -199,28 +199,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -> None:
-    """Raise InputError if no group has an option of this name, with the nearest three, or without a
-    list elsewhere all of them.
-    """
-    known = [option for group in groups for option in names(group)]
-    if name not in known:
-        near = nearest(name, known, 3 if listed else len(known))
-        raise InputError(
-            f"{what} has no option {name!r}", expected=f"perhaps {', '.join(near)}", fix=listed
-        )
-
-
-def nearest(name: str, known: Collection[str], count: int = 3) -> list[str]:
-    """Return the names that a wrong one is most like, or most like a word or the initials of
-    (``lr``), nearest first.
+    """Raise InputError if no group has an option of this name; it says which are most like it (or
+    like a word of it, or its initials: ``lr``), three of them if all are ``listed`` elsewhere.
     """
 
     def likeness(option: str) -> float:
-        words = re.findall("[a-z0-9]+", option.lower())
-        forms = (option, "".join(word[0] for word in words), *words)
+        words = option.split("_")
+        forms = (option, "".join(word[:1] for word in words), *words)
         return max(SequenceMatcher(None, name.lower(), form).ratio() for form in forms)
 
-    return nlargest(count, dict.fromkeys(known), key=likeness)
+    known = list(dict.fromkeys(option for group in groups for option in names(group)))
+    if name not in known:
+        near = ", ".join(nlargest(3 if listed else len(known), known, key=likeness))
+        raise InputError(f"{what} has no option {name!r}", expected=f"perhaps {near}", fix=listed)
 
 
 def listing(groups: Sequence[type]) -> str:

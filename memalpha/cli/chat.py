@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -52,20 +53,15 @@ def chat(context: Context, options: ListOptions = False) -> None:
         Conversation(agent, namespace).talk()
 
 
+@dataclass
 class Conversation:
     """One user's conversation with an agent that keeps the memory."""
 
-    def __init__(
-        self,
-        agent: MemoryAgent,
-        namespace: Namespace,
-        clock: Callable[[], datetime] = lambda: datetime.now().astimezone(),
-    ) -> None:
-        self.agent = agent
-        self.namespace = namespace
-        self._clock = clock
-        self._last: Reply | None = None
-        self._read: list[list[int]] = []  # the operations of each message that are not taken back
+    agent: MemoryAgent
+    namespace: Namespace
+    clock: Callable[[], datetime] = lambda: datetime.now().astimezone()
+    last: Reply | None = None
+    operations: list[list[int]] = field(default_factory=list)  # of each message; not taken back
 
     def talk(self) -> None:
         """Answer lines of the terminal or pipe until /quit or the end of input; errors are
@@ -87,7 +83,7 @@ class Conversation:
                 out("interrupted")
 
     def _answer(self, message: str) -> None:
-        self._last = reply = self.agent.ask(message, namespace=self.namespace)
+        self.last = reply = self.agent.ask(message, namespace=self.namespace)
         if "?" in message:
             self._tell(reply)
         changes = self._add(message)
@@ -99,19 +95,21 @@ class Conversation:
 
     def _add(self, message: str) -> list[Change]:
         """Read a message into the memory, and show what it changed."""
-        today = self._clock().date().isoformat()
-        self._read.append([])
+        today = self.clock().date().isoformat()
+        self.operations.append([])
         changes: list[Change] = []
         for piece in self.agent.pieces(f"User: {message}", today):
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
-            self._read[-1] += added.operations
+            self.operations[-1] += added.operations
             new = [change for step in added.steps for change in step.outcome.changes]
+            lines = [
+                f"  remembered ({number}): {_shown(change)}"
+                for number, change in zip(added.operations, new, strict=True)
+            ]
+            lines += [f"  not done: {result.message}" for result in added.results if not result.ok]
+            for line in lines:
+                out(line)
             changes += new
-            for number, change in zip(added.operations, new, strict=True):
-                out(f"  remembered ({number}): {_shown(change)}")
-            for result in added.results:
-                if not result.ok:
-                    out(f"  not done: {result.message}")
         return changes
 
     def _tell(self, reply: Reply) -> None:
@@ -127,10 +125,8 @@ class Conversation:
         """Return a row for each entry; its time is the day of its last write where its section
         keeps no times.
         """
-        written = {}
-        for event in self.agent.history(namespace=self.namespace):
-            if event.after is not None:
-                written[event.after.id] = str(event.time.date())
+        events = self.agent.history(namespace=self.namespace)
+        written = {event.after.id: str(event.time.date()) for event in events if event.after}
         return [
             (e.id, e.section, e.timestamp or written.get(e.id, ""), e.content, e.updated)
             for e in entries
@@ -144,9 +140,9 @@ class Conversation:
             case "/memory":
                 self._show(self.agent.memory(self.namespace))
             case "/why":
-                if self._last is None:
+                if self.last is None:
                     raise InputError("nothing was answered yet", expected="a message first")
-                self._show(self._last.read)
+                self._show(self.last.read)
             case "/undo":
                 self._undo(*words)
             case "/forget":
@@ -159,7 +155,7 @@ class Conversation:
             expected = f"/forget {' '.join(words) or 'ENTRY'} yes"
             raise InputError("forgetting cannot be undone", expected=expected)
         receipt = self.agent.forget(words[0], words[1:-1], namespace=self.namespace)
-        self._last = None
+        self.last = None
         out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
         for entry in receipt.said_by:
             out(printable(f"  still has words of it: {entry.id} {entry.content}"))
@@ -171,8 +167,8 @@ class Conversation:
                 expected="/undo or /undo NUMBER, an operation as /memory shows it",
             )
         numbers = list(map(int, words))
-        while not numbers and self._read:  # a message that changed nothing is passed over
-            numbers = self._read.pop()
+        while not numbers and self.operations:  # a message that changed nothing is passed over
+            numbers = self.operations.pop()
         InputError.raise_if(
             not numbers,
             "nothing was remembered in this conversation that is not taken back",
