@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
@@ -17,7 +18,7 @@ BATCH_TOKENS = 16_384
 
 def answer_chats(
     generator: Generator,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     chats: Sequence[list[Message]],
     max_new_tokens: int,
     batch_tokens: int = BATCH_TOKENS,
@@ -38,7 +39,9 @@ def answer_chats(
     return [answers[prompt.ids] for prompt in prompts]
 
 
-def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32) -> Answering:
+def frozen_base(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int = 32
+) -> Answering:
     """Return a function that answers without the policy's adapters; InputError if it has none."""
     InputError.raise_if(
         not hasattr(model, "disable_adapter"),

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
+from transformers import DynamicCache, PretrainedConfig, PreTrainedTokenizerBase
 
 from memalpha.agent.limits import positions_of
 from memalpha.errors import InputError, MemAlphaError
@@ -45,7 +45,7 @@ class HFGenerator:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         *,
         max_batch: int = 64,
         merge_adapters: bool | None = None,
@@ -241,7 +241,7 @@ def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
     return pad_sequence(rows, batch_first=True).to(device), lengths
 
 
-def _check_attention(config: Any) -> None:
+def _check_attention(config: PretrainedConfig) -> None:
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     others = sorted(kinds - {"full_attention", "sliding_attention"})
     kernel = config._attn_implementation
@@ -252,7 +252,7 @@ def _check_attention(config: Any) -> None:
     )
 
 
-def _check_length(config: Any, tokens: int, capacity: int) -> None:
+def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
     """Raise InputError if a row has more tokens than the model takes, or the cache more slots than
     its window.
     """

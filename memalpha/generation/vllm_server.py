@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, FailFast, Field
+from transformers import PreTrainedTokenizerBase
 
 from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
@@ -41,7 +42,7 @@ class _Models(BaseModel):
 
 class _Tokens(ChatClient):
     route = "completions"
-    tokenizer: Any = None
+    tokenizer: PreTrainedTokenizerBase = None
     vocabulary = 0
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class VLLMServers:
     def __init__(
         self,
         urls: Sequence[str],
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         vocabulary: int,
         *,
         timeout: float = 600.0,

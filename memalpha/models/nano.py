@@ -1,5 +1,4 @@
-"""A very small Llama (about 0.5 million parameters) with its own tokenizer, for tests of the code
-and of learning.
+"""A very small Llama (half a million parameters) with its own tokenizer, for tests.
 
 The tokenizer is byte-level BPE without merges: a known word or punctuation run is one token, any
 other is spelt in bytes, so every text round-trips exactly. The same arguments give the same files.
@@ -9,7 +8,10 @@ Not for claims: it does not learn to copy unseen words.
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = (
     "<pad>",
@@ -74,7 +76,7 @@ def build_nano(
     return folder
 
 
-def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
+def make_tokenizer(vocabulary: Sequence[str], context: int) -> "PreTrainedTokenizerFast":
     """Return the ``PreTrainedTokenizerFast`` of ``build_nano``: padding on the left, with a chat
     template.
     """

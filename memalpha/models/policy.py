@@ -25,6 +25,7 @@ from memalpha.qa.readers import UNKNOWN
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from memalpha.generation.answering import Answering
 
@@ -66,8 +67,8 @@ _ARCHITECTURE = (
 class PolicyModel(NamedTuple):
     """A ``PreTrainedModel``, or a ``PeftModel`` around it if there is an adapter; its tokenizer."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
 
 
 # ------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def load_policy_model(
     return PolicyModel(model, tokenizer)
 
 
-def weightless(config: Any) -> Any:
+def weightless(config: PretrainedConfig) -> PreTrainedModel:
     """Return a causal LM on the meta device, to check adapters before loading."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -139,7 +140,7 @@ def weightless(config: Any) -> Any:
         return AutoModelForCausalLM.from_config(config)
 
 
-def load_tokenizer(path: str | Path, revision: str = "main") -> Any:
+def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokenizerBase:
     """Load only the tokenizer of a model; InputError or ServiceError if that fails."""
     from transformers import AutoTokenizer
 
@@ -209,7 +210,11 @@ def adapter_record(adapter: Path) -> dict[str, Any]:
 
 
 def write_adapter_record(
-    adapter: str | Path, base: str | Path, config: Any, tokenizer: Any, **extra: str
+    adapter: str | Path,
+    base: str | Path,
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    **extra: str,
 ) -> Path:
     """Write the record beside an adapter, with its base and ``extra``, and return its path."""
     known = model_record(base)
@@ -225,7 +230,7 @@ def write_adapter_record(
     return path
 
 
-def name_base(model: Any, base: str) -> None:
+def name_base(model: PreTrainedModel, base: str) -> None:
     """Write the base's name into an adapter's configuration instead of a path of this machine."""
     for config in getattr(model, "peft_config", {}).values():
         config.base_model_name_or_path = _base_label(base)
@@ -235,7 +240,7 @@ def _base_label(base: str) -> str:
     return Path(base).name if Path(base).is_dir() else base
 
 
-def base_fingerprint(config: Any, vocabulary_size: int) -> str:
+def base_fingerprint(config: PretrainedConfig, vocabulary_size: int) -> str:
     """Return the sha256 of a config's architecture fields and the tokenizer's length."""
     fields = {field: getattr(config, field, None) for field in _ARCHITECTURE}
     text = json.dumps([fields, vocabulary_size], sort_keys=True)
@@ -275,7 +280,9 @@ def adapter_keys(adapter: Path) -> list[str]:
         ) from error
 
 
-def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
+def check_adapter(
+    adapter: Path, base: Path | str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
     """Raise InputError unless an adapter fits this base; warn if only the weights may differ."""
     keys = [key.removeprefix("base_model.model.") for key in adapter_keys(adapter)]
     strangers = sorted(key for key in keys if ".lora_" not in key)
@@ -349,7 +356,7 @@ def own_reader(folder: Path) -> Path | None:
     return place
 
 
-def unknown_bias(adapter: str | Path, tokenizer: Any) -> dict[int, float]:
+def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dict[int, float]:
     """Return what a reader adds to the logit of ``unknown`` as an answer's first token, by id.
 
     {} if its record says nothing; InputError if that is no number.

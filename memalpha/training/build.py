@@ -2,12 +2,17 @@
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
 from peft import LoraConfig, get_peft_model
-from transformers import BitsAndBytesConfig, set_seed
+from transformers import (
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
 
 from memalpha.agent.limits import check_context
 from memalpha.agent.step import AgentStep
@@ -35,8 +40,8 @@ from memalpha.types import Fact, Instance
 class RunComponents(NamedTuple):
     """Everything a training run or an evaluation needs; ``eval_temperature`` 0 = greedy."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
     agent: AgentStep
     generator: Generator
     scorer: RolloutScorer
@@ -111,7 +116,10 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
 
 
 def make_scorer(
-    arguments: TrainArguments, agent: AgentStep, instances: Sequence[Instance], model: Any
+    arguments: TrainArguments,
+    agent: AgentStep,
+    instances: Sequence[Instance],
+    model: PreTrainedModel,
 ) -> RolloutScorer:
     """Return what scores rollouts of these instances; InputError if one cannot be read, asked or
     judged.
@@ -151,7 +159,9 @@ def split_held_out(
     return [instances[place] for place in sorted(places)], rest[: run.eval_instances or None]
 
 
-def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:
+def make_generator(
+    arguments: TrainArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Generator:
     """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy,
     log-probabilities are kept.
     """
@@ -174,7 +184,7 @@ def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Gen
     )
 
 
-def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
+def load_policy(options: PolicyOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or
     bare for full fine-tuning.
     """
@@ -208,7 +218,7 @@ def load_policy(options: PolicyOptions) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def check_layers(model: Any, options: PolicyOptions) -> None:
+def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
     """Raise InputError for a name of lora_targets that fits no layer: PEFT would leave it out in
     silence.
     """
@@ -226,7 +236,7 @@ def check_layers(model: Any, options: PolicyOptions) -> None:
         )
 
 
-def freeze_lower_layers(model: Any, top: int) -> None:
+def freeze_lower_layers(model: PreTrainedModel, top: int) -> None:
     """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer
     layers.
     """
@@ -242,7 +252,9 @@ def freeze_lower_layers(model: Any, top: int) -> None:
             parameter.requires_grad_(False)
 
 
-def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
+def make_reader(
+    run: RunOptions, agent: AgentStep, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Reader:
     """Return the reader the options name."""
     budget = agent.config.reader_tokens
     count = agent.encoder.count
