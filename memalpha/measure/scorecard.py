@@ -79,11 +79,10 @@ def scorecard(members: Mapping[Seed, Sequence[InstanceRow]]) -> dict[str, Estima
     """Return every measure of one system on one set with one reader; None: not measured."""
     card: dict[str, Estimate | None] = {}
     for measure in Measure:
-        hits = {
-            seed: {row.instance: row.observed[measure] for row in rows if measure in row.observed}
-            for seed, rows in members.items()
-        }
-        hits = {seed: by_instance for seed, by_instance in hits.items() if by_instance}
+        hits: dict[Seed, dict[str, tuple[float, ...]]] = {}
+        for seed, rows in members.items():
+            own = {row.instance: row.observed[measure] for row in rows if measure in row.observed}
+            hits |= {seed: own} if own else {}
         card[measure.value] = pooled(hits) if hits else None
     return card
 

@@ -43,6 +43,9 @@ def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
             reward = view.rollout_reward(rollout)
             errors = [str(part["error"]) for part in (*questions, *steps) if part.get("error")]
             results = chain.from_iterable(step["results"] for step in steps)
+            stops = [step["stop"] for step in steps]
+            codes = [result["code"] for result in results if not result["ok"]]
+            wrong = [score for score in scores if score is not None and score < 0.5]
             yield {
                 "page": f"{Path(source.name).stem}-{index:04d}.html",
                 "where": source.where,
@@ -52,12 +55,12 @@ def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
                 "accuracy": view.rollout_accuracy(rollout),
                 "calls": tones.total(),  # includes text that is not a readable call
                 **{tone.value: tones[tone] for tone in Tone},
-                "wrong": sum(score is not None and score < 0.5 for score in scores),
+                "wrong": len(wrong),
                 "questions": len(questions),
-                "cut": [step["stop"] for step in steps].count("length"),
+                "cut": stops.count("length"),
                 "masked": bool(None in scores or errors or (reward is None and steps)),
                 "entries": len(rollout["memory"]),
-                "codes": [result["code"] for result in results if not result["ok"]],
+                "codes": codes,
                 "errors": errors,
             }
 
@@ -70,8 +73,9 @@ def rollouts_table(run: RunFolder) -> tables.Table:
         facts.setdefault(f"{option} --rollout N", []).append(fact)
     rows = []
     for option, own in facts.items():
-        means = [view.mean([fact[name] for fact in own]) for name in ("reward", "accuracy")]
-        rows.append([option, f"0 to {len(own) - 1}", *map(view.number, means)])
+        reward = view.number(view.mean([fact["reward"] for fact in own]))
+        accuracy = view.number(view.mean([fact["accuracy"] for fact in own]))
+        rows.append([option, f"0 to {len(own) - 1}", reward, accuracy])
     head = ["memalpha inspect RUN ...", "rollouts", "reward", "accuracy"]
     return tables.Table(head, rows or [["no rollouts yet", "", "", ""]])
 
@@ -128,7 +132,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
                 previous=previous,
                 following=following,
             )
-    rows = json.dumps([[fact[name] for name in _INDEXED] for fact in shown])
+    rows = json.dumps([list(map(fact.get, _INDEXED)) for fact in shown])
     index = rows.replace("<", "\\u003c")  # stands in a script element
     site.save("rollouts.html", "rollouts.html", index=index)
     return site.save(
@@ -160,7 +164,7 @@ def write_comparison(columns: Sequence[tables.Column], target: Path) -> Path:
         report = run.path.resolve() / "report" / "index.html"
         path = Path(os.path.relpath(report, target.resolve())).as_posix()
         links[run.path.resolve().name] = quote(path) if report.is_file() else ""
-    variants = {column.label: [run.metrics() for run in column.runs] for column in columns}
+    variants = {column.label: list(map(RunFolder.metrics, column.runs)) for column in columns}
     return _Site(target, "comparison", {"index.html": "Comparison"}).save(
         "compare.html",
         "index.html",

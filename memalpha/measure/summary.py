@@ -171,8 +171,11 @@ def compare_groups(
         if n:
             left_out[group] = f"{n} of {size}: {_reason(members)}"
         if common and scored[group]:
-            rows = {member: [own[name] for name in common] for member, own in members.items()}
-            accuracies[group] = _accuracies(rows)
+            rows: dict[Seed, list[InstanceRow]] = {}
+            accuracies[group] = {}
+            for member, own in members.items():
+                rows[member] = [own[name] for name in common]
+                accuracies[group][member] = {name: own[name].accuracy for name in common}
             cells[group] = _cell(rows, estimate(accuracies[group]))
     differences: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(cells, 2):
@@ -182,12 +185,10 @@ def compare_groups(
 
 
 def _scored_by_all(members: Members) -> set[str]:
-    names = [{name for name, row in rows.items() if row.scored} for rows in members.values()]
-    return set.intersection(*names) if names else set()
-
-
-def _accuracies(rows: Mapping[Seed, Sequence[InstanceRow]]) -> dict[Seed, dict[str, float]]:
-    return {member: {row.instance: row.accuracy for row in own} for member, own in rows.items()}
+    common = set().union(*members.values())
+    for rows in members.values():
+        common &= {name for name, row in rows.items() if row.scored}
+    return common
 
 
 def _reason(members: Members) -> str:
@@ -202,7 +203,9 @@ def _reason(members: Members) -> str:
 
 def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> Cell:
     rows = list(chain.from_iterable(members.values()))
-    means = {name: _mean([getattr(row, name) for row in rows]) for name in COSTS}
+    means: dict[str, float] = {}
+    for name in COSTS:
+        means[name] = _mean([getattr(row, name) for row in rows])
     for name in OPERATIONS:
         means[name] = _mean([getattr(row.operations, name) for row in rows])
     for name in dict.fromkeys(chain.from_iterable(row.rewards for row in rows)):
@@ -211,27 +214,17 @@ def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> 
     for name in sorted(set().union(*(row.operations.applied for row in rows))) if calls else ():
         applied = sum(row.operations.applied.get(name, 0) for row in rows)
         means[f"{name}, share of calls"] = applied / calls
-    sizes = Counter(
-        question.kind for row in next(iter(members.values())) for question in row.questions
-    )
-    return Cell(
-        members={member: f"{own[0].system} seed {own[0].seed}" for member, own in members.items()},
-        accuracy=accuracy,
-        kinds={kind: pooled(_scores(members, kind)) for kind in sorted(sizes)},
-        questions={kind: sizes[kind] for kind in sorted(sizes)},
-        means=means,
-        scorecard=scorecard(members),
-    )
-
-
-def _scores(
-    members: Mapping[Seed, Sequence[InstanceRow]], kind: str
-) -> dict[Seed, dict[str, list[float]]]:
-    scores: dict[Seed, dict[str, list[float]]] = {}
-    for member, rows in members.items():
-        own = {row.instance: [q.score for q in row.questions if q.kind == kind] for row in rows}
-        scores[member] = {name: values for name, values in own.items() if values}
-    return scores
+    scores: dict[str, dict[Seed, dict[str, list[float]]]] = {}
+    for member, own in members.items():
+        for row in own:
+            for question in row.questions:
+                of_kind = scores.setdefault(question.kind, {}).setdefault(member, {})
+                of_kind.setdefault(row.instance, []).append(question.score)
+    first = next(iter(members))
+    names = {member: f"{own[0].system} seed {own[0].seed}" for member, own in members.items()}
+    kinds = {kind: pooled(scores[kind]) for kind in sorted(scores)}
+    sizes = {kind: sum(map(len, scores[kind][first].values())) for kind in kinds}
+    return Cell(names, accuracy, kinds, sizes, means, scorecard(members))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -44,9 +44,11 @@ class Table(NamedTuple):
 
 def markdown(table: Table) -> str:
     """Return a table as Markdown."""
-    lines = [table.head, ["---"] * len(table.head), *table.rows]
-    cells = [[_one_line(cell).replace("|", "/") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    lines = []
+    for row in (table.head, ["---"] * len(table.head), *table.rows):
+        cells = [_one_line(cell).replace("|", "/") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def terminal(table: Table) -> TerminalTable:
@@ -270,6 +272,10 @@ class Column(NamedTuple):
     before: Members
     after: Members
 
+    def mean(self, key: str) -> float | None:
+        """The mean of a number in the summaries of the runs."""
+        return view.mean([run.read_optional("summary.json").get(key) for run in self.runs])
+
     @property
     def names(self) -> set[str]:
         """The instances that it was measured on."""
@@ -305,11 +311,9 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
         label = name if names.count(name) == 1 else str(runs[0].path)
         if len(runs) > 1:
             label = f"{label} and {len(runs) - 1} more"
-        before, after = (
-            members_of([read_rows(run.path / "held_out" / f"{name}.jsonl") for run in runs])
-            for name in ("before", "after")
-        )
-        columns.append(Column(label, runs, before, after))
+        before = [read_rows(run.path / "held_out" / "before.jsonl") for run in runs]
+        after = [read_rows(run.path / "held_out" / "after.jsonl") for run in runs]
+        columns.append(Column(label, runs, members_of(before), members_of(after)))
     return columns
 
 
@@ -340,8 +344,7 @@ def comparison(columns: Sequence[Column]) -> Table:
         rows.append([f"option {name}", *("none" if v in ("", None) else str(v) for v in values)])
     rows.append(["runs", *(str(len(column.after)) for column in columns)])
     for name, key, unit in (("steps", "steps", 1), ("minutes in all", "seconds", 60)):
-        values = [[run.read_optional("summary.json").get(key) for run in c.runs] for c in columns]
-        means = map(view.mean, values)
+        means = [column.mean(key) for column in columns]
         rows.append([name, *(number(mean and mean / unit, unit // 60) for mean in means)])
     items = [compare_groups({"before": c.before, "after": c.after}) for c in columns]
     changes = [difference_from(item.differences, "before", "after") for item in items]
