@@ -70,9 +70,6 @@ class ServeConfig(Options):
         max_requests: Concurrent requests; more get 503.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
-        tools: YAML or JSON file of tools to choose among; offers select_tool, report_outcome and
-            router_stats.
-        selectors: Folder of this server's tool selectors, which learn from the outcomes.
     """
 
     host: str = "127.0.0.1"
@@ -84,15 +81,6 @@ class ServeConfig(Options):
     max_requests: PositiveInt = 64
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
-    tools: str = ""
-    selectors: str = ""
-
-    def check(self) -> None:
-        """Check that selectors have a place."""
-        if bool(self.tools) is not bool(self.selectors):
-            raise InputError(
-                f"tools {self.tools!r}, selectors {self.selectors!r}", expected="both or none"
-            )
 
     @property
     def loopback(self) -> bool:

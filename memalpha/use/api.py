@@ -33,16 +33,12 @@ from starlette.responses import JSONResponse, Response
 from memalpha import __version__
 from memalpha.errors import MemAlphaError
 from memalpha.use.access import CALLER, HEADERS, Caller, Problem
-from memalpha.use.operations import ApiAnswer, Endpoint, Operations, invalid, problem_of
+from memalpha.use.operations import ENDPOINTS, ApiAnswer, Endpoint, Operations, invalid, problem_of
 
 INSTRUCTIONS = (
     "A long-term memory. Call add with what was said and should be remembered; the memory's own "
     "model decides what to keep, correct or delete. Call ask or search before you answer from "
     "memory. undo takes one operation back, forget erases an entry for good."
-)
-CHOICE = (
-    " select_tool says which of your tools to use; afterwards report_outcome says how well it did, "
-    "and it learns from that."
 )
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem}
@@ -106,7 +102,7 @@ def build_api(
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    for endpoint in operations.offered:
+    for endpoint in ENDPOINTS:
         app.add_api_route(
             f"/v1{endpoint.path}",
             _handler(operations, endpoint),
@@ -180,7 +176,7 @@ def _mcp_result(body: dict[str, Any], is_error: bool) -> CallToolResult:
 
 def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
-    tools = {endpoint.name: endpoint for endpoint in operations.offered if endpoint.tool}
+    tools = {endpoint.name: endpoint for endpoint in ENDPOINTS if endpoint.tool}
     listed = [
         Tool(
             name=name,
@@ -218,7 +214,7 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     return Server(
         "memalpha",
         version=__version__,
-        instructions=INSTRUCTIONS + (CHOICE if operations.desk else ""),
+        instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )

@@ -27,7 +27,6 @@ from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceErro
 from memalpha.protocols import Hit
 from memalpha.use.access import Caller, Problem
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.tools import ToolDesk
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,34 +143,6 @@ class ForgetAnswer(ApiAnswer):
     )
 
 
-class ToolAnswer(ApiAnswer):
-    """A choice among tools."""
-
-    selection: int = Field(validation_alias="number", description="What report_outcome takes.")
-    tool: str
-    probabilities: dict[str, float] = Field(
-        description="Of the agent that chose, or the mean of all if it was not to explore."
-    )
-    agent: int | None
-    agents: list[dict[str, float]] = Field(description="Probabilities of every agent.")
-
-
-class OutcomeAnswer(ApiAnswer):
-    """What was learned."""
-
-    observations: int = Field(description="Outcomes that are kept.")
-    updates: int = Field(description="Updates of the selector so far.")
-
-
-class RouterAnswer(OutcomeAnswer):
-    """What a selector has seen."""
-
-    tools: dict[str, dict[str, Any]] = Field(
-        description="Of each tool its description, observations and mean_reward."
-    )
-    waiting: list[int] = Field(description="Selections without an outcome.")
-
-
 # ------------------------------------------------------------------------------------------------
 # problems: the status of each error, and the text shown instead of its message (empty: the
 # message); the first match counts
@@ -267,7 +238,6 @@ class Endpoint(NamedTuple):
     description: str
     writes: bool
     tool: bool
-    desk: bool
 
 
 ENDPOINTS: list[Endpoint] = []
@@ -275,10 +245,10 @@ _Call = Callable[..., ApiAnswer]
 
 
 def _endpoint(
-    method: str, path: str, *, writes: bool = False, tool: bool = True, desk: bool = False
+    method: str, path: str, *, writes: bool = False, tool: bool = True
 ) -> Callable[[_Call], _Call]:
     """Make a method of ``Operations`` one of ``ENDPOINTS``: its signature becomes the request's
-    model; ``desk``: it needs one.
+    model.
     """
 
     def listed(call: _Call) -> _Call:
@@ -300,7 +270,6 @@ def _endpoint(
                 description=" ".join((call.__doc__ or "").split()),
                 writes=writes,
                 tool=tool,
-                desk=desk,
             )
         )
         return call
@@ -315,25 +284,15 @@ _Most = Annotated[
 _Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
 
 
-_CLIENT = (
-    "undo",
-    "forget",
-    "forget_all",
-    "select_tool",
-    "report_outcome",
-)  # whose InputErrors are the client's
+_CLIENT = ("undo", "forget", "forget_all")  # whose InputErrors are the client's
 
 
 class Operations:
-    """Carries out operations with an agent, within the limit on text length, in tokens; choices of
-    tools with a desk.
-    """
+    """Carries out operations with an agent; a text to add has ``max_text_tokens`` at most."""
 
-    def __init__(
-        self, agent: MemoryAgent, max_text_tokens: int, desk: ToolDesk | None = None
-    ) -> None:
-        self.agent, self._max_text_tokens, self.desk = agent, max_text_tokens, desk
-        self.offered = [operation for operation in ENDPOINTS if desk or not operation.desk]
+    def __init__(self, agent: MemoryAgent, max_text_tokens: int) -> None:
+        self.agent = agent
+        self._max_text_tokens = max_text_tokens
 
     def call(self, name: str, caller: Caller, request: BaseModel) -> ApiAnswer:
         """Run one of ``ENDPOINTS``; every error is a Problem."""
@@ -470,71 +429,7 @@ class Operations:
     @_endpoint("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
     def forget_all(self, caller: Caller) -> ForgetAnswer:
         """Erase the whole namespace for good."""
-        if self.desk:
-            self.desk.forget(caller.namespace)
         return ForgetAnswer.model_validate(self.agent.forget_all(namespace=caller.namespace))
-
-    @_endpoint("POST", "/select_tool", writes=True, desk=True)
-    def select_tool(
-        self,
-        caller: Caller,
-        query: _Question,
-        context: Annotated[str, Field(max_length=10_000, description="What is known so far.")] = "",
-        explore: Annotated[
-            bool,
-            Field(description="Whether it may try a tool, to learn; without, no outcome is taken."),
-        ] = True,
-        after: Annotated[
-            int | None,
-            Field(description="The selection of the step before, of one task in several steps."),
-            _NUMBER,
-        ] = None,
-    ) -> ToolAnswer:
-        """Choose a tool for a query; report_outcome then says how well it did."""
-        with self._desk.selector(caller.namespace) as selector:
-            return ToolAnswer.model_validate(
-                selector.select(query, context, explore=explore, after=after)
-            )
-
-    @_endpoint("POST", "/report_outcome", writes=True, desk=True)
-    def report_outcome(
-        self,
-        caller: Caller,
-        selection: Annotated[int, Field(ge=0, description="As select_tool gave it."), _NUMBER],
-        reward: Annotated[
-            float,
-            Field(ge=-1e6, le=1e6, description="How well the tool did; higher is better."),
-            _NUMBER,
-        ],
-        next_query: Annotated[
-            str | None,
-            Field(description="The query of the task's next step; none: the task is done."),
-        ] = None,
-        next_context: Annotated[
-            str, Field(max_length=10_000, description="What is known then.")
-        ] = "",
-    ) -> OutcomeAnswer:
-        """Say how well a chosen tool did, once for each selection; the selector learns from it."""
-        with self._desk.selector(caller.namespace) as selector:
-            follows = None if next_query is None else (next_query, next_context)
-            selector.observe(selection, reward, next_observation=follows, done=follows is None)
-            return OutcomeAnswer(observations=selector.observations, updates=selector.updates)
-
-    @_endpoint("GET", "/router_stats", desk=True)
-    def router_stats(self, caller: Caller) -> RouterAnswer:
-        """Say what each tool earned so far and how often the selector learned."""
-        with self._desk.selector(caller.namespace, writes=False) as selector:
-            return RouterAnswer.model_validate(selector.stats())
-
-    @property
-    def _desk(self) -> ToolDesk:
-        if self.desk is None:
-            raise Problem(
-                HTTPStatus.NOT_FOUND,
-                "no tools to choose among",
-                "a server with --tools and --selectors",
-            )
-        return self.desk
 
 
 def _found(hits: Iterable[Hit]) -> list[FoundModel]:

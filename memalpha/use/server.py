@@ -27,7 +27,6 @@ from memalpha.use.access import CALLER, HEADERS, Caller, Callers, Problem, Serve
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
 from memalpha.use.operations import Operations
-from memalpha.use.tools import ToolDesk
 
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
@@ -137,10 +136,6 @@ def check_reach(config: ServeConfig, callers: Callers) -> None:
         )
 
 
-def _desk(config: ServeConfig) -> ToolDesk | None:
-    return ToolDesk(config.tools, config.selectors) if config.tools else None
-
-
 def build_app(
     agent: MemoryAgent,
     config: ServeConfig,
@@ -151,7 +146,7 @@ def build_app(
     it without a token.
     """
     check_reach(config, callers)
-    operations = Operations(agent, config.max_text_tokens, _desk(config))
+    operations = Operations(agent, config.max_text_tokens)
     mcp = StreamableHTTPSessionManager(
         build_mcp(operations), json_response=True, stateless=True
     )  # no sessions, no open streams
@@ -213,7 +208,7 @@ def serve_http(
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, callers: Callers) -> None:
     """Serve one MCP client over standard input and output, with the memory of the local caller."""
-    mcp = build_mcp(Operations(agent, config.max_text_tokens, _desk(config)), callers.identify({}))
+    mcp = build_mcp(Operations(agent, config.max_text_tokens), callers.identify({}))
 
     async def run() -> None:
         async with stdio_server() as (reading, writing):

@@ -131,7 +131,6 @@ def main(options: dict[str, Any]) -> None:
     from memalpha.use import server
 
     logging.basicConfig(level=logging.WARNING)
-    tools = {name: options.pop(name) for name in ("tools", "selectors") if name in options}
     agent = make_agent(
         options.pop("store"), options.pop("delay", 0.0), options.pop("archive", False)
     )
@@ -142,11 +141,9 @@ def main(options: dict[str, Any]) -> None:
     )
     callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
     if stdio:
-        server.serve_stdio(agent, ServeConfig(**tools), callers)
+        server.serve_stdio(agent, ServeConfig(), callers)
         return
-    server.serve_http(
-        agent, ServeConfig(**options, **tools), callers, lambda url: print(url, flush=True)
-    )
+    server.serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,6 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from servers import ENVIRONMENT, WORKER, bearer, client, line, make_agent, running, tokens_file
 
-from memalpha.errors import InputError
-from memalpha.use.tools import ToolDesk
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -221,84 +218,3 @@ def test_without_a_token_there_is_no_mcp(server):
         ).status_code
         == 200
     )
-
-
-TOOLS = """
-tools: {search: looks facts up, ask: asks the person}
-options: {embedder: hashing, update_every: 10, policy: {hidden: [16]}, ppo: {lr_actor: 0.02, target_kl: 0.2, entropy: 0}}
-"""
-
-
-async def right(client):
-    chosen = [
-        await called(client, "select_tool", query=query, explore=False)
-        for query in ("What is Marta's city?", "May I call?")
-    ]
-    return [answer["tool"] for answer in chosen] == ["search", "ask"]
-
-
-def test_tools_are_chosen_better_after_outcomes_and_all_of_it_survives_a_restart(tmp_path):
-    (tmp_path / "tools.yaml").write_text(TOOLS)
-    place = {
-        "store": tmp_path / "store.db",
-        "tools": tmp_path / "tools.yaml",
-        "selectors": tmp_path / "selectors",
-    }
-    place["tokens"] = tokens_file(tmp_path / "tokens.yaml", line("marta"), line("ivan"))
-
-    async def learn(server):
-        async with over_http(server, "marta") as client, over_http(server, "ivan") as ivan:
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert (
-                tools["router_stats"].annotations.read_only_hint
-                and not tools["select_tool"].annotations.read_only_hint
-            )
-            for i in range(30):
-                query, wanted = (("What is Marta's city?", "search"), ("May I call?", "ask"))[i % 2]
-                chosen = await called(client, "select_tool", query=query)
-                share = chosen["agents"][chosen["agent"]]
-                assert chosen["probabilities"] == share and sum(share.values()) == pytest.approx(1)
-                await called(
-                    client,
-                    "report_outcome",
-                    selection=chosen["selection"],
-                    reward=float(chosen["tool"] == wanted),
-                )
-            assert await right(client)
-            first = await called(client, "select_tool", query="May I call?")
-            more = {"next_query": "What is Marta's city?", "next_context": "she agreed"}
-            await called(client, "report_outcome", selection=first["selection"], reward=0.0, **more)
-            last = await called(
-                client, "select_tool", query="What is Marta's city?", after=first["selection"]
-            )
-            assert last["agent"] == first["agent"]
-            assert (
-                await refused(client, "report_outcome", selection=first["selection"], reward=1.0)
-            )["status"] == 400
-            assert (await refused(ivan, "report_outcome", selection=last["selection"], reward=1.0))[
-                "status"
-            ] == 400  # not his
-            assert (await called(ivan, "router_stats"))["observations"] == 0
-            await called(ivan, "select_tool", query="May I call?")
-            return await called(client, "router_stats"), last["selection"]
-
-    async def go_on(server, before, waiting):
-        async with over_http(server, "marta") as client:
-            assert await called(client, "router_stats") == before and before["waiting"] == [waiting]
-            assert (before["observations"], before["updates"]) == (31, 3) and await right(client)
-            seen = [tool["observations"] for tool in before["tools"].values()]
-            assert sum(seen) == 31 and before["tools"]["ask"]["mean_reward"] > 0.5
-            assert (await called(client, "report_outcome", selection=waiting, reward=1.0))[
-                "observations"
-            ] == 32
-
-    with running(**place) as server:
-        with pytest.raises(InputError, match="in use"):
-            ToolDesk(place["tools"], place["selectors"])
-        before, waiting = asyncio.run(learn(server))
-    with running(**place) as server:  # the first was killed
-        asyncio.run(go_on(server, before, waiting))
-        with client(server, "marta") as http:
-            assert "/v1/select_tool" in http.get("/openapi.json").json()["paths"]
-            http.delete("/v1/memory")
-            assert len(list((tmp_path / "selectors").glob("*.pt"))) == 1  # hers is erased, too
