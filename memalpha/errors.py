@@ -14,8 +14,9 @@ _LONGEST = 3000
 
 
 class MemAlphaError(Exception):
-    """Base of all errors of this package: what happened, what was expected, and a fix. The command
-    line prints no traceback.
+    """Base of all errors of this package: what happened, what was expected, and a fix.
+
+    The command line prints no traceback.
     """
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
@@ -61,14 +62,16 @@ class MissingExtraError(MemAlphaError, ImportError):
 
 
 class ServiceError(MemAlphaError):
-    """A reader, judge or generation endpoint failed after all retries. The sample is masked, not
-    scored.
+    """A reader, judge or generation endpoint failed after all retries.
+
+    The sample is masked, not scored.
     """
 
 
 class PartialServiceError(ServiceError):
-    """Some requests of a batch failed; ``outcomes`` holds the result or ServiceError of each
-    request, in order.
+    """Some requests of a batch failed.
+
+    ``outcomes`` holds the result or ServiceError of each request, in order.
     """
 
     def __init__(self, outcomes: Sequence[Any]) -> None:
@@ -92,14 +95,13 @@ class JournalError(MemAlphaError):
 
 
 class JournalBusyError(JournalError):
-    """Another writer (or, for an erasure, a reader) held the store for longer than the waiting
-    time; try again.
-    """
+    """Somebody else held the store for longer than the waiting time; try again."""
 
 
 class JournalDamagedError(JournalError):
-    """The stored data differs from what was written: edited, missing, reordered or cut off. Nothing
-    is read from it.
+    """The stored data differs from what was written: edited, missing, reordered or cut off.
+
+    Nothing is read from it.
     """
 
 
@@ -108,20 +110,20 @@ class JournalConflictError(JournalError):
 
 
 class ForgottenError(JournalError):
-    """The requested data was forgotten on purpose; undo, history and import cannot bring it
-    back.
+    """The requested data was forgotten on purpose.
+
+    Undo, history and import cannot bring it back.
     """
 
 
 class TrainingAborted(MemAlphaError):
-    """A training run had to stop: too many masked samples, non-finite numbers, or no memory or disk
-    left.
-    """
+    """A training run had to stop: masked samples, non-finite numbers, no memory or disk left."""
 
 
 class TrainingStopped(MemAlphaError):
-    """A training run was stopped by request, with a checkpoint to resume from. The command line
-    exits with 130.
+    """A training run was stopped by request, with a checkpoint to resume from.
+
+    The command line exits with 130.
     """
 
 

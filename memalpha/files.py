@@ -25,8 +25,9 @@ _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
 def path_of(name: str, expected: str) -> Path:
-    """Return a path, which need not exist; InputError if the system cannot check it (name too long,
-    no permission).
+    """Return a path, which need not exist.
+
+    InputError if the system cannot check it (name too long, no permission).
     """
     path = Path(name)
     try:
@@ -39,10 +40,10 @@ def path_of(name: str, expected: str) -> Path:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return a path in a folder that somebody else may have made; InputError if it or what it links
-    to is elsewhere.
+    """Return a path in a folder that somebody else may have made.
 
-    A snapshot in the Hub's cache links to the blobs beside it, which belong to it.
+    InputError if it or what it links to is elsewhere. A snapshot in the Hub's cache links to the
+    blobs beside it, which belong to it.
     """
     root = folder.resolve()
     blobs = (place.parent / "blobs" for place in (root, *root.parents) if place.name == "snapshots")
@@ -66,8 +67,9 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path; it replaces ``path`` at the end, so a reader sees the old file or the
-    new one.
+    """Give a temporary path.
+
+    It replaces ``path`` at the end, so a reader sees the old file or the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -80,7 +82,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Give a new folder that takes the place of ``folder`` at the end, whole or not at all;
+    """Give a new folder that takes the place of ``folder`` at the end, whole or not at all.
+
     InputError if it cannot be written.
     """
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
@@ -181,8 +184,9 @@ def _flat(data: object, levels: int) -> bool:
 
 
 def parse_line(line: bytes, path: Path, number: int) -> JsonObject:
-    """Read one line of a JSON-lines file; InputError with the line number if it is not an
-    object.
+    """Read one line of a JSON-lines file.
+
+    InputError with the line number if it is not an object.
     """
     try:
         row = json.loads(line.decode("utf-8"))

@@ -41,8 +41,9 @@ class Embedder(Protocol):
     dimension: int
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return float32 (len(texts), dimension); each row has Euclidean norm 1, or is all zero for
-        an empty text.
+        """Return float32 (len(texts), dimension).
+
+        Each row has Euclidean norm 1, or is all zero for an empty text.
         """
 
 
@@ -57,7 +58,8 @@ class Retriever(Protocol):
     """Finds entries of one memory. It sees every change of that memory at once."""
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries of list sections and ``k`` lines of the archive, best first;
+        """Return at most ``k`` entries of list sections and ``k`` lines of the archive, best first.
+
         ``sections`` restricts both.
         """
 
@@ -70,8 +72,9 @@ class ReadRequest(NamedTuple):
 
 
 class Reader(Protocol):
-    """Answers questions from passages; readers and judges raise ServiceError, or
-    PartialServiceError for some of a batch.
+    """Answers questions from passages.
+
+    Readers and judges raise ServiceError, or PartialServiceError for some of a batch.
     """
 
     def fitting(self, request: ReadRequest) -> Sequence[int]:
@@ -92,8 +95,9 @@ class AnswerJudge(Protocol):
     """Decides whether answers are right where no string metric can."""
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
-        """Return for each request, in order, whether the answer is right; ServiceError if the judge
-        cannot tell.
+        """Return for each request, in order, whether the answer is right.
+
+        ServiceError if the judge cannot tell.
         """
 
 
@@ -110,13 +114,12 @@ class WriteRequest(NamedTuple):
 
 
 class ContentJudge(Protocol):
-    """Judges each applied write of a chunk: is the written (or deleted) content right, given the
-    chunk?
-    """
+    """Judges each applied write of a chunk: is what was written or deleted right?"""
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return one verdict per result of each request, in order; ServiceError if the judge cannot
-        tell.
+        """Return one verdict per result of each request, in order.
+
+        ServiceError if the judge cannot tell.
         """
 
 
@@ -125,6 +128,7 @@ class SilenceJudge(Protocol):
     """Optional for a content judge: was it right that a chunk changed nothing?"""
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
-        """Whether ``request.kept`` already agrees with what the chunk says; None if the judge
-        cannot tell.
+        """Whether ``request.kept`` already agrees with what the chunk says.
+
+        None if the judge cannot tell.
         """

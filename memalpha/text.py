@@ -32,8 +32,9 @@ _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
 
 class PromptEncoder:
-    """Tokenises a chat layout, whose contents hold ``slot(name)``, with changing texts; InputError
-    if the template drops one.
+    """Tokenises a chat layout, whose contents hold ``slot(name)``, with changing texts.
+
+    InputError if the template drops one.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class PromptEncoder:
         return tuple(chain.from_iterable(pieces))
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
-        """Return the ids, and how many come before the slot after ``shared``, the last that all
-        rollouts have in common.
+        """Return the ids, and how many come before the slot after ``shared``.
+
+        It is the last that all rollouts have in common.
         """
         ids: list[int] = []
         boundary = 0
@@ -111,8 +113,9 @@ def render_chat(
     messages: Sequence[Message],
     tools: list[JsonObject] | None = None,
 ) -> str:
-    """Render messages with the chat template, ready for the assistant's turn; InputError if there
-    is no template.
+    """Render messages with the chat template, ready for the assistant's turn.
+
+    InputError if there is no template.
     """
     InputError.raise_if(
         not getattr(tokenizer, "chat_template", None),
@@ -131,8 +134,9 @@ def in_common(sequences: Sequence[tuple[int, ...]]) -> int:
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the ids of a chat, ready for the assistant; contents count as data. InputError if the
-    template drops a message.
+    """Return the ids of a chat, ready for the assistant; contents count as data.
+
+    InputError if the template drops a message.
     """
     texts = {f"message_{i}": str(message["content"]) for i, message in enumerate(messages)}
     layout = [
@@ -164,9 +168,7 @@ _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\uff02\u
 
 
 def quote(text: str) -> str:
-    """Write ``<`` before a fence's name as ``&lt;``, so that a text cannot close or open a
-    fence.
-    """
+    """Write ``<`` before a fence's name as ``&lt;``: no text can close or open a fence."""
     return _OPENING.sub(_quoted, text)
 
 
@@ -190,8 +192,9 @@ def _names_a_fence(text: str, start: int) -> bool:
 
 
 def unmarked(text: str) -> str:
-    """Return a text as a normalising tokenizer might read it: NFKC, case-folded, without invisible
-    characters.
+    """Return a text as a normalising tokenizer might read it.
+
+    NFKC, case-folded, without invisible characters.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(char for char in folded if unicodedata.category(char) not in _SKIPPED)
@@ -240,12 +243,12 @@ _IN_LINES = re.compile(
 
 
 def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tuple[str, int | None]:
-    """Return a completion without its thinking, and where thinking begins that never ends; without
-    any, the text as it is.
+    """Return a completion without its thinking, and where thinking begins that never ends.
 
-    A closing mark without an opening one ends thinking that the prompt began: all before it is
-    thinking. Thinking without an end reaches to the end. ``in_place`` blanks it, so that offsets
-    stay; ``lines``: the text has a compact operation a line.
+    Without any, the text as it is. A closing mark without an opening one ends thinking that the
+    prompt began: all before it is thinking. Thinking without an end reaches to the end.
+    ``in_place`` blanks it, so that offsets stay; ``lines``: the text has a compact operation a
+    line.
     """
     pieces: list[str] = []
     end = 0
@@ -279,8 +282,6 @@ def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def opens_thinking(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the chat template opens the thinking in the prompt, so that completions begin inside
-    it.
-    """
+    """Whether the chat template opens the thinking in the prompt."""
     prompt = render_chat(tokenizer, [{"role": "user", "content": slot("asked")}])
     return content_of(prompt.rpartition(slot("asked"))[2])[1] is not None

@@ -1,5 +1,6 @@
-"""Times of texts and entries: ISO 8601, checked where they enter; other data sets' forms are
-converted by the loaders.
+"""Times of texts and entries: ISO 8601, checked where they enter.
+
+Other data sets' forms are converted by the loaders.
 """
 
 import re
@@ -54,8 +55,9 @@ def check_time(time: Any, what: str = "the time") -> str:
 
 
 def to_iso(written: str) -> str | None:
-    """Return a time as a data set writes it in ISO 8601, to the minute; None if its form is
-    unknown.
+    """Return a time as a data set writes it in ISO 8601, to the minute.
+
+    None if its form is unknown.
     """
     text = " ".join(_WEEKDAY.sub(" ", written).split())
     if moment(text):
@@ -87,7 +89,8 @@ def later(first: str | None, second: str | None) -> bool | None:
 
 
 def _digits(time: str) -> int:
-    """Characters of an ISO 8601 text that a time determines; more than a day's where it names a
-    clock time.
+    """Characters of an ISO 8601 text that a time determines.
+
+    More than a day's where it names a clock time.
     """
     return len(time) if _REDUCED.fullmatch(time) or len(time) > _DAY_DIGITS else _DAY_DIGITS

@@ -1,5 +1,6 @@
-"""Data types that every layer shares: frozen data classes. This module imports nothing from this
-package.
+"""Data types that every layer shares: frozen data classes.
+
+This module imports nothing from this package.
 """
 
 from __future__ import annotations
@@ -164,9 +165,7 @@ class Entry:
 
 
 class Change(NamedTuple):
-    """One applied operation: the entry before (None for an insert) and after (None for a
-    delete).
-    """
+    """One applied operation: the entry before (None: an insert) and after (None: a delete)."""
 
     before: Entry | None
     after: Entry | None
@@ -220,8 +219,9 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call read from a completion, not yet checked; ``start`` and ``end`` are offsets in the
-    completion's text.
+    """A tool call read from a completion, not yet checked.
+
+    ``start`` and ``end`` are offsets in the completion's text.
     """
 
     name: str  # of the tool
@@ -232,8 +232,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """A part of a completion that is not a valid call; ``start`` and ``end`` are offsets in the
-    completion's text.
+    """A part of a completion that is not a valid call.
+
+    ``start`` and ``end`` are offsets in the completion's text.
     """
 
     message: str

@@ -72,14 +72,13 @@ class Span(NamedTuple):
 
 
 def speaker_labels(text: str) -> list[Span]:
-    """Return the labels of a dialogue in order, and an empty span where a header ends a turn;
-    nothing if it is no dialogue.
+    """Return the labels of a dialogue in order, and an empty span where a header ends a turn.
 
-    A label begins a line and ends with a colon and white space. Its name is a role such as ``user``
-    (where two roles speak, nothing else is a label), or capitalised and no word of headings; any
-    other word counts only if somebody speaks again after another.
-    A text where nobody does is a dialogue of at most three speakers: it begins with a label, or
-    most of its lines do.
+    Nothing if it is no dialogue. A label begins a line and ends with a colon and white space. Its
+    name is a role such as ``user`` (where two roles speak, nothing else is a label), or capitalised
+    and no word of headings; any other word counts only if somebody speaks again after another. A
+    text where nobody does is a dialogue of at most three speakers: it begins with a label, or most
+    of its lines do.
     """
     candidates = list(_SPEAKER.finditer(text))
     matches = [
@@ -144,8 +143,9 @@ class _Cutting:
 
 
 def units(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Return the units of a text, in order, each of at most ``limit`` tokens, in a dialogue with
-    its speaker.
+    """Return the units of a text, in order, each of at most ``limit`` tokens.
+
+    In a dialogue each has its speaker.
 
     A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
     ``Label: ...`` stays with the line that it labels.
@@ -166,7 +166,8 @@ def units(text: str, limit: int, count: TokenCounter) -> list[str]:
 def cut(
     text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None
 ) -> list[str]:
-    """Return the slices of a text of at most ``limit`` tokens, in a dialogue with their speakers;
+    """Return the slices of a text of at most ``limit`` tokens, in a dialogue with their speakers.
+
     ``labels``, if they are known.
     """
     cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
@@ -205,9 +206,7 @@ def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span
 
 
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
-    """Yield the sentences and lines of the text (or of a slice), without surrounding white
-    space.
-    """
+    """Yield the sentences and lines of a text (or of a slice), without white space around."""
     start, last = within or Span(0, len(text))
     for end in [match.end() for match in _SENTENCE_END.finditer(text, start, last)] + [last]:
         sentence = _strip(text, start, end)

@@ -1,3 +1,4 @@
-"""The agent: one function makes a prompt, one applies a completion to a memory; training,
-evaluation and use call these two.
+"""The agent: one function makes a prompt, one applies a completion to a memory.
+
+Training, evaluation and use call these two.
 """

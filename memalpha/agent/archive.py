@@ -15,8 +15,9 @@ from memalpha.units import UNIT_TOKENS, units
 
 
 def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
-    """Add the lines of the chunk with this index, and remove those whose facts ``changes`` (of this
-    chunk) took back.
+    """Add the lines of a chunk, and remove those whose facts ``changes`` took back.
+
+    ``index`` and ``changes`` are those of the chunk.
     """
     corrects = any(change.before is not None for change in changes)
     lines = list(memory.entries(ARCHIVE.name)) if corrects else []
@@ -36,9 +37,7 @@ def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Ch
 
 
 def _versions(memory: Memory, entry: Entry) -> list[Entry]:
-    """What an entry said since this memory was made, in each chunk that wrote it, and what it says
-    now.
-    """
+    """What an entry said, in each chunk that wrote it, and what it says now."""
     written = [change.after for change in memory.changes if change.after is not None]
     versions = [version for version in (*written, entry) if version.id == entry.id]
     return list({(version.source_chunk, version.content): version for version in versions}.values())

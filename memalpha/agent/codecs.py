@@ -180,8 +180,9 @@ class HermesCodec(_Codec):
         return ToolCall(*self._in_own_words(name, arguments), start, end)
 
     def _in_own_words(self, name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
-        """Return name and arguments as this schema calls them; what it does not know stays, and
-        fails when it is applied.
+        """Return name and arguments as this schema calls them.
+
+        What it does not know stays, and fails when it is applied.
         """
         name = _NAMESPACE.sub(r"\1", name)
         preset: JsonObject = {}
@@ -267,12 +268,12 @@ class _Line(NamedTuple):
 
 
 class CompactCodec(_Codec):
-    """``+ text`` inserts into the first list section (``+e text`` into episodic), ``= id text``
-    updates, ``- id`` deletes.
+    """An operation a line: ``+ text`` inserts, ``= id text`` updates, ``- id`` deletes.
 
-    ``* text`` replaces the first block (``*p text`` another), ``.`` does nothing. A section is
-    named by the shortest beginning that no other has, or by more of its name. No timestamps. ``link
-    Ann | Bob`` calls a tool of one's own (``render`` writes none).
+    ``+ text`` is for the first list section, ``+e text`` for episodic. ``* text`` replaces the
+    first block (``*p text`` another), ``.`` does nothing. A section is named by the shortest
+    beginning that no other has, or by more of its name. No timestamps. ``link Ann | Bob`` calls a
+    tool of one's own (``render`` writes none).
     """
 
     name = "compact"
@@ -298,8 +299,9 @@ class CompactCodec(_Codec):
             )
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
-        """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last
-        line is an error.
+        """Read line by line; empty lines and ``.`` do nothing.
+
+        If ``cut_off``, an unfinished last line is an error.
         """
         items: list[ToolCall | CallError] = []
         for line in self._lines(text):
@@ -384,8 +386,9 @@ class CompactCodec(_Codec):
         return f"{tool} {' | '.join(self._tools[tool])}".strip()
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write one line a call, or ``.``; ValueError for a timestamp, an empty content or an
-        unknown tool.
+        """Write one line a call, or ``.``.
+
+        ValueError for a timestamp, an empty content or an unknown tool.
         """
         return "\n".join(map(self._write_line, calls)) or "."
 
@@ -410,8 +413,9 @@ class CompactCodec(_Codec):
 
 
 class CompactTextCodec(CompactCodec):
-    """``= old text`` and ``> new text`` on the next line update, ``- old text`` deletes; the rest
-    is as in ``compact``.
+    """``= old text`` and ``> new text`` on the next line update, ``- old text`` deletes.
+
+    The rest is as in ``compact``.
     """
 
     name = "compact_text"
@@ -444,8 +448,9 @@ class CompactTextCodec(CompactCodec):
 
 
 def _shortened(names: Sequence[str]) -> dict[str, str]:
-    """Return how calls name each section: the first not at all, the others by their shortest unique
-    beginning.
+    """Return how calls name each section.
+
+    The first not at all, the others by their shortest unique beginning.
     """
     return {name: _shortest(name, names) if place else "" for place, name in enumerate(names)}
 

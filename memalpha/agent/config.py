@@ -64,9 +64,9 @@ class AgentConfig(RetrievalConfig):
 
     @classmethod
     def load(cls, folder: str | Path, trust_tools: bool = False) -> AgentConfig:
-        """Read what ``save`` wrote; InputError if there is none, it is not valid, or it names
-        something outside of the folder.
+        """Read what ``save`` wrote.
 
+        InputError if there is none, it is not valid, or it names something outside of the folder.
         The tools that its schema names are code: InputError unless ``trust_tools``.
         """
         path = Path(folder) / AGENT_FILE

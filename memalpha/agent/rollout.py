@@ -20,8 +20,9 @@ StepCallback = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of a rollout; ``memory_tokens`` and ``entries`` (their number) are counted after the
-    step.
+    """One step of a rollout.
+
+    ``memory_tokens`` and ``entries`` (their number) are counted after the step.
     """
 
     chunk_index: int
@@ -34,13 +35,13 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Rollout:
-    """One pass over one instance; ``questions`` to ``errors`` are set when it is scored, before its
-    reward is.
+    """One pass over one instance.
 
-    ``questions`` were asked on the final memory, ``immediate`` after each step (empty: were not).
-    ``verdicts`` are those of the content judge on each step, ``nothing_due`` whether it finds that
-    no write was due there; None where it has none. ``errors`` say, by chunk index, why a part of
-    the reward could not be scored. ``tokens_before`` are those of the memory that it began with.
+    ``questions`` to ``errors`` are set when it is scored, before its reward is. ``questions`` were
+    asked on the final memory, ``immediate`` after each step (empty: were not). ``verdicts`` are
+    those of the content judge on each step, ``nothing_due`` whether it finds that no write was due
+    there; None where it has none. ``errors`` say, by chunk index, why a part of the reward could
+    not be scored. ``tokens_before`` are those of the memory that it began with.
     """
 
     instance: Instance
@@ -78,10 +79,10 @@ def run_rollouts(
     sampling: Sampling,
     on_step: StepCallback | None = None,
 ) -> list[Rollout]:
-    """Run one rollout for each instance; InputError if a chunk is too long, ServiceError if the
-    generator fails.
+    """Run one rollout for each instance.
 
-    A seed of ``sampling`` is that of the first chunk; each later chunk has the next one.
+    InputError if a chunk is too long, ServiceError if the generator fails. A seed of ``sampling``
+    is that of the first chunk; each later chunk has the next one.
     """
     rollouts = [new_rollout(instance, agent) for instance in instances]
     total = max((len(rollout.chunks) for rollout in rollouts), default=0)
@@ -101,8 +102,9 @@ def run_rollouts(
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Let the rollouts of a chunk share all leading ids of their prompts: the view, too, up to
-    where it differs.
+    """Let the rollouts of a chunk share all leading ids of their prompts.
+
+    The view, too, up to where it differs.
     """
     groups = defaultdict(list)
     for prompt in prompts:

@@ -51,8 +51,9 @@ _USER = "<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """Effect of a completion: one result per operation, failed call or parse error, and the applied
-    changes, both in order.
+    """Effect of a completion.
+
+    One result per operation, failed call or parse error, and the applied changes, both in order.
     """
 
     results: tuple[OperationResult, ...]
@@ -60,10 +61,10 @@ class StepOutcome:
 
 
 class AgentStep:
-    """Makes prompts and applies completions; InputError if the tokenizer has no chat template or a
-    name is unknown.
+    """Makes prompts and applies completions.
 
-    ``new_retriever`` makes a retriever that follows a memory.
+    InputError if the tokenizer has no chat template or a name is unknown. ``new_retriever`` makes a
+    retriever that follows a memory.
     """
 
     def __init__(self, config: AgentConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -82,8 +83,9 @@ class AgentStep:
         self.new_retriever = retriever_factory(config, archive=config.archive)
 
     def new_memory(self, entries: Sequence[Entry] = ()) -> Memory:
-        """Return a memory of these entries, in order of creation, that counts tokens with the
-        policy's tokenizer.
+        """Return a memory of these entries, in order of creation.
+
+        It counts tokens with the policy's tokenizer.
         """
         memory = Memory(self.schema, self.encoder.count)
         memory.restore(Snapshot(self.schema.name, tuple(entries), 1))
@@ -97,8 +99,9 @@ class AgentStep:
     # --------------------------------------------------------------------------------------------
     # prompt
     def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
-        """Make the prompt of one step; InputError if the chunk is longer than
-        ``max_chunk_tokens``.
+        """Make the prompt of one step.
+
+        InputError if the chunk is longer than ``max_chunk_tokens``.
         """
         self._check_text(chunk, "a chunk")
         shows_time = self.config.show_times and chunk.time
@@ -108,8 +111,9 @@ class AgentStep:
         return Prompt(tuple(_messages(self._spelt_out, **texts)), ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
-        """Raise InputError, naming ``where``: a text that is too long or not Unicode, a time that
-        is not ISO 8601.
+        """Raise InputError, naming ``where``, if a chunk cannot be read.
+
+        Its text is too long or not Unicode, or its time not ISO 8601.
         """
         self._check_text(chunk, where)
         if chunk.time is not None:
@@ -138,10 +142,10 @@ class AgentStep:
     def apply(
         self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False
     ) -> StepOutcome:
-        """Apply a completion of the chunk with this index, in place and in order. ``cut_off``: by a
-        length limit.
+        """Apply a completion of the chunk with this index, in place and in order.
 
-        Raises nothing for what the model wrote; InputError if a tool of one's own fails.
+        ``cut_off``: by a length limit. Raises nothing for what the model wrote; InputError if a
+        tool of one's own fails.
         """
         start = len(memory.changes)
         results: list[OperationResult] = []
@@ -169,8 +173,9 @@ class AgentStep:
         return memory.apply_all(operations, chunk=index, time=chunk.time)
 
     def write(self, memory: Memory, operations: Sequence[Operation]) -> str:
-        """Return the completion that asks for operations, applied in order; ValueError if the
-        notation cannot express one.
+        """Return the completion that asks for operations, applied in order.
+
+        ValueError if the notation cannot express one.
         """
         calls = []
         trial = memory.copy()

@@ -24,8 +24,9 @@ _LEAST_LOOKED_AT = 64  # least number of candidates of each kind
 
 
 def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
-    """Return the instructions for a codec and schema; ``described`` lists the tools, for templates
-    without tools.
+    """Return the instructions for a codec and schema.
+
+    ``described`` lists the tools, for templates without tools.
     """
     if isinstance(codec, CompactCodec):
         return _text("compact").format(operations=codec.operations()).strip()
@@ -63,10 +64,9 @@ class MemoryView:
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def render(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
-        """Return the blocks, then the entries that fit the budget, by section, oldest first; one
-        line each.
+        """Return the blocks, then the entries that fit the budget, by section, oldest first.
 
-        If not all fit: while they fit, the entries most related to the chunk and the
+        One line each. If not all fit: while they fit, the entries most related to the chunk and the
         ``view_recent`` newest in turn, then the other newest; at most ``view_tokens`` / 4 of each
         kind (at least 64), so that the cost of a step does not grow with the memory.
         """
@@ -86,8 +86,9 @@ class MemoryView:
         return f"{'' if self.codec.names_by_text else entry.id} {self._text(entry)}"
 
     def name_of(self, entry: Entry) -> str:
-        """Return how calls name a list entry: its id or, with ``names_by_text``, its text as it is
-        shown.
+        """Return how calls name a list entry.
+
+        Its id or, with ``names_by_text``, its text as it is shown.
         """
         return self._text(entry) if self.codec.names_by_text else entry.id
 
@@ -108,8 +109,9 @@ class MemoryView:
         return one_line(quote(text))
 
     def _block_line(self, text: str, memory: Memory) -> str:
-        """The line of a block, marked if it could be read as a section's name, or as the line of an
-        entry that there is.
+        """The line of a block, marked if it could be read as another line.
+
+        As a section's name, or as the line of an entry that there is.
         """
         line = one_line(quote(text))
         seen = unmarked(line)
@@ -135,8 +137,9 @@ class MemoryView:
         return self._fitting(entries.values())
 
     def _fitting(self, entries: Iterable[Entry], skips: bool = True) -> list[Entry]:
-        """Each entry, in order, that fits what is left of the budget; one that does not is skipped,
-        or ends it.
+        """Each entry, in order, that fits what is left of the budget.
+
+        One that does not is skipped, or ends it.
         """
         left = self.config.view_tokens
         fitting = []

@@ -94,8 +94,9 @@ def to_call(operation: Operation) -> ToolCall:
 
 
 def to_operations(call: ToolCall, memory: Memory) -> list[Operation] | OperationResult:
-    """Return the operations of a call, one unless it is of a tool of one's own, or the failed
-    result that says what is wrong with it.
+    """Return the operations of a call, or the failed result that says what is wrong with it.
+
+    One operation, unless it is a call of a tool of one's own.
     """
     tool = {tool.name: tool for tool in memory.schema.tools}.get(call.name)
     requested = _own_operations(tool, memory, call.arguments) if tool else []

@@ -25,9 +25,7 @@ from memalpha.types import Change, Entry, Operation, OperationKind, OperationRes
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a memory: schema name, entries in order of creation with blocks, and the
-    next id.
-    """
+    """The whole state of a memory; entries are in order of creation, blocks included."""
 
     schema: str
     entries: tuple[Entry, ...]
@@ -56,11 +54,11 @@ _CREATED = attrgetter("created")
 
 
 class Memory:
-    """One memory under one schema; ``count_tokens`` measures its limits (in training and use: the
-    policy's tokenizer).
+    """One memory under one schema.
 
-    ``clock`` is the number of the next change. ``writable`` is False for the memory of a store
-    outside of ``writing``: nothing could keep what is applied.
+    ``count_tokens`` measures its limits (in training and use: the policy's tokenizer). ``clock`` is
+    the number of the next change. ``writable`` is False for the memory of a store outside of
+    ``writing``: nothing could keep what is applied.
     """
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
@@ -101,15 +99,17 @@ class Memory:
         return min(entries, key=_CREATED, default=None)
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
-        """Return the entries of one list section, or of all, in order of creation; KeyError if
-        there is no such section.
+        """Return the entries of one list section, or of all, in order of creation.
+
+        KeyError if there is no such section.
         """
         wanted = {self.schema[section].name} if section else self._lists
         return tuple(entry for entry in self._entries.values() if entry.section in wanted)
 
     def newest(self) -> Iterator[Entry]:
-        """Iterate over all list entries, last written first; the memory must not change
-        meanwhile.
+        """Iterate over all list entries, last written first.
+
+        The memory must not change meanwhile.
         """
         return (self._entries[key] for key in reversed(self._written))
 
@@ -127,8 +127,9 @@ class Memory:
     def apply(
         self, operation: Operation, *, chunk: int | None = None, time: str | None = None
     ) -> OperationResult:
-        """Apply one operation, of the chunk with index ``chunk`` and time ``time``, which is its
-        timestamp if it names none. JournalError if the memory is not ``writable``.
+        """Apply one operation of the chunk with index ``chunk`` and time ``time``.
+
+        The time is its timestamp if it names none. JournalError if the memory is not ``writable``.
         """
         if not self.writable:
             what = "a durable memory was written outside of its journal"
@@ -188,8 +189,9 @@ class Memory:
     def apply_all(
         self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
     ) -> list[OperationResult]:
-        """Apply the operations of one call in order, all or none: after a failure it is the one
-        result, without its operation.
+        """Apply the operations of one call in order, all or none.
+
+        After a failure it is the one result, without its operation.
         """
         if len(operations) > 1:
             trial = self.copy()
@@ -205,8 +207,9 @@ class Memory:
         return [replace(result, part=place > 0) for place, result in enumerate(results)]
 
     def take(self, entry_id: str, after: Entry | None, number: int) -> None:
-        """Let an entry be ``after`` (None: be gone), by the change ``number`` that was decided
-        before: a record of a log, or an undo. What comes back takes its old place.
+        """Let an entry be ``after`` (None: be gone), by the change ``number``.
+
+        It was decided before: a record of a log, or an undo. What comes back takes its old place.
         """
         before = self._entries.get(entry_id)
         self.clock = number
@@ -283,8 +286,9 @@ class Memory:
         old: Entry | None,
         chunk: int | None,
     ) -> Entry | None:
-        """Another entry with this content and time, or None; what was read again in another chunk
-        is another line.
+        """Another entry with this content and time, or None.
+
+        What was read again in another chunk is another line.
         """
         for key in self._by_content.get((section.name, content), ()):
             entry = self._entries[key]
@@ -345,8 +349,9 @@ class Memory:
         return Snapshot(self.schema.name, tuple(self._entries.values()), self._next_id)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go to a snapshot, by deletions and writes in ``changes``; InputError, with nothing
-        changed, if it does not fit.
+        """Go to a snapshot, by deletions and writes in ``changes``.
+
+        InputError, with nothing changed, if it does not fit.
         """
         InputError.raise_if(
             snapshot.schema != self.schema.name,
@@ -386,8 +391,9 @@ class Memory:
         self.clock = max([self.clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
     def copy(self, without: Collection[str] = ()) -> Memory:
-        """Return an independent copy that knows nothing of the entries ``without``; its
-        ``changes`` begin with the writes that lead to this state.
+        """Return an independent copy that knows nothing of the entries ``without``.
+
+        Its ``changes`` begin with the writes that lead to this state.
         """
         other = Memory(self.schema, self.count_tokens)
         entries = tuple(entry for entry in self._entries.values() if entry.id not in without)
@@ -398,8 +404,9 @@ class Memory:
 
 
 def newer(first: Entry, second: Entry) -> bool:
-    """Return whether the first of two statements is the newer one: by their dates if both have one,
-    else by their chunks.
+    """Return whether the first of two statements is the newer one.
+
+    By their dates if both have one, else by their chunks.
     """
     by_date = later(first.timestamp, second.timestamp)
     chunks = [-1 if entry.source_chunk is None else entry.source_chunk for entry in (first, second)]
@@ -412,8 +419,9 @@ def _says(entry: Entry, content: str, named: str | None) -> bool:
 
 
 def diff(before: Sequence[Entry], after: Sequence[Entry]) -> list[Change]:
-    """Return the changes between two lists of entries: deletions first, then writes, each in list
-    order.
+    """Return the changes between two lists of entries.
+
+    Deletions first, then writes, each in list order.
     """
     old = {entry.id: entry for entry in before}
     left = {entry.id for entry in after}

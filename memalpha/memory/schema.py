@@ -243,8 +243,9 @@ class MemorySchema:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:
-        """Load a preset by name or a YAML file by path; InputError if there is none, or it is no
-        schema.
+        """Load a preset by name or a YAML file by path.
+
+        InputError if there is none, or it is no schema.
         """
         name = str(name_or_path)
         expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"

@@ -1,3 +1,1 @@
-"""Question answering on a finished memory: metrics, readers, judges, and the evaluator that joins
-them.
-"""
+"""Question answering on a finished memory: readers, metrics, judges, and what joins them."""

@@ -23,8 +23,9 @@ _Result = TypeVar("_Result")
 
 
 class Retrieved(NamedTuple):
-    """Passages for a question, best first, the retrieved entries among them, and the entry (or
-    block) of each passage.
+    """Passages for a question, best first.
+
+    With the retrieved entries among them, and the entry (or block) of each passage.
     """
 
     passages: tuple[str, ...]
@@ -33,8 +34,9 @@ class Retrieved(NamedTuple):
 
 
 def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
-    """Return each question's answer or its ServiceError, in order, as one batch; InputError if the
-    endpoint's setup is wrong.
+    """Return each question's answer or its ServiceError, in order, as one batch.
+
+    InputError if the endpoint's setup is wrong.
     """
     return ask_all(reader.read, requests, type(reader).__name__)
 
@@ -50,8 +52,9 @@ def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -
 
 
 class QAEvaluator:
-    """Evaluates memories with one reader; retrieves ``k`` entries per question. Metric ``judge``
-    needs a judge.
+    """Evaluates memories with one reader; retrieves ``k`` entries per question.
+
+    Metric ``judge`` needs a judge.
     """
 
     def __init__(self, reader: Reader, k: int, judge: AnswerJudge | None = None) -> None:
@@ -62,8 +65,9 @@ class QAEvaluator:
     def evaluate_many(
         self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]
     ) -> list[list[QuestionRecord]]:
-        """Return a record per question of each (memory, retriever, questions); InputError as
-        ``check``, before any is read.
+        """Return a record per question of each (memory, retriever, questions).
+
+        InputError as ``check``, before any is read.
         """
         self.check([question for _, _, questions in items for question in questions])
         requests = []
@@ -85,8 +89,9 @@ class QAEvaluator:
                     score(question, Answer("", passages))
 
     def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
-        """Return one record per request, without entry ids, for passages from no memory; InputError
-        as in ``evaluate_many``.
+        """Return one record per request, without entry ids, for passages from no memory.
+
+        InputError as in ``evaluate_many``.
         """
         return self._records(requests, [()] * len(requests))
 
@@ -118,8 +123,9 @@ class QAEvaluator:
 def ask_all(
     ask: Callable[[Sequence[_Request]], Sequence[_Result]], requests: Sequence[_Request], who: str
 ) -> list[_Result | ServiceError]:
-    """Return each request's result or its own ServiceError, in order; ``ask`` answers them as one
-    batch, ``who`` is its name.
+    """Return each request's result or its own ServiceError, in order.
+
+    ``ask`` answers them as one batch, ``who`` is its name.
     """
     if not requests:
         return []

@@ -105,8 +105,9 @@ def _writes(request: WriteRequest) -> list[_Write]:
 def _verdicts(
     client: ChatClient, cases: Iterable[tuple[str, Mapping[str, object]]]
 ) -> list[bool | ServiceError]:
-    """Ask yes or no about each case (system text, object): greedily first, then sampled if there is
-    no verdict.
+    """Ask yes or no about each case (system text, object).
+
+    Greedily first, then sampled if there is no verdict.
     """
     chats: list[list[Message]] = [
         [{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}]
@@ -135,18 +136,18 @@ def _verdicts(
 
 @dataclass
 class EndpointAnswerJudge:
-    """Judges answers with a chat model, by the criteria of LongMemEval's
-    ``src/evaluation/evaluate_qa.py`` in our words.
+    """Judges answers with a chat model, by the criteria of LongMemEval in our words.
 
-    Those differ by the kind of a question; one whose id ends in ``_abs`` is an abstention. Kinds of
-    other sets are judged like single sessions.
+    Source: its ``src/evaluation/evaluate_qa.py``. They differ by the kind of a question; one whose
+    id ends in ``_abs`` is an abstention. Kinds of other sets are judged like single sessions.
     """
 
     client: ChatClient
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
-        """Return whether each answer is right; PartialServiceError if there is no verdict on any of
-        them.
+        """Return whether each answer is right.
+
+        PartialServiceError if there is no verdict on any of them.
         """
         cases = []
         for question, answer in requests:
@@ -162,15 +163,17 @@ class EndpointAnswerJudge:
 
 @dataclass
 class EndpointContentJudge:
-    """Judges each write with a chat model, given the chunk and the entry before and after; one
-    request per write.
+    """Judges each write with a chat model, given the chunk and the entry before and after.
+
+    One request per write.
     """
 
     client: ChatClient
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return the verdicts of each chunk; PartialServiceError if a write has no verdict (its
-        chunk then has none).
+        """Return the verdicts of each chunk.
+
+        PartialServiceError if a write has no verdict (its chunk then has none).
         """
         cases = []
         for request in requests:

@@ -52,8 +52,9 @@ _UNMENTIONED = ("not mentioned", "no information available")
 # ------------------------------------------------------------------------------------------------
 # text
 def normalise(text: str) -> str:
-    """SQuAD normalisation: lower-case, without ASCII punctuation and articles; these stay if
-    nothing is left (``"The The"``).
+    """SQuAD normalisation: lower-case, without ASCII punctuation and articles.
+
+    These stay if nothing is left (``"The The"``).
     """
     lowered = " ".join(text.lower().split())
     return " ".join(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)).split()) or lowered
@@ -61,8 +62,9 @@ def normalise(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, NFKC-normalised and case-folded: runs of letters, digits, ``_``
-    and signs (``-3``, ``C++``).
+    """Return the words of a text, NFKC-normalised and case-folded.
+
+    Runs of letters, digits, ``_`` and signs (``-3``, ``C++``).
     """
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
@@ -73,8 +75,9 @@ def _spaced(text: str) -> str:
 
 
 def contains(text: str, phrase: str) -> bool:
-    """Whether ``text`` has the words of ``phrase`` in sequence; without words (``"++"``), as a
-    substring; never if blank.
+    """Whether ``text`` has the words of ``phrase`` in sequence.
+
+    Without words (``"++"``), as a substring; never if blank.
     """
     if words(phrase):
         return _spaced(phrase) in _spaced(text)
@@ -98,8 +101,9 @@ def _golds(question: Question) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------
 # containment and overlap
 def substring(question: Question, answer: Answer) -> float:
-    """1 if the answer or one of its passages contains an accepted answer, both normalised, by
-    characters (as published).
+    """1 if the answer or one of its passages contains an accepted answer.
+
+    Both normalised, by characters (as published).
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
     return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
@@ -132,10 +136,10 @@ def stemmed_f1(question: Question, answer: Answer) -> float:
 
 
 def stemmed_list_f1(question: Question, answer: Answer) -> float:
-    """Mean over an accepted answer's parts, cut at commas, of the best F1 with a part of the
-    answer; best over the answers.
+    """Mean over an accepted answer's parts of the best F1 with a part of the answer.
 
-    Source: LoCoMo's category 1. F1 as in ``stemmed_f1``.
+    Parts are cut at commas; best over the answers. Source: LoCoMo's category 1. F1 as in
+    ``stemmed_f1``.
     """
     return max(_list_f1(answer.text.split(","), gold.split(",")) for gold in _golds(question))
 
@@ -182,8 +186,9 @@ def parts(question: Question, answer: Answer) -> float:
 
 
 def keywords(question: Question, answer: Answer) -> float:
-    """Share of the question's answers (keywords) that the answer contains. Source: BookSum and
-    InfBench-Sum, as published.
+    """Share of the question's answers (keywords) that the answer contains.
+
+    Source: BookSum and InfBench-Sum, as published.
     """
     return _share(_golds(question), answer.text)
 
@@ -194,8 +199,9 @@ def _share(golds: Iterable[str], text: str) -> float:
 
 
 def boxed(question: Question, answer: Answer) -> float:
-    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer; so is one that
-    is all of the answer.
+    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer.
+
+    So is one that is all of the answer.
 
     Source: the published classification sets. There the first box counts.
     """
@@ -309,9 +315,7 @@ def gives_stale(question: Question, answer: Answer) -> bool:
 
 
 def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
-    """Whether a text has a stale value that is not part of a longer accepted answer ("tea" in
-    "green tea").
-    """
+    """Whether a text has a stale value, not only as a part of a longer accepted answer."""
     if not words(stale):
         return contains(text, stale)
     rest = _spaced(text)
@@ -346,9 +350,7 @@ METRICS: dict[str, Callable[[Question, Answer], float]] = {
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:
-    """Raise InputError unless ``name`` is a metric, or ``judge`` if ``judged`` (there is a
-    judge).
-    """
+    """Raise InputError unless ``name`` is a metric, or ``judge`` where there is one."""
     InputError.raise_if(
         name == JUDGE and not judged,
         "metric 'judge' needs a judge",
@@ -363,8 +365,9 @@ def check_metric(name: str, *, judged: bool = False) -> None:
 
 
 def score(question: Question, answer: Answer) -> float:
-    """Return the score of an answer by the question's metric; InputError if the metric is unknown
-    or cannot score the question.
+    """Return the score of an answer by the question's metric.
+
+    InputError if the metric is unknown or cannot score the question.
     """
     check_metric(question.metric)
     return METRICS[question.metric](question, answer)

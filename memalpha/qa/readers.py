@@ -34,8 +34,9 @@ GREEDY = Sampling(max_new_tokens=128)
 def within_budget(
     passages: Sequence[_T], budget_tokens: int, count_tokens: Callable[[_T], int]
 ) -> tuple[_T, ...]:
-    """Return the passages (best first) that fit a token budget, each whole; line breaks and the
-    prompt are not counted.
+    """Return the passages (best first) that fit a token budget, each whole.
+
+    Line breaks and the prompt are not counted.
     """
     left = budget_tokens
     fitting = []
@@ -50,8 +51,9 @@ def within_budget(
 def reader_messages(
     question: str, passages: Sequence[str], *, tagged: bool = False
 ) -> list[Message]:
-    """Return the chat messages that ask a model one question about its notes; ``tagged``: between
-    tags that no note can close.
+    """Return the chat messages that ask a model one question about its notes.
+
+    ``tagged``: between tags that no note can close.
     """
     notes = "\n".join(map(one_line, passages)) or NO_NOTES
     shown = f"<memory>\n{quote(notes)}\n</memory>" if tagged and passages else notes
@@ -94,10 +96,10 @@ class RecallReader(_BudgetedReader):
 
 
 class ModelReader(_BudgetedReader):
-    """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the
-    base model without adapters).
+    """Answers with ``generate``: a batch of chats to one reply each, in order.
 
-    ``own_model``: whether nothing else runs its model, so that it may run beside a generator.
+    In training it is the base model without adapters. ``own_model``: whether nothing else runs its
+    model, so that it may run beside a generator.
     """
 
     def __init__(

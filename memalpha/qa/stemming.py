@@ -1,5 +1,4 @@
-"""Porter's stemmer (1980, "An algorithm for suffix stripping") with the departures of nltk's
-default, which LoCoMo's scorer uses.
+"""Porter's stemmer (1980) with the departures of nltk's default, which LoCoMo's scorer uses.
 
 Those departures: a few irregular words, words of two letters, ``ie`` of short words, ``y`` only
 after a consonant, ``alli``,

@@ -1,10 +1,9 @@
-"""Recommended titles and the table that knows them, as in MemoryAgentBench's
-``utils/eval_other_utils.py`` (``recsys_redial``).
+"""Recommended titles and the table that knows them, as in MemoryAgentBench.
 
-The set's answers are numbers of its table ``entity2id.json``. A recommendation counts as the title
-of the table that is nearest to it by edit distance, letter case aside. Among equally near ones it
-is the first of the table; the published scorer takes one by the order of Python's hashes, which
-differs between its runs.
+Source: its ``utils/eval_other_utils.py`` (``recsys_redial``). The set's answers are numbers of its
+table ``entity2id.json``. A recommendation counts as the title of the table that is nearest to it by
+edit distance, letter case aside. Among equally near ones it is the first of the table; the
+published scorer takes one by the order of Python's hashes, which differs between its runs.
 """
 
 import json
@@ -23,8 +22,9 @@ _MAX_LETTERS = 128  # of a recommendation, so that prose in place of a list cost
 
 
 def read_titles(path: str) -> dict[str, str]:
-    """Return the titles of a table of names and numbers, by number; InputError if it cannot be
-    read.
+    """Return the titles of a table of names and numbers, by number.
+
+    InputError if it cannot be read.
     """
     try:
         numbers = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -44,8 +44,9 @@ def _title(name: str) -> str:
 
 
 def recommended(text: str) -> list[str]:
-    """Return what an answer recommends: the lines from "1." on, else its parts at commas and line
-    ends; numbers taken off.
+    """Return what an answer recommends.
+
+    The lines from "1." on, else its parts at commas and line ends; numbers taken off.
     """
     _, one, numbered = text.partition("1.")
     lines = (numbered if one else text.replace(",", "\n")).split("\n")

@@ -9,9 +9,7 @@ from memalpha.config import Options
 
 
 class RetrievalMode(StrEnum):
-    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or a weighted sum of
-    both.
-    """
+    """How entries are ranked: BM25, cosine of embeddings, or a weighted sum of both."""
 
     LEXICAL = "lexical"
     DENSE = "dense"

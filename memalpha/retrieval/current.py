@@ -1,5 +1,4 @@
-"""What holds now: the one rule of which of two statements is newer, for entries and for lines of
-the archive.
+"""What holds now: the one rule of which of two statements is newer.
 
 A statement is newer by its date where both have one, else by the chunk that said it. What merely
 resembles a newer statement ranks lower in a search and never disappears. A line leaves the archive

@@ -1,5 +1,4 @@
-"""Dense retrieval: exact nearest neighbours by cosine with FAISS, per section, and sections ranked
-by vectors.
+"""Dense retrieval: exact nearest neighbours by cosine with FAISS, and sections ranked by vectors.
 
 Scores are rounded to 6 decimals; of equal scores the id added last is first (an updated id keeps
 its rank). A search compares all candidates. No other module imports faiss.
@@ -25,8 +24,9 @@ _DECIMALS = 6
 
 
 def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
-    """Return a vector at length 1 (zero stays zero); InputError unless it holds ``dimension``
-    finite numbers.
+    """Return a vector at length 1 (zero stays zero).
+
+    InputError unless it holds ``dimension`` finite numbers.
     """
     values = np.asarray(vector, dtype=np.float64)
     InputError.raise_if(
@@ -39,8 +39,9 @@ def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
 
 
 class VectorIndex:
-    """Unit vectors of length ``dimension``, by id, and their ``sum``; KeyError for an id that is
-    not there.
+    """Unit vectors of length ``dimension``, by id, and their ``sum``.
+
+    KeyError for an id that is not there.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -80,8 +81,9 @@ class VectorIndex:
         return vector
 
     def search(self, vector: ArrayLike, k: int) -> list[tuple[str, float]]:
-        """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first; a
-        zero vector scores 0 everywhere.
+        """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first.
+
+        A zero vector scores 0 everywhere.
         """
         query = unit_vector(vector, self.dimension)
         k = min(k, len(self))
@@ -126,8 +128,9 @@ class DenseSide:
     def search(
         self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()
     ) -> dict[str, float]:
-        """Return the cosine with ``query`` of the nearest ``k`` entries of each section and of the
-        entries ``also``, by id.
+        """Return the cosines with ``query``, by id.
+
+        Those of the nearest ``k`` entries of each section and of the entries ``also``.
         """
         vector = self._unit(query)
         cosines: dict[str, float] = {}
@@ -144,8 +147,9 @@ class DenseSide:
         return vectors @ vectors.T
 
     def rank_sections(self, query: str) -> dict[str, float]:
-        """Return the cosine of each list section: of the nearer of two vectors, name and
-        description, and mean of entries.
+        """Return the cosine of each list section with ``query``.
+
+        That of the nearer of two vectors: name and description, and mean of entries.
         """
         vector = self._unit(query)
         ranks = {}

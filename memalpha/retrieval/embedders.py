@@ -28,16 +28,18 @@ _CACHES: WeakSet[CachedEmbedder] = WeakSet()
 
 
 class HashingEmbedder:
-    """Words and their character 3-grams, hashed into ``dimension`` signed buckets. No model; for
-    tests.
+    """Words and their character 3-grams, hashed into ``dimension`` signed buckets.
+
+    No model; for tests.
     """
 
     def __init__(self, dimension: int = 256) -> None:
         self.dimension = dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without
-        words.
+        """Return float32 of shape (len(texts), dimension), rows of norm 1.
+
+        Zeros for a text without words.
         """
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in zip(sums, texts, strict=True):
@@ -51,7 +53,8 @@ class HashingEmbedder:
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights;
+    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights.
+
     MissingExtraError if not installed.
     """
 
@@ -99,10 +102,10 @@ class MiniLMEmbedder:
 
 
 class CachedEmbedder:
-    """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded
-    once, ``_PIECE`` in a batch.
+    """An embedder with a cache of the last ``capacity`` texts.
 
-    Threads use the model in turn after each batch: a question does not wait for another's index.
+    New texts of a call are embedded once, ``_PIECE`` in a batch. Threads use the model in turn
+    after each batch: a question does not wait for another's index.
     """
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
@@ -155,8 +158,9 @@ EMBEDDERS: dict[str, Callable[[], Embedder]] = {
 
 @cache
 def make_embedder(name: str) -> Embedder:
-    """Return this process's embedder of that name, which caches; InputError if unknown,
-    MissingExtraError if not installed.
+    """Return this process's embedder of that name, which caches.
+
+    InputError if unknown, MissingExtraError if not installed.
     """
     expected = f"one of {', '.join(sorted(EMBEDDERS))}"
     InputError.raise_if(name not in EMBEDDERS, f"no embedder {name!r}", expected=expected)

@@ -31,8 +31,9 @@ _DECIMALS = 9  # scores that differ only by rounding must tie
 
 @lru_cache(maxsize=65536)
 def tokenize(text: str) -> tuple[str, ...]:
-    """Split a text into lower-case words (NFKC) without stop words; if there are no others, they
-    are kept ("The Who").
+    """Split a text into lower-case words (NFKC) without stop words.
+
+    If there are no others, they are kept ("The Who").
     """
     words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
     return tuple([word for word in words if word not in STOP_WORDS] or words)
@@ -62,8 +63,9 @@ def _is_mark(char: str) -> bool:  # of a word: a variation selector only picks a
 
 
 class LexicalIndex:
-    """Texts by id, searched by BM25; ``k1``: saturation of repeated words, ``b``: length
-    normalisation in [0, 1].
+    """Texts by id, searched by BM25.
+
+    ``k1``: saturation of repeated words, ``b``: length normalisation in [0, 1].
     """
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
@@ -84,8 +86,9 @@ class LexicalIndex:
         return len(self._slots)
 
     def write(self, key: str, text: str, group: str = "") -> None:
-        """Add a text to a group of texts, or replace it; then it keeps its group and its rank among
-        ties.
+        """Add a text to a group of texts, or replace it.
+
+        Then it keeps its group and its rank among ties.
         """
         if key in self._slots:
             self._erase(self._slots[key])

@@ -44,8 +44,9 @@ _DECIMALS = 9  # scores that differ less are tied
 
 
 class TwoLayerRetriever:
-    """Searches the list sections of one memory (a ``Retriever``); InputError in dense and hybrid
-    mode without ``embedder``.
+    """Searches the list sections of one memory (a ``Retriever``).
+
+    InputError in dense and hybrid mode without ``embedder``.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class TwoLayerRetriever:
         return [Hit(self._entries[key], score) for key, score in scores.items()]
 
     def rebind(self, memory: Memory) -> None:
-        """Follow another memory from now on, and index what differs; the one before must not be
-        used again.
+        """Follow another memory from now on, and index what differs.
+
+        The one before must not be used again.
         """
         self._memory.restore(memory.snapshot())
         self._follow()
@@ -94,8 +96,9 @@ class TwoLayerRetriever:
     # --------------------------------------------------------------------------------------------
     # layer 1: where to look
     def route(self, query: str) -> list[str]:
-        """Return the sections that layer 1 chooses, best first; all in schema order if it is not in
-        use.
+        """Return the sections that layer 1 chooses, best first.
+
+        All in schema order if it is not in use.
         """
         self._follow()
         return self._layer_one(query, self._lists)
@@ -246,10 +249,10 @@ class TwoLayerRetriever:
 def retriever_factory(
     config: RetrievalConfig | None = None, *, archive: bool = True
 ) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; all of the process share one
-    embedder.
+    """Return a function that makes a memory's retriever.
 
-    Without ``archive`` the lines that a memory may hold are not found.
+    All of the process share one embedder. Without ``archive`` the lines that a memory may hold are
+    not found.
     """
     config = config or RetrievalConfig()
     embedder = None

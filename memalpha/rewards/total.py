@@ -1,10 +1,10 @@
-"""The reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911,
-section 3.3), plus ``immediate``.
+"""The reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t, plus ``immediate``.
 
-r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a
-chunk. Every part of ``PARTS`` is in [0, 1], or None if it cannot be scored, which masks the steps
-that it belongs to; a failure never becomes 0. Departures from the published code are switches of
-``RewardConfig``, which ``preset: published`` sets to its values; the judge also sees the chunk.
+It is that of arXiv 2509.25911, section 3.3. r1 accuracy and r3 compression belong to a rollout; r2
+tool success and r4 content quality to a chunk. Every part of ``PARTS`` is in [0, 1], or None if it
+cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures
+from the published code are switches of ``RewardConfig``, which ``preset: published`` sets to its
+values; the judge also sees the chunk.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ def _own_name(reward: str | RewardFunction) -> str:
 # ------------------------------------------------------------------------------------------------
 # the parts
 def accuracy(records: Sequence[QuestionRecord]) -> float | None:
-    """r1: mean score of the questions on the final memory; None without questions or if any failed
-    (else questions differ).
+    """r1: mean score of the questions on the final memory.
+
+    None without questions or if any failed (else questions differ).
     """
     scores = [record.score for record in records]
     return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else None
@@ -149,11 +150,10 @@ def _is_delete(result: OperationResult) -> bool:
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
-    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if
-    ``input_tokens`` is not positive.
+    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``.
 
-    Both count what came since the rollout began: the memory's growth (0 if it is smaller now) and
-    the chunks read.
+    ValueError if ``input_tokens`` is not positive. Both count what came since the rollout began:
+    the memory's growth (0 if it is smaller now) and the chunks read.
     """
     if input_tokens <= 0:
         raise ValueError(f"input_tokens is {input_tokens}; an instance has text")
@@ -168,8 +168,9 @@ def content_quality(
     *,
     silence: float,
 ) -> float | None:
-    """r4: share of a chunk's ``judged`` calls that are found right; ``silence`` if there are none,
-    None without ``verdicts``.
+    """r4: share of a chunk's ``judged`` calls that are found right.
+
+    ``silence`` if there are none, None without ``verdicts``.
     """
     if verdicts is None:
         return None
@@ -187,8 +188,9 @@ def content_quality(
 
 
 def judged(results: Sequence[OperationResult], config: RewardConfig) -> list[OperationResult]:
-    """Return the results that a content judge is asked about: applied ones, or with ``judge_all``
-    every text that was written.
+    """Return the results that a content judge is asked about.
+
+    Applied ones, or with ``judge_all`` every text that was written.
     """
     if not config.judge_all:
         return [result for result in results if result.changed]
