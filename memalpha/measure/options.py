@@ -8,6 +8,7 @@ and servers use the option groups of training.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -18,7 +19,7 @@ from memalpha.config import Options, names, parse, read
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.measure.systems import KINDS, System
-from memalpha.record.folder import LISTS, RunFolder
+from memalpha.record.folder import LISTS
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 Rows = Annotated[
@@ -27,9 +28,12 @@ Rows = Annotated[
 
 
 def make_system(kind: str, values: Mapping[str, Any]) -> System:
-    """Return the system of a kind with these options; InputError if the kind or an option is unknown or invalid."""
-    if kind not in KINDS:
-        raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
+    """Return the system of a kind with these options; InputError if one is unknown or invalid."""
+    InputError.raise_if(
+        kind not in KINDS,
+        f"unknown kind of system {kind!r}",
+        expected=f"one of {', '.join(KINDS)}",
+    )
     return read(KINDS[kind], values, f"system {kind!r}")
 
 
@@ -83,11 +87,11 @@ class ReaderSpec(Options):
 
     def check(self) -> None:
         """Raise InputError unless the adapter is given where it is needed."""
-        if (self.kind == "trained") is not bool(self.adapter):
-            raise InputError(
-                f"reader {self.kind} with adapter {self.adapter!r}",
-                expected="kind: trained, and the folder of a reader",
-            )
+        InputError.raise_if(
+            (self.kind == "trained") is not bool(self.adapter),
+            f"reader {self.kind} with adapter {self.adapter!r}",
+            expected="kind: trained, and the folder of a reader",
+        )
 
 
 @dataclass(frozen=True)
@@ -131,13 +135,15 @@ class EvaluateOptions(Options):
 
     def check(self) -> None:
         """InputError for empty lists and repeated seeds."""
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(
-                f"seeds is {self.seeds}", expected="at least one integer, none of them twice"
-            )
-        if empty := [name for name in LISTS if not getattr(self, name)]:
-            raise InputError(
-                f"{empty[0]} is empty",
+        InputError.raise_if(
+            not self.seeds or len(set(self.seeds)) < len(self.seeds),
+            f"seeds is {self.seeds}",
+            expected="at least one integer, none of them twice",
+        )
+        for name in LISTS:
+            InputError.raise_if(
+                not getattr(self, name),
+                f"{name} is empty",
                 expected="a list of them (--config FILE), or --trained FOLDER with --data SET",
             )
 
@@ -159,22 +165,44 @@ class Evaluation(NamedTuple):
     systems: tuple[SystemSpec, ...]
     readers: tuple[ReaderSpec, ...]
 
+    def check(self) -> None:
+        """Raise InputError for names that repeat or name nothing, mixed groups, missing servers."""
+        known = {part: [spec.name for spec in getattr(self, part)] for part in LISTS}
+        for part, called in known.items():
+            for name in called:
+                InputError.raise_if(
+                    called.count(name) > 1,
+                    f"two {part} are called {name!r}",
+                    expected="a name for each",
+                    fix="add name: to one of them",
+                )
+        specs: list[SetSpec | SystemSpec] = [*self.sets, *self.systems]
+        for spec in specs:
+            for part in ("sets", "readers"):
+                for name in getattr(spec, part, ()):
+                    InputError.raise_if(
+                        name not in known[part],
+                        f"{part} of {spec.name!r} name {name!r}",
+                        expected=f"some of {', '.join(known[part])}",
+                    )
+        kinds = {spec.group: spec.kind for spec in self.systems}
+        for spec in self.systems:
+            InputError.raise_if(
+                spec.kind != kinds[spec.group],
+                f"group {spec.group!r} has systems of two kinds",
+                expected="systems that differ in their seed alone",
+            )
+        if any(reader.kind == "endpoint" for reader in self.readers):
+            self.endpoints.reader_client()
+        if self.endpoints.has_judge:
+            self.endpoints.judge_client()
+
     def to_json(self) -> dict[str, Any]:
         """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
-        groups = {
-            key: value
-            for group in (self.options, self.endpoints, self.agent)
-            for key, value in asdict(group).items()
-        }
-        systems = [{**asdict(spec), **spec.options} for spec in self.systems]
-        for row in systems:
-            del row["options"]
-        lists = {
-            "sets": list(map(asdict, self.sets)),
-            "systems": systems,
-            "readers": list(map(asdict, self.readers)),
-        }
-        return dict(json.loads(json.dumps({**groups, **lists, "overwrite": False}, default=str)))
+        values = asdict(self.options) | asdict(self.endpoints) | asdict(self.agent)
+        for name in LISTS:
+            values[name] = [asdict(spec) for spec in getattr(self, name)]
+        return dict(json.loads(json.dumps({**values, "overwrite": False}, default=str)))
 
 
 def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
@@ -183,39 +211,12 @@ def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
     """
     options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
     sets = tuple(_spec(SetSpec, row, "data") for row in options.sets)
-    systems = tuple(read_system(row) for each in options.systems for row in _seeds(each))
+    rows = chain.from_iterable(map(_seeds, options.systems))
     readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)
-    called = {
-        "sets": [s.name for s in sets],
-        "systems": [s.name for s in systems],
-        "readers": [r.name for r in readers],
-    }
-    for what, known in called.items():
-        if twice := next((name for name in known if known.count(name) > 1), None):
-            raise InputError(
-                f"two {what} are called {twice!r}",
-                expected="a name for each",
-                fix="add name: to one of them",
-            )
-    rows: list[SetSpec | SystemSpec] = [*sets, *systems]
-    wanted = [("readers", spec.name, name) for spec in rows for name in spec.readers]
-    wanted += [("sets", spec.name, name) for spec in systems for name in spec.sets]
-    for what, owner, name in wanted:
-        if name not in called[what]:
-            raise InputError(
-                f"{what} of {owner!r} name {name!r}", expected=f"some of {', '.join(called[what])}"
-            )
-    kinds = {spec.group: spec.kind for spec in systems}
-    if mixed := next((spec for spec in systems if spec.kind != kinds[spec.group]), None):
-        raise InputError(
-            f"group {mixed.group!r} has systems of two kinds",
-            expected="systems that differ in their seed alone",
-        )
-    if any(reader.kind == "endpoint" for reader in readers):
-        endpoints.reader_client()
-    if endpoints.has_judge:
-        endpoints.judge_client()
-    return Evaluation(options, endpoints, agent, sets, systems, readers)
+    systems = tuple(map(read_system, rows))
+    evaluation = Evaluation(options, endpoints, agent, sets, systems, readers)
+    evaluation.check()
+    return evaluation
 
 
 def _seeds(row: Any) -> list[Any]:
@@ -225,43 +226,31 @@ def _seeds(row: Any) -> list[Any]:
     if not isinstance(row, Mapping) or not isinstance(row.get("adapter"), list):
         return [row]
     name = row.get("name") or row.get("kind")
-    return [
-        {"group": name, **row, "name": f"{name}-{seed}", "adapter": each}
-        for seed, each in enumerate(row["adapter"], start=1)
-    ]
+    adapters = enumerate(row["adapter"], start=1)
+    return [{"group": name, **row, "name": f"{name}-{n}", "adapter": each} for n, each in adapters]
 
 
 def read_system(row: Any) -> SystemSpec:
     """Read a system: its kind, or a mapping with the kind's own options beside the others;
     InputError if something is invalid.
     """
-    given = dict(row) if isinstance(row, Mapping) else row
-    options = (
-        {key: given.pop(key) for key in list(given) if key not in names(SystemSpec)}
-        if isinstance(given, dict)
-        else {}
-    )
-    spec = _spec(SystemSpec, given, "kind")
-    options = asdict(make_system(spec.kind, {**spec.options, **options}))
+    if isinstance(row, Mapping):
+        own = {key: row[key] for key in row if key not in names(SystemSpec)}
+        shared = {key: row[key] for key in row if key in names(SystemSpec)}
+        row = {**shared, "options": {**shared.get("options", {}), **own}}
+    spec = _spec(SystemSpec, row, "kind")
+    options = asdict(make_system(spec.kind, spec.options))
     return replace(spec, group=spec.group or spec.name, options=options)
 
 
 def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
-    if not isinstance(given, Mapping) or not given.get(needed):
-        raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}")
+    InputError.raise_if(
+        not isinstance(given, Mapping) or not given.get(needed),
+        f"{what} is {row!r}",
+        expected=f"{needed} or a mapping with {needed}",
+    )
     spec = read(group, given, f"{what} {given[needed]!r}")
     value = Path(getattr(spec, needed))
     return replace(spec, name=spec.name or value.name or value.resolve().name)
-
-
-def read_config(folder: str | Path) -> dict[str, Any]:
-    """Return the options of an evaluation's folder; InputError if it is none."""
-    config = RunFolder(folder).config
-    InputError.raise_if(
-        not all(isinstance(config.get(part), list) for part in LISTS),
-        f"{str(folder)!r} is not an evaluation's",
-        expected="the folder that memalpha evaluate wrote",
-    )
-    return config

@@ -14,7 +14,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
-from memalpha.measure.options import make_system, read_config, read_system
+from memalpha.measure.options import make_system, read_system
 from memalpha.measure.scorecard import pooled, scorecard
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
@@ -108,7 +108,7 @@ class Summary:
 
 def summarise_evaluation(folder: str | Path) -> Summary:
     """Summarise a folder; InputError if files are missing or damaged."""
-    config = read_config(folder)
+    config = RunFolder(folder).config
     inputs = RunFolder(folder).read_optional("inputs.json").get("sets", {})
     rows = read_rows(folder)
     sets = []
@@ -207,13 +207,14 @@ def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> 
     for name in COSTS:
         means[name] = _mean([getattr(row, name) for row in rows])
     for name in OPERATIONS:
-        means[name] = _mean([getattr(row.operations, name) for row in rows])
+        means[name] = _mean([row.count(name) for row in rows])
     for name in dict.fromkeys(chain.from_iterable(row.rewards for row in rows)):
         means[f"reward {name}"] = _mean([row.rewards.get(name, math.nan) for row in rows])
-    calls = sum(row.operations.calls for row in rows)
-    for name in sorted(set().union(*(row.operations.applied for row in rows))) if calls else ():
-        applied = sum(row.operations.applied.get(name, 0) for row in rows)
-        means[f"{name}, share of calls"] = applied / calls
+    calls = sum(row.count("calls") for row in rows)
+    for name in sorted(set().union(*(row.operations for row in rows))) if calls else ():
+        if "/" in name:
+            applied = sum(row.operations.get(name, 0) for row in rows)
+            means[f"{name}, share of calls"] = applied / calls
     scores: dict[str, dict[Seed, dict[str, list[float]]]] = {}
     for member, own in members.items():
         for row in own:

@@ -46,7 +46,6 @@ from memalpha.record.measure import (
     rollout_memory,
     written_memory,
 )
-from memalpha.record.rows import OperationCounts
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import THINK, PromptEncoder, content_of, one_line, opens_thinking, quote, slot
@@ -565,7 +564,7 @@ class OverwriteSummary(System):
                 entries=tuple(units(versions[-1], limit, setting.count)),
                 write_calls=len(versions) - 1,
                 cut_off=n,
-                operations=OperationCounts(applied={f"text/{OperationKind.REPLACE}": rewritten}),
+                operations={f"text/{OperationKind.REPLACE}": rewritten},
             )
             memories.append(memory)
         return memories

@@ -217,23 +217,20 @@ class RunFolder:
         return self.read_json(name) if (self.path / name).is_file() else {}
 
     def read_lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """Iterate over a JSON-lines file; nothing if the file is missing."""
+        """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
+        out with a warning.
+        """
         path = self.path / name
-        if path.is_file():
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    yield parse_line(line, path, number)
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        for number, line in enumerate(lines, 1):
+            if line.endswith(b"\n"):
+                yield parse_line(line, path, number)
+            else:
+                logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row per logged training step; an incomplete last line is left out with a warning."""
-        path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        if lines and not lines[-1].endswith(b"\n"):
-            logger.warning(
-                "%s ends in a cut line (the run was killed, or is writing it): it is left out", path
-            )
-            lines.pop()
-        return [parse_line(line, path, number) for number, line in enumerate(lines, 1)]
+        """One row per logged training step."""
+        return list(self.read_lines("metrics.jsonl"))
 
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories, sorted by step."""

@@ -17,7 +17,7 @@ from memalpha.agent.rollout import Rollout
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.evaluator import find_passages
-from memalpha.record.rows import InstanceRow, OperationCounts, QuestionRow
+from memalpha.record.rows import InstanceRow, QuestionRow, count_operations
 from memalpha.types import Instance, OperationResult, Question
 
 
@@ -32,7 +32,7 @@ class IngestedMemory:
     write_calls: int = 0
     cut_off: int = 0  # write calls that ended at the length limit
     cut: int = 0  # tokens not stored because of a limit
-    operations: OperationCounts = field(default_factory=OperationCounts)
+    operations: Mapping[str, int] = field(default_factory=dict)
 
     def passages(self, question: Question, budget: int) -> tuple[str, ...]:
         """Return the passages of a question, best first; may be more than ``budget`` tokens."""
@@ -64,7 +64,7 @@ def written_memory(
     return SearchedMemory(
         memory_tokens=memory.tokens,
         entries=tuple(map(render_entry, memory)),
-        operations=OperationCounts.of(results),
+        operations=count_operations(results),
         memory=memory,
         retriever=retriever,
         k=k,

@@ -28,42 +28,6 @@ TOTAL = "total"  # in ``InstanceRow.rewards``, the weighted sum of the parts
 
 
 @dataclass(frozen=True, slots=True)
-class OperationCounts:
-    """Calls on a memory and what they did; ``duplicate``: inserts of what was there already."""
-
-    calls: int = 0
-    failed: int = 0  # unreadable text included
-    duplicate: int = 0
-    applied: Mapping[str, int] = field(default_factory=dict)  # by section and kind: facts/insert
-
-    @classmethod
-    def of(cls, results: Sequence[OperationResult]) -> "OperationCounts":
-        """Count the results of calls."""
-        failed = sum(not result.ok for result in results)
-        duplicate = sum(result.repeated for result in results)
-        return cls(len(results), failed, duplicate, dict(operation_mix(results)))
-
-    def applied_as(self, *kinds: OperationKind) -> int:
-        """Return how many calls of these kinds changed the memory."""
-        return sum(n for name, n in self.applied.items() if name.rpartition("/")[2] in kinds)
-
-    @property
-    def insert(self) -> int:
-        """Entries written."""
-        return self.applied_as(OperationKind.INSERT)
-
-    @property
-    def update(self) -> int:
-        """Entries and blocks rewritten."""
-        return self.applied_as(OperationKind.UPDATE, OperationKind.REPLACE)
-
-    @property
-    def delete(self) -> int:
-        """Entries deleted."""
-        return self.applied_as(OperationKind.DELETE)
-
-
-@dataclass(frozen=True, slots=True)
 class QuestionRow:
     """One scored question."""
 
@@ -104,7 +68,7 @@ class InstanceRow:
     cut: int = 0  # tokens left out by a budget
     seconds_write: float = 0.0  # wall time, a batch's split evenly
     seconds_read: float = 0.0
-    operations: OperationCounts = field(default_factory=OperationCounts)
+    operations: Mapping[str, int] = field(default_factory=dict)  # see ``count_operations``
     entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     questions: tuple[QuestionRow, ...] = ()
     rewards: Mapping[str, Number] = field(default_factory=dict)  # means over chunks, and TOTAL
@@ -126,6 +90,13 @@ class InstanceRow:
     def scored(self) -> bool:
         """Whether the instance has a score."""
         return self.failed is None and not math.isnan(self.accuracy)
+
+    def count(self, kind: str) -> int:
+        """Return how many ``calls`` there were, ``failed`` or were ``duplicate``; or how many of a
+        kind changed the memory: ``insert``, ``update`` (blocks included), ``delete``.
+        """
+        kinds = ("update", "replace") if kind == "update" else (kind,)
+        return sum(n for name, n in self.operations.items() if name.endswith(kinds))
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON-ready data; NaN is null."""
@@ -177,18 +148,18 @@ def summarise(rows: Sequence[InstanceRow]) -> dict[str, Any]:
         "memory_tokens": [row.memory_tokens for row in scored],
         "input_tokens": [row.input_tokens for row in scored],
         "entries": [len(row.entries) for row in scored],
-        "calls_per_instance": [row.operations.calls for row in scored],
+        "calls_per_instance": [row.count("calls") for row in scored],
         "cut_off": [row.cut_off / row.write_calls if row.write_calls else 0.0 for row in scored],
     }
     for name in dict.fromkeys(name for row in scored for name in row.rewards):
         if name not in parts:
             columns[f"reward_{name}"] = [row.rewards.get(name, math.nan) for row in scored]
     means = {name: _known_mean(values) for name, values in columns.items()}
-    calls = sum(row.operations.calls for row in scored)
-    applied = Counter[str]()
+    total = Counter[str]()
     for row in scored:
-        applied.update(row.operations.applied)
-    shares = {name: applied[name] / calls for name in sorted(applied)}
+        total.update(row.operations)
+    calls = total["calls"]
+    shares = {name: total[name] / calls for name in sorted(total) if "/" in name}
     return {
         **_accuracy({row.instance: row.accuracy for row in scored}),
         **means,
@@ -251,6 +222,18 @@ def _mean(values: Sequence[float]) -> float:
     if len(set(values)) == 1:  # a part of the whole rollout; no rounding
         return float(values[0])
     return sum(values) / len(values) if values else math.nan
+
+
+def count_operations(results: Sequence[OperationResult]) -> dict[str, int]:
+    """Return the number of ``calls``, of those that ``failed`` and of inserts of what was there
+    (``duplicate``), and of applied operations as ``operation_mix``.
+    """
+    return {
+        "calls": len(results),
+        "failed": sum(not result.ok for result in results),
+        "duplicate": sum(result.repeated for result in results),
+        **operation_mix(results),
+    }
 
 
 def operation_mix(results: Iterable[OperationResult]) -> Counter[str]:

@@ -73,11 +73,6 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     held_out = load_data(run.eval_data, run.eval_options, seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
     InputError.raise_if(
-        run.early_stopping_patience and not arguments.grpo.load_best_model_at_end,
-        "early_stopping_patience without load_best_model_at_end",
-        expected="load_best_model_at_end: true",
-    )
-    InputError.raise_if(
         run.validation_instances and arguments.grpo.eval_strategy == "no",
         "validation_instances without eval_strategy",
         expected="eval_strategy: steps",

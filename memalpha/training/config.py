@@ -155,8 +155,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
         eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
         validation_instances: Held-out instances kept for validation while training (0 = those of
             before and after).
-        early_stopping_patience: Stop after that many validations that were no better than the best
-            one (0 = never).
         warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before
             GRPO (0 = none).
         warm_start_learning_rate: Their peak learning rate.
@@ -199,7 +197,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
     eval_instances: NonNegativeInt = 0
     eval_temperature: NonNegativeFloat = 0.0
     validation_instances: NonNegativeInt = 0
-    early_stopping_patience: NonNegativeInt = 0
     warm_start_steps: NonNegativeInt = 0
     warm_start_learning_rate: PositiveFloat = 1e-3
     train_layers: NonNegativeInt = 0

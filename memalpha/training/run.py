@@ -3,6 +3,7 @@
 ``roll_out`` measures and does not train. Ctrl-C or SIGTERM finishes the step, saves and stops.
 """
 
+import math
 import shutil
 import time
 from dataclasses import asdict, replace
@@ -33,10 +34,9 @@ from memalpha.record.folder import (
 from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summarise
 from memalpha.rewards.total import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
-from memalpha.training.callbacks import EarlyStop, Recorder, StopOnSignal
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
-from memalpha.training.held_out import HeldOut
+from memalpha.training.recording import HeldOut, Recorder, StopOnSignal
 from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import (
@@ -154,8 +154,8 @@ def fit(run: Run) -> int:
     trainer.on_rollouts = recorder.write_rollouts
     trainer.validate = partial(validate, run, recorder)
     trainer.remove_callback(PrinterCallback)
-    for callback in (recorder, EarlyStop(run.arguments.run.early_stopping_patience), stop):
-        trainer.add_callback(callback)
+    trainer.add_callback(recorder)
+    trainer.add_callback(stop)
     with stop.listening():
         trainer.train(resume_from_checkpoint=run.checkpoint and str(run.checkpoint))
     step = int(trainer.state.global_step)
@@ -170,8 +170,15 @@ def fit(run: Run) -> int:
 
 def validate(run: Run, recorder: Recorder) -> dict[str, float]:
     """Measure the policy while it trains, on the instances for that; return the means."""
+    options = run.arguments.trainer
     rows = run.held_out.measure(_validated(run.parts), f"step-{run.trainer.state.global_step:06d}")
-    return recorder.write_validation(rows)
+    means = recorder.write_validation(rows)
+    InputError.raise_if(
+        options.load_best_model_at_end and math.isnan(means[options.metric_for_best_model]),
+        f"metric_for_best_model is {options.metric_for_best_model!r}, which has no value",
+        expected="accuracy",
+    )
+    return means
 
 
 def save_agent(run: Run) -> None:

@@ -179,10 +179,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, means)
         return means
 
-    def _run_epoch(self, **kwargs: Any) -> None:
-        if not self.control.should_training_stop:  # a resumed run had stopped early
-            super()._run_epoch(**kwargs)
-
     def _hand_over(self, servers: VLLMServers) -> None:
         for parts in self._drawn:  # a rollout keeps its policy
             joined([part.rollouts for part in parts])

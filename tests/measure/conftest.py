@@ -22,7 +22,7 @@ from memalpha.record.folder import RunFolder, environment, trajectory_name
 from memalpha.record.measure import measure, rollout_memory
 from memalpha.record.rows import InstanceRow, paired_difference, rollout_to_json, summarise
 from memalpha.rewards.total import RewardConfig
-from memalpha.training.held_out import ScoringExaminer
+from memalpha.training.recording import ScoringExaminer
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from memalpha.record.rows import RESULTS_FILE, InstanceRow, OperationCounts, QuestionRow
+from memalpha.record.measure import IngestedMemory
+from memalpha.record.rows import RESULTS_FILE, InstanceRow, QuestionRow
 from memalpha.types import Answer, Chunk, Fact, FactAction, Instance, Question
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
@@ -53,18 +54,17 @@ def recalled(question: Question, *passages: str, score: float = 0.0) -> Question
     return said(question, Answer("\n".join(passages), passages).text, passages, score)
 
 
-def counts(failed: int = 0, duplicate: int = 0, **applied: int) -> OperationCounts:
+def counts(failed: int = 0, duplicate: int = 0, **applied: int) -> dict[str, int]:
     """Applied operations by kind, in one section."""
-    named = {f"facts/{kind}": number for kind, number in applied.items() if number}
+    named = {f"facts/{kind}": number for kind, number in applied.items()}
     calls = failed + duplicate + sum(applied.values())
-    return OperationCounts(calls, failed, duplicate, named)
+    return {"calls": calls, "failed": failed, "duplicate": duplicate, **named}
 
 
-def told(operations: OperationCounts) -> tuple[int, ...]:
+def told(memory: IngestedMemory) -> tuple[int, ...]:
     """Inserts, updates, deletes, failures and duplicates."""
-    return tuple(
-        getattr(operations, kind) for kind in ("insert", "update", "delete", "failed", "duplicate")
-    )
+    row = result(operations=memory.operations)
+    return tuple(map(row.count, ("insert", "update", "delete", "failed", "duplicate")))
 
 
 def result(

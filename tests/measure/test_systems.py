@@ -140,14 +140,14 @@ def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     where = setting([MARTA])
     free = kept("verbatim", protocol=where)
     assert free.entries == tuple(LINES) and free.cut == 0
-    assert told(free.operations) == (8, 0, 0, 0, 0)
+    assert told(free) == (8, 0, 0, 0, 0)
     schema = tmp_path / "small.yaml"
     schema.write_text(
         "name: s\nsections: [{name: facts, kind: list, max_entries: 3, max_entry_tokens: 30, timestamps: true}]\n"
     )
     full = kept("verbatim", protocol=setting([MARTA], schema=str(schema)))
     assert full.entries == tuple(LINES[5:])
-    assert told(full.operations) == (8, 0, 5, 0, 0)
+    assert told(full) == (8, 0, 5, 0, 0)
     dropped = sum(where.count(line.partition("] ")[2]) for line in LINES[:5])
     assert full.cut == dropped and full.memory_tokens == free.memory_tokens - dropped
 
@@ -181,7 +181,7 @@ def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
     assert before == ["empty", "empty", "Oslo", "Oslo\nTiber"]
     assert progress == [(1, 3), (2, 3), (3, 3)]
     assert short.entries == ("Ada has Tom",) and short.write_calls == 1 and short.cut_off == 0
-    assert (long.write_calls, long.cut_off, long.operations.update) == (3, 1, 3)
+    assert (long.write_calls, long.cut_off, told(long)[1]) == (3, 1, 3)
     assert long.entries[0] == "Rome" and long.memory_tokens <= 8
     assert found_by(long, PROSE.questions) == [long.entries] * 2
 
@@ -240,7 +240,7 @@ def test_an_agent_keeps_what_its_rollout_keeps_and_finds_what_its_retriever_find
         == rollout.memory.tokens
         == where.count("Marta city Rome") + where.count("Hugo pet goat")
     )
-    assert told(mine.operations) == (4, 1, 2, 1, 1)
+    assert told(mine) == (4, 1, 2, 1, 1)
     assert (mine.write_calls, mine.cut_off, mine.cut) == (3, 0, 0)
     assert found_by(mine, MARTA.questions[:1])[0][0] == "[2024-02-01] Marta city Rome"
     assert answers(found_by(mine, MARTA.questions), MARTA, where) == [1, 1, 1, 0, 0, 1]
@@ -288,7 +288,7 @@ def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     instances = generate(4, 1, PRESETS["small"])
     where = setting(instances)
     whole, half = (ingested("teacher", where, instances, coverage=c) for c in (1.0, 0.5))
-    assert sum(k.operations.insert for k in half) < sum(k.operations.insert for k in whole)
+    assert sum(told(k)[0] for k in half) < sum(told(k)[0] for k in whole)
     assert [make_system("teacher", {"p_update": share}).draws(0.0) for share in (1.0, 0.5)] == [
         False,
         True,

@@ -20,7 +20,7 @@ from memalpha.record.measure import measure, rollout_memory
 from memalpha.record.rows import rollout_to_json, summarise
 from memalpha.rewards.total import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.held_out import ScoringExaminer
+from memalpha.training.recording import ScoringExaminer
 from memalpha.training.scoring import (
     RolloutScorer,
     ask_after_chunks,

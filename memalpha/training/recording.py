@@ -1,29 +1,45 @@
-"""What watches a training run: the recorder of its steps, the early stop, the stop on Ctrl-C."""
+"""What is recorded of a training run: its steps and rollouts, and rows of held-out instances.
+
+And the stop on Ctrl-C or SIGTERM, which saves after the step.
+"""
 
 import logging
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainerState
 
-from memalpha.agent.rollout import Rollout
-from memalpha.errors import InputError
+from memalpha.agent.rollout import Rollout, StepCallback
 from memalpha.protocols import EventReport
 from memalpha.record.folder import RunFolder, trajectory_name
-from memalpha.record.rows import InstanceRow, rollout_to_json, summarise
+from memalpha.record.measure import Examination, SearchedMemory, measure, rollout_memory
+from memalpha.record.rows import (
+    TOTAL,
+    InstanceRow,
+    QuestionRow,
+    mean_rewards,
+    rollout_to_json,
+    summarise,
+)
 from memalpha.rewards.total import StepReward
+from memalpha.training.build import RunComponents
 from memalpha.training.config import TrainArguments
 from memalpha.training.rows import TrainingRow
+from memalpha.training.scoring import RolloutScorer, check_masked_share
+from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
 
+Draw = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
 _NO_CURVE = ("kinds", "operations", "low", "high", "stderr", "n", "masked")
 
 
@@ -85,32 +101,6 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         self.folder.write_lines(trajectory_name(step, PartialState().process_index), lines)
 
 
-class EarlyStop(TrainerCallback):  # type: ignore[misc]
-    """Stops after ``patience`` validations that were no better than the best one (0 = never).
-
-    Unlike transformers' own it counts in the log, so a resumed run that had stopped stays stopped.
-    """
-
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop, or not; InputError if the metric has no value."""
-        name = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-        sign = 1 if args.greater_is_better else -1
-        values = [sign * row[name] for row in state.log_history if name in row]
-        InputError.raise_if(
-            args.load_best_model_at_end and any(map(math.isnan, values)),
-            f"metric_for_best_model is {args.metric_for_best_model!r}, which has no value",
-            expected="accuracy",
-        )
-        since = len(values) - 1 - values.index(max(values)) if values else 0
-        if 0 < self.patience <= since:
-            control.should_training_stop = True
-
-    on_train_begin = on_evaluate
-
-
 class StopOnSignal(TrainerCallback):  # type: ignore[misc]
     """Saves and stops after a step in which any process received Ctrl-C or SIGTERM; a second Ctrl-C
     after at least a second stops at once.
@@ -146,3 +136,84 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
         """Request a checkpoint and the end of training; all processes agree."""
         if any(gather_object([self._received is not None])):
             self.stopped = control.should_save = control.should_training_stop = True
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringExaminer:
+    """Asks and scores as in training: all parts of the reward."""
+
+    scorer: RolloutScorer
+
+    def __call__(self, instances: Sequence[Instance], memories: Sequence[Any]) -> list[Examination]:
+        """Score the rollouts that wrote the memories."""
+        config = self.scorer.reward_config
+        rollouts = [memory.rollout for memory in memories]
+        examinations = []
+        for rollout, rewards in zip(rollouts, self.scorer.score(rollouts), strict=True):
+            questions = tuple(starmap(QuestionRow.of, enumerate(rollout.questions)))
+            recorded = rollout_to_json(rollout, rewards, config)
+            parts = mean_rewards(rewards, config)
+            examinations.append(Examination(questions, rewards=parts, rollout=recorded))
+        return examinations
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out measurement of a run; ``draw`` makes the rollouts of the policy as it is now."""
+
+    parts: RunComponents
+    draw: Draw
+    folder: RunFolder
+    seed: int
+    report: EventReport
+
+    def measure(self, instances: Sequence[Instance], name: str) -> list[InstanceRow]:
+        """Measure instances, split among processes, into ``held_out/NAME.jsonl``; TrainingAborted
+        if too few are scored.
+        """
+        if not instances:
+            return []
+        state = PartialState()
+        clock = time.time()
+        ((_, rows),) = measure(
+            lambda mine: self._ingest(mine, name, len(instances)),
+            instances[state.process_index :: state.num_processes],
+            {"scorer": ScoringExaminer(self.parts.scorer)},
+            names=("held out", "policy"),
+            seed=self.seed,
+            count=self.parts.agent.encoder.count,
+            clock=untimed,
+        )
+        if state.num_processes > 1:
+            order = {instance.id: index for index, instance in enumerate(instances)}
+            rows = sorted(gather_object(rows), key=lambda row: order[row.instance])
+        if state.is_main_process:
+            self.folder.write_lines(f"held_out/{name}.jsonl", [row.to_json() for row in rows])
+        errors = []
+        for row in rows:
+            recorded = row.rollout or {}
+            errors += [part["error"] for part in (*recorded["questions"], *recorded["steps"])]
+        unscored = sum(math.isnan(row.rewards[TOTAL]) for row in rows)
+        check_masked_share(unscored, len(rows), self.parts.scorer.max_masked_share, errors)
+        if state.is_main_process:
+            seconds = round(time.time() - clock, 1)
+            self.report("evaluated", {"name": name, "seconds": seconds, **summarise(rows)})
+        return rows
+
+    def _ingest(self, mine: Sequence[Instance], name: str, total: int) -> list[SearchedMemory]:
+        config = self.parts.agent.config
+        temperature = self.parts.eval_temperature
+        seed = self.seed if temperature else None
+        sampling = Sampling(config.max_completion_length, temperature, seed=seed)
+
+        def tell(done: int, chunks: int) -> None:
+            place = {"name": name, "done": done, "total": chunks, "instances": total}
+            self.report("evaluate", place)
+
+        rollouts = self.draw(mine, sampling, tell)
+        return [rollout_memory(rollout, config.retrieve_k) for rollout in rollouts]
+
+
+def untimed() -> float:
+    """Return 0: a resumed run writes the same rows."""
+    return 0.0
