@@ -20,6 +20,7 @@ import yaml
 
 from memalpha.measure import tables, view
 from memalpha.measure.curves import MetricRows, write_figures
+from memalpha.measure.summary import difference_from
 from memalpha.measure.view import Recorded, Tone, numeric
 from memalpha.record.folder import RunFolder
 
@@ -110,6 +111,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
     target = target or run.path / "report"
     config, metrics, summary = run.config, run.metrics(), run.read_optional("summary.json")
     facts = list(facts_of_run(run))
+    item = tables.held_out(run)
     steps = Counter(fact["step"] for fact in facts if fact["step"] is not None)
     paged = {None, *kept_steps(steps, limit)}
     shown = [fact for fact in facts if fact["step"] in paged]
@@ -138,11 +140,14 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
     return site.save(
         "overview.html",
         "index.html",
-        headline=tables.headline(run),
-        state=state(metrics, summary),
+        item=item,
+        change=difference_from(item.differences, "before", "after"),
+        selection=tables.selection_note(run),
+        table=tables.side_by_side(item, [*item.cells], note=tables.selection_note(run)),
+        summary=summary,
+        last=metrics[-1] if metrics else {},
         environment=run.read_optional("environment.json"),
         control=bool(config.get("shuffle_advantages")),
-        table=tables.before_and_after(run),
         temperature=numeric(config.get("eval_temperature")) or 0.0,
         pictures=write_figures(target / "figures", {"": [metrics]}),
         troubles=troubles(facts, metrics),
@@ -180,7 +185,7 @@ class _Site:
     def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
         self.target = target
         self.templates = view.templates(autoescape=True)
-        self.templates.globals.update(name=name, lists=lists)
+        self.templates.globals.update(name=name, lists=lists, interval=tables.interval)
         for folder in ("assets", "figures", "rollouts"):
             shutil.rmtree(target / folder, ignore_errors=True)
             (target / folder).mkdir(parents=True)
@@ -193,15 +198,6 @@ class _Site:
         text = page.render(root="../" * name.count("/"), here=name, **context)
         (self.target / name).write_text(text, encoding="utf-8")
         return self.target / name
-
-
-def state(metrics: MetricRows, summary: Mapping[str, Any]) -> str:
-    """Return one line about how far a run came."""
-    if summary:
-        what = f"{summary['steps']} steps" if "steps" in summary else "evaluation"
-        return f"{what} in {view.duration(summary.get('seconds'))}"
-    last = metrics[-1] if metrics else {}
-    return f"unfinished: step {last.get('step', 0)} of {last.get('max_steps', 'many')}"
 
 
 def troubles(facts: Sequence[Mapping[str, Any]], metrics: MetricRows) -> Counter[tuple[str, str]]:

@@ -230,22 +230,6 @@ def before_and_after(run: RunFolder) -> Table:
     return side_by_side(item, [*item.cells], note=selection_note(run))
 
 
-def headline(run: RunFolder) -> str:
-    """Return the change in words; empty if it is not known."""
-    item = held_out(run)
-    change = difference_from(item.differences, "before", "after")
-    if change is None:
-        return ""
-    before, after = (number(item.cells[name].accuracy.mean) for name in ("before", "after"))
-    clear = change.low > 0 or change.high < 0
-    verdict = "excludes 0" if clear else "does not exclude 0: no clear difference"
-    return (
-        f"Held-out accuracy {before} before and {after} after training: "
-        f"{interval(change, signed=True)}, paired over {counted(change.n, 'instance')}. "
-        f"The interval {verdict}. {selection_note(run)}"
-    ).strip()
-
-
 def selection_note(run: RunFolder) -> str:
     """Return which step was selected on which instances; empty if none was."""
     selection = run.read_optional("summary.json").get("selection")

@@ -229,6 +229,7 @@ HELPERS = {  # what the templates of pages and of the terminal call
     "calls": calls,
     "change_tone": change_tone,
     "counted": counted,
+    "duration": duration,
     "entry_text": entry_text,
     "number": number,
     "numeric": numeric,
