@@ -105,24 +105,6 @@ def test_another_sampling_or_a_seed_is_not_joined():
     )
 
 
-def test_no_thread_that_asks_runs_the_model():
-    running, asking = set(), set()
-
-    class Named(Model):
-        def generate(self, given, sampling):
-            running.add(threading.current_thread())
-            return super().generate(given, sampling)
-
-    def ask(number):
-        asking.add(threading.current_thread())
-        return said(generator, [number])
-
-    generator = batching(Named())
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(ask, range(64))) == [[str(i)] for i in range(64)]
-    assert running and not running & {*asking, threading.current_thread()}
-
-
 @pytest.mark.skipif(
     not Path("/proc/self/statm").exists() or not hasattr(ctypes.CDLL(None), "malloc_trim"),
     reason="needs glibc",
