@@ -1,6 +1,7 @@
 """A small valid file of every set, made up here in its published form."""
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +11,10 @@ from memalpha.data.load import get_source
 from memalpha.data.packing import count_words_and_signs
 from memalpha.data.schema import instance_to_json
 from memalpha.data.source import Tally
-from memalpha.types import Instance
+from memalpha.data.teacher import TeacherConfig, teach
+from memalpha.memory.memory import Memory, render_entry
+from memalpha.memory.schema import MemorySchema
+from memalpha.types import Instance, OperationResult
 
 
 class Sample(NamedTuple):
@@ -404,7 +408,8 @@ def booksum_row(**changed: Any) -> dict[str, Any]:
         "bid": 7,
         "summary_id": "chapter 1",
         "chapter": "It was morning. Then the captain of the Nautilus saw land. He was glad.",
-        "summary_text": "At dawn the captain sees land from the Nautilus. The Nautilus sails on with Captain Nemo.",
+        "summary_text": "At dawn the captain sees land from the Nautilus. "
+        "The Nautilus sails on with Captain Nemo.",
     }
     return {**row, **changed}
 
@@ -523,3 +528,33 @@ def load(
     instances = list(tally.instances(source.load(str(path), options, seed, count)))
     asked = sum(len(instance.questions) for instance in instances) + tally.skipped.total()
     return instances, Counts(+tally.skipped, +tally.notes, tally.problems, asked)
+
+
+def taught(
+    instance: Instance, schema: MemorySchema, config: TeacherConfig
+) -> tuple[Memory, list[OperationResult]]:
+    """The memory that the teacher keeps, and the results of its operations."""
+    memory = Memory(schema)
+    return memory, teach(memory, instance, random.Random(instance.id), config)
+
+
+def passages(memory: Memory) -> tuple[str, ...]:
+    """All that a reader of the whole memory sees."""
+    blocks = [memory.block(section.name) for section in memory.schema.blocks]
+    return (*filter(None, blocks), *(render_entry(entry) for entry in memory.entries()))
+
+
+def keeper_scores(
+    instances: Iterable[Instance],
+    schema: MemorySchema,
+    config: TeacherConfig,
+    right: Callable[..., Any],
+) -> dict[str, float]:
+    """Share of questions that ``right`` finds in the memories of the teacher, by kind."""
+    found, asked = Counter[str](), Counter[str]()
+    for instance in instances:
+        notes = passages(taught(instance, schema, config)[0])
+        for question in instance.questions:
+            asked[question.kind] += 1
+            found[question.kind] += right(question, notes)
+    return {kind: found[kind] / times for kind, times in asked.items()}

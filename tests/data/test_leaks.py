@@ -69,8 +69,14 @@ def test_near_passages_follow_their_jaccard_similarity(seed):
             assert (found == [("context", "instance 'n' chunk 0", True)]) is (true > 0.7), true
 
 
-CHINESE = "巴黎是法国的首都和最大城市，位于塞纳河畔，是欧洲重要的文化和商业中心之一，每年吸引数千万游客前来参观。"
-FRENCH = "Café Müller était situé à Orléans, où les élèves allaient à pied chaque été pour dîner à la française."
+CHINESE = (
+    "巴黎是法国的首都和最大城市，位于塞纳河畔，"
+    "是欧洲重要的文化和商业中心之一，每年吸引数千万游客前来参观。"
+)
+FRENCH = (
+    "Café Müller était situé à Orléans, "
+    "où les élèves allaient à pied chaque été pour dîner à la française."
+)
 
 
 @pytest.mark.parametrize(

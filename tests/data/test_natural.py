@@ -1,7 +1,6 @@
 """Natural conversations: a replay written apart says what every question must be; values, names and
 wordings are apart."""
 
-import random
 import re
 from collections import Counter
 from datetime import date
@@ -10,16 +9,15 @@ from itertools import product
 
 import pytest
 import yaml
+from data_samples import keeper_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data import natural
 from memalpha.data.leaks import LeakCheck
 from memalpha.data.load import load_data
 from memalpha.data.natural import NaturalOptions, date_forms, in_person, make_instance
 from memalpha.data.pools import hostile_lines, natural_words
-from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.memory.memory import Memory, render_entry
+from memalpha.data.teacher import TeacherConfig
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains, score, words
 from memalpha.types import Answer, FactAction
@@ -121,7 +119,10 @@ def test_a_clause_said_of_another():
         "I've left and [don't] miss it. my house is I'm told empty, it bores me, I [cry] by myself"
     )
     assert in_person(clause, "", "she").startswith("I've left and don't miss it. my house")
-    told = "my aunt has left and doesn't miss it. her house is she's told empty, it bores her, she cries by herself"
+    told = (
+        "my aunt has left and doesn't miss it. her house is she's told empty, it bores her, "
+        "she cries by herself"
+    )
     assert in_person(clause, "my aunt", "she") == told
     assert (
         in_person("what [am] I and my [do]", "Tom", "he", named=True) == "what is he and his does"
@@ -220,53 +221,27 @@ def test_questions_are_those_of_a_replay_and_texts_and_notes_say_the_facts(chose
 
 # ------------------------------------------------------------------------------------------------
 # the teacher
-def scores(instances, schema, p_correct):
-    """Share of questions that the blocks and all entries answer, by kind."""
-    right, asked = Counter(), Counter()
-    for instance in instances:
-        memory, rng = Memory(MemorySchema.load(schema)), random.Random(instance.id)
-        for index, chunk in enumerate(instance.chunks):
-            for operation in teacher_operations(
-                instance, index, memory, rng, TeacherConfig(p_correct=p_correct)
-            ):
-                assert memory.apply(operation, chunk=index, time=chunk.time).changed
-        blocks = [memory.block(section.name) for section in memory.schema.blocks]
-        passages = (*filter(None, blocks), *(render_entry(entry) for entry in memory.entries()))
-        for question in instance.questions:
-            asked[question.kind] += 1
-            right[question.kind] += score(question, Answer("", passages))
-    return {kind: right[kind] / times for kind, times in asked.items()}
-
-
 @pytest.mark.parametrize("schema", ["facts", "mem_alpha", "nine_categories"])
 def test_a_full_keeper_answers_every_question_and_one_who_never_corrects_fails_on_changes(schema):
     instances = load_data("natural", {"n": 25, "n_chunks": 8, "split": "test"})
     kinds = ("single", "latest", "removed", "count", "time", "other")
-    assert scores(instances, schema, 1.0) == dict.fromkeys(kinds, 1.0)
-    never = scores(instances, schema, 0.0)
+
+    def scores(p_correct):
+        config = TeacherConfig(p_correct=p_correct)
+        return keeper_scores(
+            instances,
+            MemorySchema.load(schema),
+            config,
+            lambda question, notes: score(question, Answer("", notes)),
+        )
+
+    assert scores(1.0) == dict.fromkeys(kinds, 1.0)
+    never = scores(0.0)
     assert never["single"] == never["other"] == 1.0 and never["latest"] == never["removed"] == 0.0
 
 
 # ------------------------------------------------------------------------------------------------
 # many and apart
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_statement_has_many_wordings(split, monkeypatch):
-    monkeypatch.setattr(natural, "_HABITS", {})  # letters as they are written
-    known = [*map(re.escape, (*dict(values(split)), *people(split))), DATE]
-    masked, told = re.compile(rf"(?<!\w)({'|'.join(known)})(?!\w)", re.IGNORECASE), []
-    for instance in load_data(
-        "natural", {"n": 150, "split": split, "n_chunks": 12, "p_change": 0.4, "p_retract": 0.4}
-    ):
-        for fact in instance.facts:
-            said = instance.chunks[fact.chunk].text.split("\n")
-            told += [
-                (fact.action, masked.sub("#", line)) for line in said if contains(line, fact.value)
-            ][:1]
-    assert 2000 < len(told) < 3500
-    distinct = Counter(action for action, _ in set(told))
-    assert min(distinct.values()) >= 300 and len(distinct) == 3
-
-
 def test_train_and_test_share_no_value_name_or_wording():
     train, test = (
         load_data("natural", {"n": 80, "split": split, "n_chunks": 6})
@@ -293,7 +268,7 @@ def test_train_and_test_share_no_value_name_or_wording():
     assert len(plain) > 15 and [text for text in plain if f" {text} " in said] == []
 
 
-def test_an_instance_depends_on_seed_split_index_and_options_and_some_sessions_have_no_fact_or_a_hostile_line():
+def test_the_sequence_and_the_shares_of_empty_and_hostile_sessions():
     first = load_data("natural", {"n": 4, "seed": 7})
     assert first == load_data("natural", {"n": 6, "seed": 7})[:4] and first[3] == make_instance(
         3, 7
@@ -315,26 +290,3 @@ def test_an_instance_depends_on_seed_split_index_and_options_and_some_sessions_h
         for chunk in i.chunks
     ]
     assert sum(any(" ".join(start) in " ".join(text) for start in hostile) for text in told) > 30
-
-
-def test_users_ask_about_themselves_with_a_thing_they_have_and_no_fact_comes_of_it():
-    asks = {
-        " ".join(words(text)): word
-        for (word, kind), said in LISTS.items()
-        if kind == "ask"
-        for text in parts(said)[0]
-    }
-    plain = {
-        text: word for text, word in asks.items() if not re.search(r"\b(do|am|have|x)\b", text)
-    }
-    found = Counter[bool]()
-    for instance in load_data("natural", {"n": 300, "n_chunks": 4, "p_hostile": 0.0}):
-        for index, chunk in enumerate(instance.chunks):
-            lines = {
-                " ".join(words(line.removeprefix("User: ")))
-                for line in chunk.text.split("\n")
-                if line.startswith("User: ")
-            }
-            told = {fact.attribute for fact in instance.facts if fact.chunk == index}
-            found.update(plain[line] in told for line in lines & plain.keys())
-    assert found[False] > 20 and found[True] < found[False] / 5

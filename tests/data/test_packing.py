@@ -132,9 +132,10 @@ NO_DIALOGUES = {
     "addresses": "http://example.org is a page. " * 9 + "\nhttps: is a scheme. " * 9,
     "clock times": "10:30 we met and talked. 11:00 we left the house. " * 9,
     "a program": "class Marta:\n    x: int = 1\n\nif x:\n    y = 2\nelse:\n    y = 3\n" * 9,
-    "settings": "name: x\nversion: 2\ndescription: a long line of words that goes on for more than a piece takes in\nsize: 3",
-    "a profile": "Age: 28\nHobbies: chess and sailing\nHome: Ely\nFather: Bo\nMother: Cy\nAnn plays chess. "
-    + "She sails. " * 20,
+    "settings": "name: x\nversion: 2\ndescription: a long line of words "
+    "that goes on for more than a piece takes in\nsize: 3",
+    "a profile": "Age: 28\nHobbies: chess and sailing\nHome: Ely\n"
+    "Father: Bo\nMother: Cy\nAnn plays chess. " + "She sails. " * 20,
     "examples": "Sentence: what is the city of the man\nLabel: 3\nSentence: who was it\nLabel: 4\n"
     * 9,
     "stage directions": "[Applause]\nThe lights go out. " * 9,

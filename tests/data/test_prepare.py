@@ -103,7 +103,8 @@ def test_a_killed_run_leaves_no_folder_of_that_name(tmp_path):
     works."""
     code = (
         "import os; from memalpha.data.load import prepare\n"
-        f"prepare('toy', None, {str(tmp_path / 'out')!r}, options={{'n': 50}}, progress=lambda i: i == 20 and os._exit(9))"
+        f"prepare('toy', None, {str(tmp_path / 'out')!r}, "
+        "options={'n': 50}, progress=lambda i: i == 20 and os._exit(9))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 9
     (left,) = tmp_path.iterdir()

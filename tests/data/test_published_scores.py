@@ -107,14 +107,17 @@ def test_locomo_scores_by_hand(question, answer, expected):
 @pytest.mark.parametrize(
     "pairs",
     [
-        "caresses caress ponies poni cats cat dies die flies fli feed feed agreed agre plastered plaster bled bled motoring motor",
-        "sing sing conflated conflat troubled troubl sized size hopping hop falling fall hissing hiss filing file spied spi",
-        "happy happi sky sky enjoy enjoy fly fli skies sky relational relat rational ration national nation conditional condit",
-        "valenci valenc digitizer digit radically radic formally formal vietnamization vietnam hopefulness hope",
-        "operator oper feudalism feudal sensibility sensibl carefully care geology geolog archaeology archaeolog",
-        "triplicate triplic goodness good revival reviv replacement replac element element adoption adopt communism commun",
-        "probate probat controlling control rate rate roll roll news news howe howe",
-        "exceed exceed dying die syzygy syzygi yes ye says say is is a a été été 2022 2022",
+        "caresses caress ponies poni cats cat dies die flies fli feed feed agreed agre",
+        "plastered plaster bled bled motoring motor sing sing conflated conflat",
+        "troubled troubl sized size hopping hop falling fall hissing hiss filing file",
+        "spied spi happy happi sky sky enjoy enjoy fly fli skies sky relational relat",
+        "rational ration national nation conditional condit valenci valenc digitizer digit",
+        "radically radic formally formal vietnamization vietnam hopefulness hope",
+        "operator oper feudalism feudal sensibility sensibl carefully care geology geolog",
+        "archaeology archaeolog triplicate triplic goodness good revival reviv",
+        "replacement replac element element adoption adopt communism commun probate probat",
+        "controlling control rate rate roll roll news news howe howe exceed exceed dying die",
+        "syzygy syzygi yes ye says say is is a a été été 2022 2022",
     ],
 )
 def test_stems_are_those_of_nltk(pairs):
@@ -342,7 +345,7 @@ def test_recommendations_without_the_table_are_not_scored(tmp_path, table):
     ):
         with pytest.raises(
             InputError,
-            match=r"(?s)cannot read titles from .*give the set's entity2id\.json as option 'entities'",
+            match=r"(?s)cannot read titles from .*give the set's entity2id\.json as option",
         ):
             recommendations(tmp_path, ["3"], entities=str(wrong))
     row = memalpha_row(data_source="recsys_redial_full")

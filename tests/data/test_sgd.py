@@ -39,8 +39,10 @@ def test_facts_and_questions(tmp_path):
     )
     assert texts[start : start + 3] == [
         f"[Dialogue, {times[start]}]\nUser: A table in Lima at 6 pm.",
-        f"[Dialogue, {times[start]}, continued]\nAssistant: Lima is full; Cusco or Ica?\nUser: Cusco, and for two.",
-        f"[Dialogue, {times[start]}, continued]\nAssistant: For two in Cusco at 6 pm?\nUser: Better 7 pm.\nAssistant: Done.",
+        f"[Dialogue, {times[start]}, continued]\nAssistant: Lima is full; Cusco or Ica?\n"
+        "User: Cusco, and for two.",
+        f"[Dialogue, {times[start]}, continued]\nAssistant: For two in Cusco at 6 pm?\n"
+        "User: Better 7 pm.\nAssistant: Done.",
     ]
     assert times == sorted(times) and len(set(times)) == 3
     assert {

@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
+from data_samples import keeper_scores, taught
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.data.pools import hostile_lines, pools, read_words
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
 from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.memory.memory import Memory, render_entry
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, Fact, FactAction, Instance, Operation, OperationKind
 
@@ -332,42 +333,23 @@ def bound(question, passages):
     )
 
 
-def taught(instance, schema, config, seed=0):
-    memory, results, rng = Memory(schema), [], random.Random(f"{seed}{instance.id}")
-    for index, chunk in enumerate(instance.chunks):
-        for operation in teacher_operations(instance, index, memory, rng, config):
-            results.append(memory.apply(operation, chunk=index, time=chunk.time))
-    return memory, results
-
-
-def scores(instances, schema, config):
-    """Share of questions answered from the whole memory, by kind."""
-    right, asked = Counter(), Counter()
-    for instance in instances:
-        passages = [render_entry(entry) for entry in taught(instance, schema, config)[0].entries()]
-        for question in instance.questions:
-            asked[question.kind] += 1
-            right[question.kind] += bound(question, passages)
-    return {kind: right[kind] / n for kind, n in asked.items()}
-
-
 @pytest.mark.parametrize(
     "schema", [ROOMY, MemorySchema.load("mem_alpha"), MemorySchema.load("nine_categories")]
 )
 def test_a_full_keeper_answers_every_question(schema):
     instances = generate(25, 0, replace(PRESETS["medium"], p_time=1.0, split="test"))
-    assert scores(instances, schema, TeacherConfig()) == dict.fromkeys(
+    assert keeper_scores(instances, schema, TeacherConfig(), bound) == dict.fromkeys(
         ("single", "latest", "removed", "time", "count"), 1.0
     )
 
 
 def test_a_keeper_who_never_corrects_fails_on_what_changed():
     instances = generate(60, 0, replace(PRESETS["medium"], p_time=1.0))
-    never = scores(instances, ROOMY, TeacherConfig(p_correct=0.0))
+    never = keeper_scores(instances, ROOMY, TeacherConfig(p_correct=0.0), bound)
     assert never["single"] == never["time"] == 1.0
     assert never["latest"] == never["removed"] == 0.0
     assert 0.3 < never["count"] < 0.95
-    half = scores(instances, ROOMY, TeacherConfig(coverage=0.5))
+    half = keeper_scores(instances, ROOMY, TeacherConfig(coverage=0.5), bound)
     assert abs(half["single"] - 0.5) < 0.1
 
 
@@ -385,7 +367,7 @@ def test_every_operation_changes_the_memory_it_was_meant_for(
 ):
     instance = make_instance(0, seed, config)
     schema = MemorySchema("tight", (Section("facts", SectionKind.LIST, max_entries=room),))
-    memory, results = taught(instance, schema, TeacherConfig(coverage, p_correct, p_update), seed)
+    memory, results = taught(instance, schema, TeacherConfig(coverage, p_correct, p_update))
     assert all(result.changed for result in results)
     assert len(memory) <= room
 
