@@ -8,7 +8,7 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from typer import Typer
 from typer.exceptions import TyperException
@@ -22,29 +22,27 @@ from memalpha.errors import MemAlphaError, TrainingStopped
 app = Typer(
     add_completion=False,
     rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Train a language model to build and keep a memory, and use it. --version shows the"
     " version; --debug, anywhere, shows tracebacks.",
 )
-PLAIN = (
-    training.prepare,
-    evaluate.poison,
-    evaluate.report,
-    evaluate.compare,
-    evaluate.inspect,
-    serve.token,
-    serve.export,
-)
-TAKING = (
-    training.warmup,
-    training.train,
-    training.rollout,
-    evaluate.evaluate,
-    chat.chat,
-    serve.serve,
-)
-"""Verbs with the flags of their signature, and those that take any option of their groups."""
-for verb in (*PLAIN, *TAKING):
-    app.command(context_settings={} if verb in PLAIN else TAKES_OPTIONS)(verb)
+VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
+    training.prepare: {},
+    training.warmup: TAKES_OPTIONS,
+    training.train: TAKES_OPTIONS,
+    training.rollout: TAKES_OPTIONS,
+    evaluate.evaluate: TAKES_OPTIONS,
+    evaluate.poison: {},
+    evaluate.report: {},
+    evaluate.compare: {},
+    evaluate.inspect: {},
+    chat.chat: TAKES_OPTIONS,
+    serve.serve: TAKES_OPTIONS,
+    serve.token: {},
+    serve.export: {},
+}
+for verb, settings in VERBS.items():
+    app.command(context_settings=dict(settings))(verb)
 app.add_typer(training.router, name="router")
 app.add_typer(journal.app, name="journal")
 

@@ -162,7 +162,7 @@ def report(
     output: Annotated[str | None, Option(help="folder of the site (default: RUN/report)")] = None,
     pages: Annotated[int, Option(min=0, help="most pages of training rollouts, 0 = all")] = 2000,
 ) -> None:
-    """Make a site of a run, curves and a page a rollout: RUN/report/index.html."""
+    """Make a site of a run: RUN/report/index.html."""
     from memalpha.measure.site import write_site
 
     folder = RunFolder(run)
@@ -201,7 +201,7 @@ def inspect(
     ] = None,
     everything: Annotated[bool, Option("--list", help="list what there is")] = False,
 ) -> None:
-    """Show a rollout in the terminal: chunks, calls, memory, rewards, questions."""
+    """Show a rollout in the terminal, chunk by chunk."""
     from memalpha.measure.site import rollouts_table
     from memalpha.measure.tables import terminal
     from memalpha.measure.view import Recorded, RolloutFile, show_rollout, sources_of

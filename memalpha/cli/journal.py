@@ -30,7 +30,7 @@ Moment = Annotated[str, Argument(help=_MOMENT)]
 KeyFile = Annotated[str | None, Option(help="file with the key of a keyed store")]
 Wait = Annotated[float, Option(help="seconds to wait for another writer")]
 
-app = Typer(help="Look into a store of memories: history, undo, forget, verify, export.")
+app = Typer(help="Look into a store of memories, and change it.")
 
 
 @contextmanager

@@ -58,9 +58,10 @@ class ServeOptions(WhoseOptions):
 
 
 def serve(context: Context, options: ListOptions = False) -> None:
-    """Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio).
+    """Offer an agent and its memories over HTTP and MCP.
 
-    Needs: an agent (TRAINED, or --endpoint URL --model NAME) and a store. All options: --options.
+    HTTP: /v1, /openapi.json; MCP: /mcp, or stdio. Needs: an agent (TRAINED, or --endpoint URL
+    --model NAME) and a store. All options: --options.
     """
     try:
         from memalpha.use.access import ServeConfig
@@ -92,7 +93,7 @@ def token(
     agent: Annotated[str | None, Option(help="the one agent it reaches (default: any)")] = None,
     session: Annotated[str | None, Option(help="the one session it reaches (default: any)")] = None,
 ) -> None:
-    """Make a token for memalpha serve, and its line for the tokens file."""
+    """Make a token for serve, with its line of the tokens file."""
     from memalpha.use.access import Grant, make_token
 
     secret, digest = make_token()

@@ -83,9 +83,10 @@ def prepare(
 
 
 def warmup(context: Context, options: ListOptions = False) -> None:
-    """Teach a small model notation and tools: memalpha warmup [--config FILE] [--name value ...].
+    """Teach a small model notation and tools.
 
-    Needs: a base model, instances. Makes: output_dir with a LoRA adapter. All options: --options.
+    Needs: a base model, instances; [--config FILE] [--name value ...]. Makes: output_dir with a
+    LoRA adapter. All options: --options.
     """
     from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
@@ -95,10 +96,10 @@ def warmup(context: Context, options: ListOptions = False) -> None:
 
 
 def train(context: Context, options: ListOptions = False) -> None:
-    """Train a memory agent with GRPO: memalpha train [--config FILE] [--name value ...].
+    """Train a memory agent with GRPO.
 
-    Needs: a base model, training and held-out instances. Makes: the run folder output_dir. All
-    options: --options.
+    Needs: a base model, training and held-out instances; [--config FILE] [--name value ...]. Makes:
+    the run folder output_dir. All options: --options.
     """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
@@ -119,9 +120,9 @@ def train(context: Context, options: ListOptions = False) -> None:
 
 
 def rollout(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
-    """Let an agent read instances, and write down everything it did.
+    """Let an agent read instances, and record what it did.
 
-    Needs: a training configuration, [--config FILE] [--name value ...]. Makes: output_dir. All
+    Needs: a training configuration; [--config FILE] [--name value ...]. Makes: output_dir. All
     options: --options.
     """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
