@@ -132,7 +132,7 @@ def parse(
     listed = f"{program} --options lists them all"
     for name, value in values.items():
         check_name(str(name), groups, program, listed)
-        if _masked(str(name), value):
+        if "***" in repr(value):  # as ``record.folder.masked`` writes
             raise InputError(
                 f"{name} holds a mask: the record of a run has no secrets",
                 fix=f"give --{name} again",
@@ -250,12 +250,3 @@ def load_function(place: str, what: str) -> Any:
             f"{what} names {place!r}, which cannot be imported: {type(error).__name__}: {error}",
             expected="MODULE:FUNCTION, installed or in the working directory",
         ) from error
-
-
-def _masked(name: str, value: object) -> bool:
-    """Whether ``runs.masked`` put a mask in the place of a value, or of a part of it."""
-    if isinstance(value, Mapping):
-        return any(_masked(str(key), inner) for key, inner in value.items())
-    if isinstance(value, list):
-        return any(_masked(name, inner) for inner in value)
-    return isinstance(value, str) and (value == f"<{name.upper()}>" or "***" in value)

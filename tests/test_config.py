@@ -116,11 +116,6 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path, text):
         parse(write(tmp_path, text), [Group], "it")
 
 
-def test_a_file_may_leave_a_value_empty_and_the_command_line_goes_before_it(tmp_path):
-    given = write(tmp_path, "name:\nsize: 5\nrate: 1e-3\nspan: [3, 4]")
-    assert parse([*given, "--size", "6"], [Group], "it")[0] == Group(size=6, rate=1e-3, span=(3, 4))
-
-
 def test_values_are_checked_however_a_group_is_made():
     with pytest.raises(InputError, match="size is 0"):
         Group(size=0)

@@ -293,16 +293,3 @@ def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_s
         == 0
     )
     assert "HELLO THERE" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--user", " "], "user of a namespace"),
-        (["--user", "marta", "--reader-model", "m"], "http://localhost"),
-    ],
-)
-def test_one_clear_message(trained, tmp_path, capsys, more, said):
-    assert run(["chat", str(trained), "--store", str(tmp_path / "x.db"), *more]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and said in error and "Traceback" not in error
