@@ -28,6 +28,10 @@ EventReport = Callable[[str, dict[str, Any]], None]
 """Is told the name of an event (``load``, ``evaluate``, ``step``, ``done``) and its data."""
 
 
+def silent(event: str, data: dict[str, Any]) -> None:
+    """Report nothing."""
+
+
 class Generator(Protocol):
     """Draws one completion per prompt. The prompts of one call are independent."""
 

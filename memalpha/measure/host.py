@@ -36,12 +36,10 @@ class PolicyHost:
     def __init__(
         self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384
     ) -> None:
-        self.model, self.dtype, self.max_batch, self.batch_tokens = (
-            model,
-            dtype,
-            max_batch,
-            batch_tokens,
-        )
+        self.model = model
+        self.dtype = dtype
+        self.max_batch = max_batch
+        self.batch_tokens = batch_tokens
         self.tokenizer = load_tokenizer(model)
         self._policy: Any = None
         self._attached = "", False  # the adapter at hand, and whether it reads
@@ -99,7 +97,8 @@ class PolicyHost:
         """Detach the adapter; the base stays loaded."""
         if self._attached[0]:
             self._policy = self._policy.unload()
-        self._generator, self._attached = None, ("", False)
+        self._generator = None
+        self._attached = "", False
 
     def attached(self, adapter: str, *, reads: bool) -> Generator:
         """Return a generator of the base with an adapter, of a policy or a reader, attached now; it

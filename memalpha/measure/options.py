@@ -167,8 +167,9 @@ class Evaluation(NamedTuple):
 
     def check(self) -> None:
         """Raise InputError for names that repeat or name nothing, mixed groups, missing servers."""
-        known = {part: [spec.name for spec in getattr(self, part)] for part in LISTS}
-        for part, called in known.items():
+        known: dict[str, list[str]] = {}
+        for part in LISTS:
+            called = known[part] = [spec.name for spec in getattr(self, part)]
             for name in called:
                 InputError.raise_if(
                     called.count(name) > 1,

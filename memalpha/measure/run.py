@@ -27,7 +27,7 @@ from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
-from memalpha.protocols import AnswerJudge, EventReport, ReadRequest, TokenCounter
+from memalpha.protocols import AnswerJudge, EventReport, ReadRequest, TokenCounter, silent
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
@@ -55,6 +55,7 @@ MODEL_FILES = (  # what a base model's results depend on
     "tokenizer_config.json",
     "chat_template.jinja",
 )
+ADAPTER_FILES = ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE)
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 
 
@@ -138,7 +139,7 @@ class Asks:
         return examinations
 
 
-def evaluate(evaluation: Evaluation, report: EventReport = lambda event, data: None) -> Outcome:
+def evaluate(evaluation: Evaluation, report: EventReport = silent) -> Outcome:
     """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a
     reader or judge is down.
     """
@@ -157,11 +158,9 @@ def evaluate(evaluation: Evaluation, report: EventReport = lambda event, data: N
     inputs: dict[str, Mapping[str, Any]] = {
         "models": {host.model: _model_digest(host)},
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
-        "adapters": {
-            name: folder_digest(name, ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE))
-            for name in {*adapters, *(spec.adapter for spec in evaluation.readers)} - {""}
-        },
     }
+    adapters += [spec.adapter for spec in evaluation.readers]
+    inputs["adapters"] = {name: folder_digest(name, ADAPTER_FILES) for name in adapters if name}
     folder = RunFolder.begin(
         options.output_dir,
         evaluation.to_json(),
@@ -285,7 +284,7 @@ def make_reader(
 # ------------------------------------------------------------------------------------------------
 # jobs become rows
 def run_jobs(
-    jobs: Iterable[Job], size: int, folder: RunFolder, report: EventReport
+    jobs: Iterable[Job], size: int, folder: RunFolder, report: EventReport = silent
 ) -> tuple[int, int]:
     """Append the rows that a folder lacks, ``size`` instances at a time; return how many rows there
     are, and how many of the new ones failed. ServiceError if a reader or judge is down.

@@ -194,7 +194,8 @@ class RunFolder:
         resumed run writes them again.
         """
         drop_cut_line(self.path / "metrics.jsonl")
-        if metrics := self.metrics():
+        metrics = self.metrics()
+        if metrics:
             earlier = [row for row in metrics if int(row.get("step", 0)) <= step]
             self.write_lines("metrics.jsonl", earlier)
         for file in (*self.trajectory_files(), *self.path.glob("held_out/step-*.jsonl")):

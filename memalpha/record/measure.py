@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from typing_extensions import override
@@ -78,7 +79,7 @@ def rollout_memory(rollout: Rollout, k: int) -> SearchedMemory:
         rollout.memory,
         rollout.retriever,
         k,
-        [result for step in rollout.steps for result in step.outcome.results],
+        list(chain.from_iterable(step.outcome.results for step in rollout.steps)),
         write_calls=len(rollout.steps),
         cut_off=[step.completion.cut_off for step in rollout.steps].count(True),
         rollout=rollout,

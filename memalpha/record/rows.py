@@ -10,6 +10,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -139,22 +141,24 @@ def summarise(rows: Sequence[InstanceRow]) -> dict[str, Any]:
     ``operations`` are shares of calls, ``kinds`` means over questions, ``masked`` the unscored.
     """
     scored = [row for row in rows if row.scored]
-    parts = {name: [row.rewards.get(name, math.nan) for row in scored] for name in (TOTAL, *PARTS)}
-    columns: dict[str, Sequence[float]] = {
-        "reward": parts[TOTAL],
-        "tool_success": parts["tool"],
-        "compression": parts["compression"],
-        "content": parts["content"],
-        "memory_tokens": [row.memory_tokens for row in scored],
-        "input_tokens": [row.input_tokens for row in scored],
-        "entries": [len(row.entries) for row in scored],
-        "calls_per_instance": [row.count("calls") for row in scored],
-        "cut_off": [row.cut_off / row.write_calls if row.write_calls else 0.0 for row in scored],
+
+    def part(name: str) -> float:
+        return _known_mean([row.rewards.get(name, math.nan) for row in scored])
+
+    means = {
+        "reward": part(TOTAL),
+        "tool_success": part("tool"),
+        "compression": part("compression"),
+        "content": part("content"),
     }
-    for name in dict.fromkeys(name for row in scored for name in row.rewards):
-        if name not in parts:
-            columns[f"reward_{name}"] = [row.rewards.get(name, math.nan) for row in scored]
-    means = {name: _known_mean(values) for name, values in columns.items()}
+    for name in dict.fromkeys(chain.from_iterable(row.rewards for row in scored)):
+        if name not in (TOTAL, *PARTS):
+            means[f"reward_{name}"] = part(name)
+    for name in ("memory_tokens", "input_tokens"):
+        means[name] = _mean([getattr(row, name) for row in scored])
+    means["entries"] = _mean([len(row.entries) for row in scored])
+    means["calls_per_instance"] = _mean([row.count("calls") for row in scored])
+    means["cut_off"] = _mean([row.cut_off / max(1, row.write_calls) for row in scored])
     total = Counter[str]()
     for row in scored:
         total.update(row.operations)
@@ -230,8 +234,8 @@ def count_operations(results: Sequence[OperationResult]) -> dict[str, int]:
     """
     return {
         "calls": len(results),
-        "failed": sum(not result.ok for result in results),
-        "duplicate": sum(result.repeated for result in results),
+        "failed": [result.ok for result in results].count(False),
+        "duplicate": sum(map(attrgetter("repeated"), results)),
         **operation_mix(results),
     }
 
@@ -244,8 +248,10 @@ def operation_mix(results: Iterable[OperationResult]) -> Counter[str]:
 
 def mean_rewards(rewards: Sequence[StepReward], config: RewardConfig) -> dict[str, float]:
     """Return the means over a rollout's steps of each part and of the weighted sum, ``TOTAL``."""
-    means = {name: _mean([reward[name] for reward in rewards]) for name in config.parts}
-    return {**means, TOTAL: _mean([reward.total(config) for reward in rewards])}
+    means = {TOTAL: _mean([reward.total(config) for reward in rewards])}
+    for name in config.parts:
+        means[name] = _mean([reward[name] for reward in rewards])
+    return means
 
 
 # ------------------------------------------------------------------------------------------------
@@ -269,8 +275,8 @@ def rollout_to_json(
             _step(rollout, step, reward, reward.total(config), advantage)
             for step, reward, advantage in steps
         ],
-        "questions": [_question(record) for record in rollout.questions],
-        "memory": [asdict(entry) for entry in rollout.memory],
+        "questions": list(map(_question, rollout.questions)),
+        "memory": list(map(asdict, rollout.memory)),
         "memory_tokens": rollout.memory.tokens,
         "input_tokens": rollout.tokens_read,
     }
@@ -289,8 +295,8 @@ def _step(
         "completion": step.completion.text,
         "completion_tokens": len(step.completion.ids),
         "stop": step.completion.stop.value,
-        "results": [_result(result) for result in step.outcome.results],
-        "changes": [_change(change) for change in step.outcome.changes],
+        "results": list(map(_result, step.outcome.results)),
+        "changes": list(map(_change, step.outcome.changes)),
         "memory_tokens": step.memory_tokens,
         "entries": step.entries,
         "reward": dict(reward),

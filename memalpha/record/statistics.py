@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from statistics import NormalDist
 from typing import Annotated, Any
 
@@ -77,7 +78,8 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
     )
     n = len(names)
     weight = np.array([weight_of[name] for name in names], dtype=np.float64)
-    values = np.array([[row[name] for name in names] for row in scores.values()])  # (seeds, n)
+    in_order = itemgetter(*names)
+    values = np.array([in_order(row) for row in scores.values()]).reshape(-1, n)  # (seeds, n)
     over_seeds = _rounded(values.mean(axis=0))
     mean = np.average(over_seeds, weights=weight)
     low = high = stderr = math.nan
@@ -134,7 +136,8 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     several = [part.per_seed for part in parts if len(part.per_seed) > 1]
     seeds = list(parts[0].per_seed)[:1]
     if several:
-        seeds = [seed for seed in several[0] if all(seed in each for each in several)]
+        shared = set.intersection(*map(set, several))
+        seeds = [seed for seed in several[0] if seed in shared]
     by_seed = {}
     for seed in seeds:
         by_seed[seed] = sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts)
@@ -149,7 +152,8 @@ def _reach(stderr: float) -> float:
 
 
 def _over_seeds(scores: Scores, names: Sequence[str]) -> dict[str, float]:
-    return {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}
+    rows = list(scores.values())
+    return {name: sum(map(itemgetter(name), rows)) / len(rows) for name in names}
 
 
 def _instances(scores: Scores) -> list[str]:
@@ -160,11 +164,9 @@ def _instances(scores: Scores) -> list[str]:
         expected="at least one seed with at least one instance",
     )
     names = sorted(set().union(*scores.values()))
-    unscored = [
-        name
-        for name in names
-        if any(math.isnan(row.get(name, math.nan)) for row in scores.values())
-    ]
+    unscored = set[str]()
+    for row in scores.values():
+        unscored |= {name for name in names if math.isnan(row.get(name, math.nan))}
     InputError.raise_if(
         unscored,
         f"{len(unscored)} instances have no score (for every seed): {_some(unscored)}",

@@ -23,7 +23,7 @@ from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
-from memalpha.protocols import EventReport
+from memalpha.protocols import EventReport, silent
 from memalpha.record.folder import (
     RunFolder,
     check_place,
@@ -58,9 +58,7 @@ class Run(NamedTuple):
     held_out: HeldOut
 
 
-def train(
-    arguments: TrainArguments, report: EventReport = lambda event, data: None
-) -> dict[str, Any]:
+def train(arguments: TrainArguments, report: EventReport = silent) -> dict[str, Any]:
     """Run training and return the summary; InputError if options do not fit, TrainingAborted if the
     run had to stop.
     """
@@ -79,9 +77,7 @@ def train(
     return summary
 
 
-def roll_out(
-    arguments: TrainArguments, report: EventReport = lambda event, data: None
-) -> dict[str, Any]:
+def roll_out(arguments: TrainArguments, report: EventReport = silent) -> dict[str, Any]:
     """Measure the named adapter on held-out instances; return the summary. InputError if options,
     files or folder do not fit.
     """
@@ -123,7 +119,8 @@ def roll_out(
 # the steps
 def open_run(arguments: TrainArguments, report: EventReport) -> Run:
     """Load and check everything, make or resume the folder, and warm the policy up if asked to."""
-    options, path = arguments.run, arguments.trainer.output_dir
+    options = arguments.run
+    path = arguments.trainer.output_dir
     if PartialState().is_main_process:
         reads = {**files_read(arguments), "working directory": [str(Path.cwd())]}
         check_place(path, overwrite=options.overwrite, resume=options.resume, reads=reads)
@@ -183,7 +180,8 @@ def validate(run: Run, recorder: Recorder) -> dict[str, float]:
 
 def save_agent(run: Run) -> None:
     """Save the adapter (or whole model) with all that its use needs."""
-    options, adapter = run.arguments.run, run.folder.path / "adapter"
+    options = run.arguments.run
+    adapter = run.folder.path / "adapter"
     model = run.trainer.accelerator.unwrap_model(run.trainer.model)
     name_base(model, options.model)
     run.trainer.save_model(str(adapter))
@@ -244,7 +242,8 @@ def settle_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainA
     """Replace ``dtype: auto`` by a type, also the same after a resume, and say why it is this
     one.
     """
-    run, why = arguments.run, "the run began with it"
+    run = arguments.run
+    why = "the run began with it"
     if run.dtype == "auto" and run.resume:
         run = replace(run, dtype=RunFolder(arguments.trainer.output_dir).config["dtype"])
     else:
@@ -258,7 +257,8 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
     """Put the trainer together; InputError if there are too few instances, or an option needs a
     missing package.
     """
-    run, grpo = arguments.run, arguments.grpo
+    run = arguments.run
+    grpo = arguments.grpo
     splits = grpo.steps_per_generation or 1
     groups = (
         grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
@@ -306,7 +306,9 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
     """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or
     if options or data differ.
     """
-    state, trainer, options = PartialState(), arguments.trainer, arguments.run
+    state = PartialState()
+    trainer = arguments.trainer
+    options = arguments.run
     if state.is_main_process:
         path = Path(trainer.output_dir)
         if options.resume:
@@ -376,7 +378,9 @@ def warm_started(
     arguments: TrainArguments, folder: RunFolder, report: EventReport
 ) -> TrainArguments:
     """Train on demonstrations first, unless the run has; return the options to go on with."""
-    run, trainer, state = arguments.run, arguments.trainer, PartialState()
+    state = PartialState()
+    run = arguments.run
+    trainer = arguments.trainer
     target = folder.path / "warm_start"
     unfinished = target.with_name(".warm_start")
     if not target.exists():
