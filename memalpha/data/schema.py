@@ -21,7 +21,8 @@ from memalpha.types import Instance
 
 PARQUET_NAME = "instances.parquet"
 _NOT_STORED = frozenset({"begin", "initial_entries"})
-_GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
+_GROUP_CHARACTERS = 1_000_000  # what a row group holds at most
+_GROUP_ROWS = 1_000
 
 
 @cache
@@ -51,6 +52,10 @@ def _read(kind: Any, row: Row, *, blank: bool = False) -> Any:
         return tuple(_read(get_args(kind)[0], item) for item in row.items())
     if NoneType in get_args(kind):
         return _read(get_args(kind)[0], row)
+    return _value(kind, row, blank=blank)
+
+
+def _value(kind: Any, row: Row, *, blank: bool) -> Any:
     if kind is int:
         if type(row.data) is not int or row.data < 0:
             raise row.unfit("an integer, 0 or more")

@@ -23,7 +23,8 @@ from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
-CASCADE, ABSENCE = "cascade", "absence"
+CASCADE = "cascade"
+ABSENCE = "absence"
 _MAX_VALUES = 3  # current values of an attribute with several values
 
 
