@@ -143,10 +143,11 @@ def checks(
 
     from memalpha.errors import InputError
     from memalpha.generation.hf import HFGenerator
-    from memalpha.training import fast_layers, packed, trainer
+    from memalpha.training import trainer
     from memalpha.training.build import build_components
     from memalpha.training.config import parse_train_arguments
     from memalpha.types import Prompt, Sampling
+    from memalpha.update import packed, prepare
 
     class Watch(TorchDispatchMode):
         logits = square = waits = (
@@ -189,7 +190,7 @@ def checks(
     )
     given = [packed.Row((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
     with torch.autocast(device, torch.bfloat16), Watch() as seen:
-        torch.cat(packed.packed_logps(model, given).logps).sum().backward()
+        sum(scores.logps.sum() for scores in packed.packed_logps(model, given)).backward()
     found["B2"] = (
         seen.logits < tokens,
         f"logits of {seen.logits} of {tokens} tokens at once in the update",
@@ -217,7 +218,7 @@ def checks(
     with (
         torch.autocast(device, torch.bfloat16),
         mock.patch.object(
-            fast_layers.LoraProduct, "apply", side_effect=fast_layers.LoraProduct.apply
+            prepare.LoraProduct, "apply", side_effect=prepare.LoraProduct.apply
         ) as used,
     ):
         packed.packed_logps(model, given[:1])

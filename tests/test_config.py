@@ -201,7 +201,7 @@ MORE = {
     "mini-batches": "--per_device_train_batch_size 32 --steps_per_generation 2 --num_iterations 2",
     "schedule": "--lr_scheduler_type cosine --trl '{lr_scheduler_kwargs: {num_cycles: 2}}'",
     "sharding": "--trl '{fsdp: full_shard, fsdp_config: {transformer_layer_cls_to_wrap: [X]}}'",
-    "server": "--full_finetuning --use_vllm --beta 0.1 --trl '{optim: adamw_torch}'",
+    "full": "--full_finetuning --beta 0.1 --trl '{optim: adamw_torch}'",
     "memory": "--gradient_checkpointing --scale_rewards none",
     "cispo": "--loss_type cispo --epsilon_high 5 --max_steps -1 --num_train_epochs 2.5",
     "values": "--endpoint_extra '{top_k: 5}' --rewards '{builtins:len: 0.3}' --lora_targets q_proj",
@@ -263,8 +263,8 @@ def test_any_other_option_of_trl_goes_through_a_mapping_but_what_would_break_a_r
         ("{fp16: true}", "expected: bf16"),
         ("{trust_remote_code: true}", "is never run"),
         ("{learning_rate: 1}", "the option of this name"),
-        ("{min_p: 0.1}", "without use_vllm"),
-        ("{vllm_mode: colocate}", "beside the training"),
+        ("{min_p: 0.1}", "temperature, top_p and top_k"),
+        ("{use_vllm: true}", "vllm_urls"),
         ("{save_strategy: 1}", "the option of this name"),
         ("{optim: nothing}", "nothing is not a valid"),
     ],
@@ -272,13 +272,6 @@ def test_any_other_option_of_trl_goes_through_a_mapping_but_what_would_break_a_r
 def test_what_the_mapping_may_not_hold_is_named(value, named):
     with pytest.raises(InputError, match=named):
         parse_train_arguments([*CPU, "--trl", value])
-
-
-def test_the_draws_of_a_group_must_differ_on_a_server_too():
-    server = [*CPU, "--full_finetuning", "--use_vllm"]
-    assert parse_train_arguments([*server, "--trl", "{min_p: 0.1}"]).grpo.vllm_mode == "server"
-    with pytest.raises(InputError, match="generation_kwargs is"):
-        parse_train_arguments([*server, "--trl", "{generation_kwargs: {n: 2}}"])
 
 
 @pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])

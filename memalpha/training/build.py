@@ -29,12 +29,10 @@ from memalpha.protocols import ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
-from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.opening import begun
-from memalpha.training.packed import base_model
-from memalpha.training.prefix_attention import use_prefix_attention
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
+from memalpha.update.prepare import prepare_policy
 
 
 class RunComponents(NamedTuple):
@@ -85,11 +83,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     set_seed(
         arguments.grpo.seed
     )  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
-    model, tokenizer = load_policy(run)
-    if run.train_layers:
-        freeze_lower_layers(model, run.train_layers)
-    if training and run.share_prefix:
-        use_prefix_attention(base_model(model))
+    model, tokenizer = load_policy(run, trained=training, top_layers=run.train_layers)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
@@ -179,9 +173,11 @@ def make_generator(
     )
 
 
-def load_policy(options: PolicyOptions) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or
-    bare for full fine-tuning.
+def load_policy(
+    options: PolicyOptions, *, trained: bool = True, top_layers: int = 0
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the base model and tokenizer, prepared: with the adapter to go on from, with a new
+    adapter, or bare for full fine-tuning.
     """
     more = dict(options.model_init_kwargs)
     if options.load_in_4bit:
@@ -194,11 +190,6 @@ def load_policy(options: PolicyOptions) -> tuple[PreTrainedModel, PreTrainedToke
     model, tokenizer = load_policy_model(
         options.model, adapter=options.adapter or None, dtype=options.dtype, trainable=True, **more
     )
-    for module in model.modules():
-        if hasattr(
-            module, "support_avx512bf16_for_cpu"
-        ):  # drawing would pack the weights, and then they pass no gradient on
-            module.support_avx512bf16_for_cpu = False
     if not options.adapter and not options.full_finetuning:
         check_layers(model, options)
         lora = LoraConfig(
@@ -209,7 +200,7 @@ def load_policy(options: PolicyOptions) -> tuple[PreTrainedModel, PreTrainedToke
             lora_dropout=options.lora_dropout,
         )
         model = get_peft_model(model, lora, revision=more.get("revision"))
-    use_fast_layers(model)  # before the first update, too: the first rollouts are drawn by them
+    prepare_policy(model, trained=trained, top_layers=top_layers)
     return model, tokenizer
 
 
@@ -229,22 +220,6 @@ def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
             f"lora_targets names {target!r}, which fits no layer below the head",
             expected=f"the end of a name such as {layers[0][1:]}",
         )
-
-
-def freeze_lower_layers(model: PreTrainedModel, top: int) -> None:
-    """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer
-    layers.
-    """
-    count = int(model.config.num_hidden_layers)
-    InputError.raise_if(
-        not 0 < top <= count,
-        f"train_layers is {top}",
-        expected=f"from 1 to {count}, the model's layers (0 = all)",
-    )
-    for name, parameter in model.named_parameters():
-        parts = name.split(".layers.")
-        if parameter.requires_grad and len(parts) > 1 and int(parts[1].split(".")[0]) < count - top:
-            parameter.requires_grad_(False)
 
 
 def make_reader(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from memalpha.errors import InputError, RunFolderError, TrainingAborted
 from memalpha.files import file_sha256, flush, read_object, write_object
 from memalpha.record.folder import checkpoint_step, checkpoints_in
+from memalpha.training.rows import UpdateBatch
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer as _Trainer
@@ -90,7 +92,7 @@ class WholeCheckpoints(WithoutArguments):
     still need.
     """
 
-    _step: int
+    batches: list[Any]
     _served: int
     _saving_to: str | None = None
 
@@ -100,8 +102,8 @@ class WholeCheckpoints(WithoutArguments):
         if resume_from_checkpoint:
             self._check_processes(path.parent)
         if resume_from_checkpoint and path.is_file():
-            kept = torch.load(path, map_location=self.args.device, weights_only=True)
-            self._step, self._buffered_inputs = kept["step"], kept["rows"]
+            pending = torch.load(path, map_location=self.args.device, weights_only=True)
+            self.batches = [UpdateBatch.from_fields(fields) for fields in pending]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _check_processes(self, checkpoint: Path) -> None:
@@ -139,7 +141,7 @@ class WholeCheckpoints(WithoutArguments):
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
             self.state.best_model_checkpoint = None
-            self._served = self._last_loaded_step = -1  # vLLM's weights are not these
+            self._served = -1  # vLLM's weights are not these
         return best
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -187,10 +189,8 @@ class WholeCheckpoints(WithoutArguments):
             shutil.rmtree(path)
 
     def _save_pending(self, folder: Path) -> None:
-        if self._step % (self.args.steps_per_generation * self.num_iterations):
-            torch.save(
-                {"step": self._step, "rows": self._buffered_inputs}, folder / self._pending_name
-            )
+        if self.state.global_step % self.steps_per_batch:
+            torch.save([asdict(batch) for batch in self.batches], folder / self._pending_name)
 
     @property
     def _pending_name(self) -> str:

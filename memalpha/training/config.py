@@ -44,6 +44,12 @@ REFUSED: Mapping[str, str] = {
     "data_seed": "seed alone, which orders the data",
     "entropy_coef": "no entropy term: it would be computed over rows_per_forward rows",
     "eval_on_start": "held-out data are read before training anyway",
+    "generation_kwargs": "temperature, top_p and top_k",
+    "min_p": "temperature, top_p and top_k",
+    "repetition_penalty": "temperature, top_p and top_k",
+    "use_vllm": "vllm_urls, which name servers that draw the rollouts of an adapter",
+    "vllm_importance_sampling_clip_min": "vllm_importance_sampling_clip_max alone",
+    "vllm_importance_sampling_mode": "token_truncate",
     "fp16": "bf16: the loss is not scaled as float16 needs",
     "generation_batch_size": "steps_per_generation",
     "gradient_accumulation_steps": "a larger per_device_train_batch_size",
@@ -60,11 +66,9 @@ REFUSED: Mapping[str, str] = {
     "train_sampling_strategy": "seed alone, which orders the data",
     "trust_remote_code": "no code of a model's repository, which is never run",
     "use_adaptive_entropy": "no entropy term: it would be computed over rows_per_forward rows",
-    "vllm_mode": "server alone: vLLM runs beside the training",
     "use_liger_kernel": "the loss over packed rows",
 }
 """Options of the trainer that would break what holds here, and what to use."""
-VLLM_ONLY = {"min_p", "repetition_penalty", "generation_kwargs"}
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Words = Annotated[
@@ -168,13 +172,10 @@ class RunOptions(PolicyOptions, EndpointOptions):
             step; evaluation asks all.
         grouping: Rows compared with one another: ``step`` or ``instance`` (published).
         rows_per_forward: Rows of one forward and backward pass; determines memory use.
-        share_prefix: Compute the common prefix of rows once in the update (exact).
         generation_rows: Most rollouts decoded in one batch.
         vllm_urls: vLLM servers that draw the rollouts of a LoRA policy, e.g.
             ``[http://localhost:8000/v1]`` (docs/scale.md).
         vllm_wait: Seconds to wait for a vLLM server that went away.
-        scoring_parts: Parts in which a batch is drawn: one is scored while the next is drawn (1 =
-            no overlap).
         staleness: Batches drawn ahead, before the update of the one at hand (0 = on policy);
             importance weights correct for it.
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes,
@@ -206,22 +207,15 @@ class RunOptions(PolicyOptions, EndpointOptions):
     question_share: PositiveShare = 1.0
     grouping: Grouping = Grouping.STEP
     rows_per_forward: PositiveInt = 8
-    share_prefix: bool = True
     generation_rows: PositiveInt = 64
     vllm_urls: list[str] = field(default_factory=list)
     vllm_wait: NonNegativeFloat = 300.0
-    scoring_parts: PositiveInt = 1
     staleness: NonNegativeInt = 0
     max_masked_share: PositiveShare = 0.5
     max_skipped_steps: NonNegativeInt = 3
     shuffle_advantages: bool = False
     overwrite: bool = False
     resume: bool = False
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether rollouts are scored in the background."""
-        return self.scoring_parts > 1 or self.staleness > 0
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything
@@ -231,7 +225,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         InputError.raise_if(
             self.full_finetuning and self.vllm_urls,
             "full_finetuning with vllm_urls",
-            expected="an adapter, or use_vllm",
+            expected="an adapter, which a vLLM server can load",
         )
         InputError.raise_if(
             (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks,
@@ -239,8 +233,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
             expected="how many chunks a rollout reads",
         )
         InputError.raise_if(
-            self.overlaps and self.reader == "base",
-            f"reader 'base' with scoring_parts {self.scoring_parts} and staleness {self.staleness}",
+            self.staleness and self.reader == "base",
+            f"reader 'base' with staleness {self.staleness}",
             expected="another reader: the policy cannot draw and answer at once",
         )
         InputError.raise_if(
@@ -351,8 +345,6 @@ class GRPOOptions(TrainerOptions):
         epsilon_high: How far it may rise above 1; with ``cispo`` its bound, such as 5.0 (ScaleRL).
         scale_rewards: Divide advantages by the deviation of a ``group`` or ``batch``, or by
             ``none``.
-        use_vllm: Draw the rollouts of all weights (``full_finetuning``) from a vLLM server.
-        vllm_server_base_url: URL of that server.
         eval_strategy: ``steps``: validate while training; ``no``: before and after alone.
         eval_steps: Steps between validations.
         load_best_model_at_end: End with the weights of the best validation.
@@ -369,8 +361,6 @@ class GRPOOptions(TrainerOptions):
     epsilon: NonNegativeFloat = 0.2
     epsilon_high: NonNegativeFloat | None = None
     scale_rewards: Literal["group", "batch", "none"] | bool = "group"
-    use_vllm: bool = False
-    vllm_server_base_url: str | None = None
     eval_strategy: Literal["no", "steps", False] = "no"
     eval_steps: PositiveInt | None = None
     load_best_model_at_end: bool = False
@@ -392,17 +382,6 @@ class GRPOOptions(TrainerOptions):
             f"epsilon_high is {self.epsilon_high} with loss_type cispo",
             expected="such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more",
         )
-        wrong = VLLM_ONLY & self.trl.keys()
-        InputError.raise_if(
-            wrong and not self.use_vllm,
-            f"trl holds {', '.join(sorted(wrong))} without use_vllm",
-            expected="temperature, top_p and top_k",
-        )
-        InputError.raise_if(
-            {"seed", "n"} & (self.trl.get("generation_kwargs") or {}).keys(),
-            f"generation_kwargs is {self.trl.get('generation_kwargs')}",
-            expected="neither seed nor n: the draws of a group must differ",
-        )
         InputError.raise_if(
             self.load_best_model_at_end and self.save_steps != self.eval_steps,
             f"load_best_model_at_end: save_steps {self.save_steps}, eval_steps {self.eval_steps}",
@@ -416,7 +395,6 @@ class GRPOOptions(TrainerOptions):
             "vllm_importance_sampling_mode": "token_truncate",
             "vllm_importance_sampling_clip_max": 2.0,
             "per_device_eval_batch_size": rollouts,  # not used; TRL wants a multiple of a group
-            **({"vllm_mode": "server"} if self.use_vllm else {}),
         }
         return self.passed_on(GRPOConfig, {**fixed, **more})
 

@@ -15,9 +15,9 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.readers import reader_messages
 from memalpha.text import chat_ids
-from memalpha.training.packed import Row
 from memalpha.training.readings import make_readings
 from memalpha.types import Instance, Operation
+from memalpha.update.packed import Row
 
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
 """Returns the operations of a good agent for the chunk of this index, given the memory."""

@@ -1,18 +1,19 @@
-"""Converts scored rollouts to training rows, one per (rollout, chunk), with group-relative
-advantages.
+"""Training rows: one per (rollout, chunk) of scored rollouts, with group-relative advantages.
 
 Advantages: GRPO (arXiv 2402.03300, section 4.1.2), Mem-alpha (arXiv 2509.25911, section 3.4). A NaN
-    reward masks its row: it enters no mean and gets advantage 0. Departure: the published code
-    divides by std + 1e-6, with duplicated padding rows in its statistics; here it is the unbiased
-    standard deviation + 1e-4, as in TRL, without padding rows.
+reward masks its row: it enters no mean and gets advantage 0. Divided is by the unbiased standard
+deviation + 1e-4, as in TRL.
 """
 
 import math
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+from torch import Tensor
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards.total import RewardConfig, StepReward
@@ -49,24 +50,31 @@ def advantages(
     for reward, group in zip(rewards, groups, strict=True):
         if not math.isnan(reward):
             members[group].append(reward)
-    means = {group: sum(values) / len(values) for group, values in members.items()}
     result = []
     for reward, group in zip(rewards, groups, strict=True):
         values = members[group]
         if math.isnan(reward) or len(values) < 2:
             result.append(0.0)
             continue
-        std = math.sqrt(sum((value - means[group]) ** 2 for value in values) / (len(values) - 1))
-        result.append(
-            (reward - means[group]) / (std + STD_EPSILON if scale is Scale.GROUP else 1.0)
-        )
+        mean = sum(values) / len(values)
+        std = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        result.append((reward - mean) / (std + STD_EPSILON if scale is Scale.GROUP else 1.0))
     return result
 
 
 @dataclass(slots=True)
 class TrainingRow:
-    """One completion to train on, ids as sampled; ``shared``: leading prompt ids equal in its
-    group; ``total`` is NaN if masked.
+    """One completion to train on.
+
+    Attributes:
+        prompt_ids: Token ids read, of which ``shared`` leading ones are equal in its group.
+        completion_ids: Token ids as sampled.
+        total: Its reward; NaN: it could not be scored.
+        left_out: It has no loss.
+        sampled: Log-probability of each id as it was drawn, where those are kept.
+        old: Log-probabilities (T,) under the policy before the batch's updates, where they weigh.
+        reference: Log-probabilities (T,) under the reference of the KL term.
+        weight: Importance weight (T,) of trained over sampled probability.
     """
 
     group_index: int
@@ -75,11 +83,38 @@ class TrainingRow:
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     shared: int
-    reward: StepReward
     total: float
     advantage: float = 0.0
-    logprobs: tuple[float, ...] | None = None
-    mask: tuple[bool, ...] | None = None  # False: the id was not sampled, see ``Completion``
+    left_out: bool = False
+    sampled: tuple[float, ...] | None = None
+    old: Tensor | None = None
+    reference: Tensor | None = None
+    weight: Tensor | None = None
+
+
+@dataclass
+class UpdateBatch:
+    """Rows that are trained together; ``totals`` (2,): how many rows, without padding, and how many
+    trained ids all ranks drew together for this step and those that share its rollouts.
+    """
+
+    rows: list[TrainingRow]
+    totals: Tensor
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "UpdateBatch":
+        """Undo ``asdict``."""
+        return cls([TrainingRow(**row) for row in fields["rows"]], fields["totals"])
+
+    def parts(self, most: int) -> list["UpdateBatch"]:
+        """Return the batch in parts of at most ``most`` rows."""
+        starts = range(0, len(self.rows), most)
+        return [UpdateBatch(self.rows[start : start + most], self.totals) for start in starts]
+
+
+def padding_row(token: int) -> TrainingRow:
+    """A row that is left out of the loss, so that all ranks have equally many."""
+    return TrainingRow(-1, -1, -1, (token,), (token,), 0, math.nan, sampled=(0.0,), left_out=True)
 
 
 def build_rows(
@@ -96,29 +131,28 @@ def build_rows(
     for start in range(0, len(rollouts), group_size):
         ids = [rollout.instance.id for rollout in rollouts[start : start + group_size]]
         if ids != ids[:1] * group_size:
+            end = start + len(ids) - 1
             raise ValueError(
-                f"rollouts {start} to {start + len(ids) - 1} should be {group_size} of one instance and read {ids}"
+                f"rollouts {start} to {end} should be {group_size} of one instance and read {ids}"
             )
-    rows = [
-        TrainingRow(
-            group_index=index // group_size,
-            rollout_index=index,
-            chunk_index=step.chunk_index,
-            prompt_ids=step.prompt.ids,
-            completion_ids=step.completion.ids,
-            shared=step.prompt.shared,
-            reward=reward,
-            total=reward.total(reward_config),
-            logprobs=step.completion.logprobs,
-        )
-        for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True))
-        for step, reward in zip(rollout.steps, parts, strict=True)
-    ]
+    rows = []
+    for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True)):
+        for step, reward in zip(rollout.steps, parts, strict=True):
+            row = TrainingRow(
+                group_index=index // group_size,
+                rollout_index=index,
+                chunk_index=step.chunk_index,
+                prompt_ids=step.prompt.ids,
+                completion_ids=step.completion.ids,
+                shared=step.prompt.shared,
+                total=reward.total(reward_config),
+                sampled=step.completion.logprobs,
+            )
+            rows.append(row)
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
     keys = [group_key(row, grouping) for row in rows]
-    for row, advantage in zip(
-        rows, advantages([row.total for row in rows], keys, scale), strict=True
-    ):
+    values = advantages([row.total for row in rows], keys, scale)
+    for row, advantage in zip(rows, values, strict=True):
         row.advantage = advantage
     return rows
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset
 from transformers import PrinterCallback
 
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
@@ -37,7 +36,6 @@ from memalpha.training.build import RunComponents, build_components, resolve_dty
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
 from memalpha.training.recording import HeldOut, Recorder, StopOnSignal
-from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import (
     WarmupOptions,
@@ -45,6 +43,7 @@ from memalpha.training.warm_start import (
     WarmupTrainerOptions,
     warm_up,
 )
+from memalpha.training.weights import check_sharding, sharding_of
 
 
 class Run(NamedTuple):
@@ -269,20 +268,15 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
         fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
     )
     try:
-        rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
             model=parts.model,
             args=grpo,
-            train_dataset=Dataset.from_list(rows),
             processing_class=parts.tokenizer,
             agent=parts.agent,
             instances=parts.instances,
             scorer=parts.scorer,
             options=run,
-            eval_dataset=None
-            if grpo.eval_strategy == "no"
-            else Dataset.from_list(rows),  # not read: see evaluate
-            generator=None if grpo.use_vllm else parts.generator,
+            generator=parts.generator,
         )
     except ImportError as error:  # such as vLLM
         raise InputError(
@@ -296,7 +290,7 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
     check_sharding(
         sharding_of(trainer.accelerator),
         run.reader,
-        grpo.ds3_gather_for_generation or grpo.use_vllm,
+        grpo.ds3_gather_for_generation,
         run.load_in_4bit,
     )
     return trainer

@@ -5,15 +5,14 @@ A failure of a reader or judge is NaN with a message, never 0. A failed question
 a failed verdict its chunk step only, a function of ``rewards`` what it scores. Only
 ``check_masked_share`` stops a run, on all processes together. Questions may also be asked right
 after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the
-recorded
-operations: where facts are annotated, which may change later, without its archive (there the chunk
-    itself would answer, and what is not written cannot be updated); of other text with it, so that
-    an entry is paid where it helps beside the lines it repeats.
+recorded operations: where facts are annotated, which may change later, without its archive (there
+the chunk itself would answer, and what is not written cannot be updated); of other text with it, so
+that an entry is paid where it helps beside the lines it repeats.
 """
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import isawaitable
 
 from memalpha.agent.archive import archive_chunk
@@ -26,11 +25,8 @@ from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
 from memalpha.record.rows import operation_mix
 from memalpha.rewards.total import RewardConfig, RewardFunction, StepReward, judged
-from memalpha.training.overlap import in_background
+from memalpha.training.schedule import in_background
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
-
-Verdicts = list[list[bool] | ServiceError | None]
-"""For each chunk, the verdicts on its writes; None if the judge was not asked."""
 
 
 class RolloutScorer:
@@ -47,11 +43,12 @@ class RolloutScorer:
         agent: AgentStep | None = None,
     ) -> None:
         if reward_config.immediate_weight and agent is None:
-            raise ValueError(
-                "immediate_weight needs the agent, to build the memory of each chunk again"
-            )
-        self.evaluator, self.judge, self.reward_config = evaluator, judge, reward_config
-        self.max_masked_share, self.agent = max_masked_share, agent
+            raise ValueError("immediate_weight needs the agent, to build earlier memories again")
+        self.evaluator = evaluator
+        self.judge = judge
+        self.reward_config = reward_config
+        self.max_masked_share = max_masked_share
+        self.agent = agent
 
     def score(self, rollouts: Sequence[Rollout]) -> list[list[StepReward]]:
         """Return the parts of each chunk step (NaN = not scored); sets the attributes of the
@@ -60,123 +57,89 @@ class RolloutScorer:
         records = self.evaluator.evaluate_many(
             [(r.memory, r.retriever, r.instance.questions) for r in rollouts]
         )
-        verdicts = self._verdicts(rollouts)
-        early: list[list[list[QuestionRecord]]] = [[] for _ in rollouts]
+        immediate: list[list[list[QuestionRecord]]] = [[] for _ in rollouts]
         if self.reward_config.immediate_weight and self.agent is not None:
-            early = ask_after_chunks(rollouts, self.agent, self.evaluator)
-        for rollout, questions, (said, nothing_due), asked in zip(
-            rollouts, records, verdicts, early, strict=True
-        ):
-            rollout.questions, rollout.immediate, rollout.nothing_due = (
-                questions,
-                asked,
-                nothing_due,
-            )
-            rollout.verdicts = [
-                None if isinstance(found, ServiceError) else found for found in said
-            ]
-            rollout.errors = {
-                chunk: str(error)
-                for chunk, error in enumerate(said, rollout.instance.begin)
-                if isinstance(error, ServiceError)
-            }
+            immediate = ask_after_chunks(rollouts, self.agent, self.evaluator)
+        for rollout, questions, after_chunks in zip(rollouts, records, immediate, strict=True):
+            rollout.questions = questions
+            rollout.immediate = after_chunks
+            rollout.verdicts = [None] * len(rollout.steps)
+            rollout.nothing_due = [None] * len(rollout.steps)
+            rollout.errors = {}
+        if self.reward_config.content_weight:
+            self._judge_writes(rollouts)
         parts = self.reward_config.parts
-        scored = zip(
-            *score_parts({name: function for name, (function, _) in parts.items()}, rollouts),
-            strict=True,
-        )
-        return [
-            [StepReward(zip(parts, step, strict=True)) for step in zip(*rollout, strict=True)]
-            for rollout in scored
-        ]
+        return score_parts({name: function for name, (function, _) in parts.items()}, rollouts)
 
-    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
-        if not self.reward_config.content_weight:
-            return [
-                ([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts
-            ]
+    def _judge_writes(self, rollouts: Sequence[Rollout]) -> None:
         chunks = [_write_requests(rollout, self.reward_config) for rollout in rollouts]
-        asked = [request for requests in chunks for request in requests if request.results]
-        found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
-        knows = (
-            self.judge
-            if self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge)
-            else None
-        )
-        said: list[Verdicts] = [
-            [next(found) if request.results else [] for request in requests] for requests in chunks
-        ]
-        due = [
-            [knows.nothing_due(r) if knows and not r.results else None for r in requests]
-            for requests in chunks
-        ]
-        return list(zip(said, due, strict=True))
+        writes = [request for requests in chunks for request in requests if request.results]
+        answers = iter(ask_all(self.judge.judge, writes, type(self.judge).__name__))
+        knows = isinstance(self.judge, SilenceJudge) and self.reward_config.judge_silence
+        for rollout, requests in zip(rollouts, chunks, strict=True):
+            for place, request in enumerate(requests):
+                verdict = next(answers) if request.results else []
+                if isinstance(verdict, ServiceError):
+                    rollout.errors[request.chunk_index] = str(verdict)
+                else:
+                    rollout.verdicts[place] = verdict
+                if knows and not request.results:
+                    rollout.nothing_due[place] = self.judge.nothing_due(request)  # type: ignore[attr-defined]
 
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
         """Return how many rollouts have an unscored step; one is enough, since chunks without
         writes need no verdict.
         """
-        return sum(self._masked_steps(steps) > 0 for steps in rewards)
+        return sum(map(self._is_masked, rewards))
 
-    def _masked_steps(self, steps: Sequence[StepReward]) -> int:
-        return sum(math.isnan(step.total(self.reward_config)) for step in steps)
+    def _is_masked(self, steps: Sequence[StepReward]) -> bool:
+        return any(math.isnan(step.total(self.reward_config)) for step in steps)
 
     def metrics(
         self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]
     ) -> dict[str, tuple[float, int]]:
-        """Return training metrics as (sum, count), which can be added over ranks; count 0 shows
+        """Return metrics of training as (sum, count), which can be added over ranks; count 0 shows
         nothing.
         """
-        steps = [
-            (rollout.instance.chunks[step.chunk_index].text, step)
-            for rollout in rollouts
-            for step in rollout.steps
-        ]
-        calls = [result for _, step in steps for result in step.outcome.results]
+        steps = [step for rollout in rollouts for step in rollout.steps]
+        scored = [step for of_rollout in rewards for step in of_rollout]
+        calls = [result for step in steps for result in step.outcome.results]
+        written = list(_written(rollouts))
+        values: dict[str, Sequence[float]] = {
+            "memory/calls_per_chunk": [len(step.outcome.results) for step in steps],
+            "memory/silent_chunks": [not step.outcome.results for step in steps],
+            "memory/cut_off": [step.completion.cut_off for step in steps],
+            "memory/entries": [len(rollout.memory) for rollout in rollouts],
+            "memory/tokens": [rollout.memory.tokens for rollout in rollouts],
+            "memory/masked": [self._is_masked(of_rollout) for of_rollout in rewards],
+            "memory/masked_chunks": [self._is_masked([step]) for step in scored],
+            "memory/duplicates": [call.repeated for call in calls],
+            "memory/unparsed": [call.code is ResultCode.UNPARSED for call in calls],
+            "memory/verbatim": [contains(chunk, content) for chunk, content in written],
+            "memory/entry_words": [len(content.split()) for _, content in written],
+        }
+        for name in self.reward_config.parts:
+            part = [step[name] for step in scored]
+            values[f"rewards/{name}/mean"] = [value for value in part if not math.isnan(value)]
+        result = {name: (float(sum(of)), len(of)) for name, of in values.items()}
         done = operation_mix(calls)
-        mix = {
-            f"{section.name}/{kind}": kind
-            for section in rollouts[0].memory.schema.sections
-            for kind in section.operations
-        }
-        kept = [
-            (text, result)
-            for text, step in steps
-            for result in step.outcome.results
-            if result.changed
-        ]
-        written = [
-            (text, call.operation.content)
-            for text, call in kept
-            if call.operation and call.operation.content
-        ]
-        known = {
-            name: [step[name] for row in rewards for step in row]
-            for name in self.reward_config.parts
-        }
-        parts = {
-            name: [value for value in values if not math.isnan(value)]
-            for name, values in known.items()
-        }
-        return {
-            **{f"reward_{name}": (sum(values), len(values)) for name, values in parts.items()},
-            "calls_per_chunk": (len(calls), len(steps)),
-            "silent_chunks": (sum(not step.outcome.results for _, step in steps), len(steps)),
-            "cut_off": (sum(step.completion.cut_off for _, step in steps), len(steps)),
-            "entries": (sum(len(rollout.memory) for rollout in rollouts), len(rollouts)),
-            "tokens": (sum(rollout.memory.tokens for rollout in rollouts), len(rollouts)),
-            "masked": (self.masked(rewards), len(rollouts)),
-            "masked_chunks": (sum(map(self._masked_steps, rewards)), len(steps)),
-            "duplicates": (sum(call.repeated for call in calls), len(calls)),
-            "verbatim": (sum(contains(text, content) for text, content in written), len(written)),
-            "entry_words": (sum(len(content.split()) for _, content in written), len(written)),
-            "unparsed": (sum(call.code is ResultCode.UNPARSED for call in calls), len(calls)),
-            **{
-                f"{kind}_share": (sum(done[name] for name in mix if mix[name] is kind), len(calls))
-                for kind in OperationKind
-            },
-            **{f"ops/{name}": (done[name], len(calls)) for name in mix},
-        }
+        shares = dict.fromkeys(OperationKind, 0)
+        for section in rollouts[0].memory.schema.sections:
+            for kind in section.operations:
+                count = done[f"{section.name}/{kind}"]
+                shares[kind] += count
+                result[f"memory/ops/{section.name}/{kind}"] = (count, len(calls))
+        return result | {f"memory/{kind}_share": (n, len(calls)) for kind, n in shares.items()}
+
+
+def _written(rollouts: Sequence[Rollout]) -> Iterator[tuple[str, str]]:
+    """Yield the text of the chunk and of the entry of each write that took effect."""
+    for rollout in rollouts:
+        for step in rollout.steps:
+            for result in step.outcome.results:
+                if result.changed and result.operation and result.operation.content:
+                    chunk = rollout.instance.chunks[step.chunk_index]
+                    yield chunk.text, result.operation.content
 
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
@@ -189,85 +152,91 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     """Raise TrainingAborted if more than ``limit`` of all processes' rollouts have an unscored
     step; shows the first error.
     """
-    why = next(
-        (error for error in errors if error),
-        "none; no questions, or a function of rewards returned None",
-    )
+    unknown = "none; no questions, or a function of rewards returned None"
     TrainingAborted.raise_if(
         total and masked / total > limit,
-        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n  first failure: {why}",
+        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n"
+        f"  first failure: {next(filter(None, errors), unknown)}",
         fix="see that reader and judge work; raise max_masked_share only if failures are expected",
     )
 
 
 def score_parts(
     functions: Mapping[str, RewardFunction], rollouts: Sequence[Rollout]
-) -> list[list[list[float]]]:
-    """Return each part of each rollout's steps, NaN for None and after a ServiceError, whose
+) -> list[list[StepReward]]:
+    """Return the parts of each rollout's steps, NaN for None and after a ServiceError, whose
     message goes to ``errors``.
 
     Async functions score all rollouts at once. InputError after any other error, or for what is no
     finite number or None a step.
     """
 
-    async def score(name: str, rollout: Rollout) -> list[float]:
-        try:
-            made = functions[name](rollout)
-            found = await made if isawaitable(made) else made
-            values = found if isinstance(found, list | tuple) else [found] * len(rollout.steps)
-            if len(values) != len(rollout.steps) or not all(
-                value is None or math.isfinite(value) for value in values
-            ):
-                raise ValueError(
-                    f"{found!r} is no finite number or None, nor a list of {len(rollout.steps)}, one for each step"
-                )
-            return [math.nan if value is None else float(value) for value in values]
-        except ServiceError as error:
-            rollout.errors = {
-                step.chunk_index: f"{name}: {error}" for step in rollout.steps
-            } | rollout.errors
-            return [math.nan] * len(rollout.steps)
-        except Exception as error:
-            said = f"the reward {name} failed on instance {rollout.instance.id}: {type(error).__name__}: {error}"
-            raise InputError(said, fix="correct the function") from error
+    async def score(rollout: Rollout) -> list[StepReward]:
+        steps = [StepReward() for _ in rollout.steps]
+        for name, function in functions.items():
+            values = await _score_part(name, function, rollout)
+            for step, value in zip(steps, values, strict=True):
+                step[name] = value
+        return steps
 
-    async def score_all() -> list[list[list[float]]]:
-        return [
-            await asyncio.gather(*(score(name, rollout) for rollout in rollouts))
-            for name in functions
-        ]
+    async def score_all() -> list[list[StepReward]]:
+        return await asyncio.gather(*map(score, rollouts))
 
-    return in_background(
-        lambda: asyncio.run(score_all())
-    ).result()  # a notebook's thread has a loop already
+    # a notebook's thread has a loop already
+    return in_background(lambda: asyncio.run(score_all())).result()
+
+
+async def _score_part(name: str, function: RewardFunction, rollout: Rollout) -> list[float]:
+    count = len(rollout.steps)
+    try:
+        scores = function(rollout)
+        if isawaitable(scores):
+            scores = await scores
+        values = scores if isinstance(scores, list | tuple) else [scores] * count
+        numbers = [value for value in values if value is not None]
+        if len(values) != count or not all(map(math.isfinite, numbers)):
+            raise ValueError(
+                f"{scores!r} is no finite number or None, nor a list of {count}, one for each step"
+            )
+        return [math.nan if value is None else float(value) for value in values]
+    except ServiceError as error:
+        for step in rollout.steps:
+            rollout.errors.setdefault(step.chunk_index, f"{name}: {error}")
+        return [math.nan] * count
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        raise InputError(
+            f"the reward {name} failed on instance {rollout.instance.id}: {message}",
+            fix="correct the function",
+        ) from error
 
 
 def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest]:
-    kept: dict[str, Entry] = {
-        entry.id: entry
-        for entry in rollout.instance.initial_entries
-        if entry.section != ARCHIVE.name
+    """What a judge is asked of each chunk: the writes, with the entries there before and after."""
+    initial = rollout.instance.initial_entries
+    entries: dict[str, Entry] = {
+        entry.id: entry for entry in initial if entry.section != ARCHIVE.name
     }
     requests = []
     for step in rollout.steps:
         for before, after in step.outcome.changes:
             if before is not None:
-                kept.pop(before.id, None)
+                entries.pop(before.id, None)
             if after is not None:
-                kept[after.id] = after
+                entries[after.id] = after
         changes = iter(step.outcome.changes)
-        was = {
-            id(result): next(changes).before if result.logged else None
-            for result in step.outcome.results
-        }
-        asked = tuple(judged(step.outcome.results, config))
-        earlier, chunk = (
-            tuple(was[id(result)] for result in asked),
-            rollout.instance.chunks[step.chunk_index],
-        )
+        earlier: dict[int, Entry | None] = {}
+        for result in step.outcome.results:
+            earlier[id(result)] = next(changes).before if result.logged else None
+        results = tuple(judged(step.outcome.results, config))
         requests.append(
             WriteRequest(
-                rollout.instance.id, step.chunk_index, chunk, asked, earlier, tuple(kept.values())
+                rollout.instance.id,
+                step.chunk_index,
+                rollout.instance.chunks[step.chunk_index],
+                results,
+                tuple(earlier[id(result)] for result in results),
+                tuple(entries.values()),
             )
         )
     return requests
@@ -279,35 +248,27 @@ def ask_after_chunks(
     """Return, for each chunk of each rollout, its questions (those whose last evidence it is),
     asked on the memory of then.
     """
-    requests: list[list[list[ReadRequest]]] = []
+    requests: list[ReadRequest] = []
+    counts: list[list[int]] = []  # of questions, by rollout and chunk
     for rollout in rollouts:
-        archived = (
-            agent.config.archive and not rollout.instance.facts
-        )  # without facts none begins with a memory
-        memory = agent.new_memory(
-            [entry for entry in rollout.instance.initial_entries if entry.section != ARCHIVE.name]
-        )
+        instance = rollout.instance
+        archived = agent.config.archive and not instance.facts  # then none begins with a memory
+        initial = [entry for entry in instance.initial_entries if entry.section != ARCHIVE.name]
+        memory = agent.new_memory(initial)
         retriever = agent.new_retriever(memory)
-        requests.append([])
+        counts.append([])
         for step in rollout.steps:
-            chunk = rollout.instance.chunks[step.chunk_index]
+            chunk = instance.chunks[step.chunk_index]
             for result in step.outcome.results:
                 if result.operation is not None:
                     memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
             if archived:
                 archive_chunk(memory, step.chunk_index, chunk, step.outcome.changes)
-            due = [
-                q
-                for q in rollout.instance.questions
-                if q.evidence and max(q.evidence) == step.chunk_index
-            ]
-            requests[-1].append(
-                [
-                    ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages)
-                    for q in due
-                ]
-            )
-    records = iter(
-        evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk])
-    )
-    return [[[next(records) for _ in chunk] for chunk in chunks] for chunks in requests]
+            before = len(requests)
+            for question in instance.questions:
+                if question.evidence and max(question.evidence) == step.chunk_index:
+                    found = find_passages(memory, retriever, question.text, evaluator.k)
+                    requests.append(ReadRequest(question, found.passages))
+            counts[-1].append(len(requests) - before)
+    records = iter(evaluator.ask(requests))
+    return [[[next(records) for _ in range(n)] for n in of_rollout] for of_rollout in counts]

@@ -35,8 +35,8 @@ from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.opening import begun
-from memalpha.training.packed import Row, packed_logps, split_rows
 from memalpha.types import Operation
+from memalpha.update.packed import Row, packed_logps, split_rows
 
 WARMUP_RECORD = "memalpha_warmup.json"
 
@@ -261,8 +261,9 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Sum of -log p over the completion tokens of some rows, by the ``count`` of all."""
         with self.accelerator.autocast():  # the head is computed outside the model's forward
-            logps = packed_logps(model, inputs["rows"]).logps
-        loss: torch.Tensor = -torch.cat(logps).sum() / inputs["count"]
+            scores = packed_logps(model, inputs["rows"])
+        logps = torch.cat([of_row.logps for of_row in scores])
+        loss: torch.Tensor = -logps.sum() / inputs["count"]
         return loss
 
 

@@ -26,22 +26,22 @@ GEMM_SHAPES = (
 
 
 def run(options: Any) -> dict[str, Any]:
-    from memalpha.training.packed import Row
-
     ours, _, _ = our_trainer(options, options.folder)
     ours.model.train()
-    batch = ours._prepare_inputs(
-        next(iter(ours.get_train_dataloader()))
-    )  # rolled out, scored and padded as in training
+    (batch,) = ours._next_batches()  # rolled out and scored as in training
     rounds = options.rounds or (1 if options.quick else 2)
-    rows = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in ours.rows if row]
+    rows = batch.rows
+    padded = trl_batch(ours, rows)
     work = flops(ours.model, rows, ours.options.rows_per_forward)
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    padded = len(batch["row_order"]) * (
-        batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1]
-    )
+    width = padded["prompt_ids"].shape[1] + padded["completion_ids"].shape[1]
     details: dict[str, Any] = {
-        "sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}
+        "sizes": {
+            "rows": len(rows),
+            "tokens": tokens,
+            "padded_tokens_trl": len(rows) * width,
+            **work,
+        }
     }
     ratios, table = {}, []
 
@@ -52,7 +52,7 @@ def run(options: Any) -> dict[str, Any]:
 
     if not options.skip_trl:
         trl = trl_trainer(options)
-        first = {name: value if value.ndim == 0 else value[:8] for name, value in batch.items()}
+        first = {name: value if value.ndim == 0 else value[:8] for name, value in padded.items()}
         sizes = [4] if options.quick else [2, 4, 8]
         trl_step(trl, first, sizes[-1])  # not timed
         tried = {
@@ -61,11 +61,11 @@ def run(options: Any) -> dict[str, Any]:
         best = min(sizes, key=tried.__getitem__)
         details["trl_seconds_by_batch"] = tried
         details["gradient_difference"] = difference(
-            our_step(ours, batch), trl_step(trl, batch, best)
+            our_step(ours, batch), trl_step(trl, padded, best)
         )
         variants = {
             "ours": lambda: our_step(ours, batch),
-            "trl": lambda: trl_step(trl, batch, best),
+            "trl": lambda: trl_step(trl, padded, best),
         }
         against = common.alternate(variants, rounds, warmup=0)
         line("ours", against["ours"], tokens, work["total"])
@@ -137,10 +137,35 @@ def trl_trainer(options: Any) -> Any:
     )
 
 
-def our_step(trainer: Any, batch: Mapping[str, Any]) -> Any:
+def trl_batch(trainer: Any, rows: Sequence[Any]) -> dict[str, Any]:
+    """The rows as TRL pads them: prompts on the left, completions on the right."""
+    import torch
+
+    prompt = max(len(row.prompt_ids) for row in rows)
+    completion = max(len(row.completion_ids) for row in rows)
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for row in rows:
+        left = prompt - len(row.prompt_ids)
+        right = completion - len(row.completion_ids)
+        columns["prompt_ids"].append([0] * left + [*row.prompt_ids])
+        columns["prompt_mask"].append([0] * left + [1] * len(row.prompt_ids))
+        columns["completion_ids"].append([*row.completion_ids] + [0] * right)
+        columns["completion_mask"].append([1] * len(row.completion_ids) + [0] * right)
+    return {
+        **{name: torch.tensor(values) for name, values in columns.items()},
+        "advantages": torch.tensor([row.advantage for row in rows]),
+        "num_items_in_batch": torch.tensor(sum(len(row.completion_ids) for row in rows)),
+    }
+
+
+def our_step(trainer: Any, batch: Any) -> Any:
     """Forward and backward; returns the model, which holds the gradients."""
     fresh(trainer)
-    trainer.training_step(trainer.model, dict(batch))
+    trainer.batches = [batch]
+    trainer.state.global_step = 1  # amid a batch of rollouts, so that none is drawn
+    trainer.args.steps_per_generation, trainer.num_iterations = 1, 2
+    trainer.training_step(trainer.model, None)
     return trainer.model
 
 
@@ -152,9 +177,8 @@ def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
         "completion_ids",
         "completion_mask",
         "advantages",
-        "tool_mask",
     )
-    for start in range(0, len(batch["row_order"]), size):
+    for start in range(0, len(batch["advantages"]), size):
         part = {name: batch[name][start : start + size] for name in names}
         trainer.training_step(
             trainer.model, part | {"num_items_in_batch": batch["num_items_in_batch"]}, None
@@ -189,7 +213,8 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     attention 4 D and 8 D a head of size D and visible pair; the LM head (H, V) 2 H V N each way.
     Below the lowest trained layer only forward counts; there q, k, v need no input gradient.
     """
-    from memalpha.training.packed import base_model, pack_rows
+    from memalpha.update.packed import pack_rows
+    from memalpha.update.prepare import base_model
 
     config = base_model(model).config
     packs = [

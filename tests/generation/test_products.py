@@ -13,10 +13,10 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.generation.merging import merged_lora
 from memalpha.generation.products import Products, blocks, fast_linears, product, rounded, using
 from memalpha.models import load_policy_model, resolve_model
-from memalpha.training import fast_layers
-from memalpha.training.fast_layers import use_fast_layers
-from memalpha.training.packed import packed_logps
 from memalpha.types import Prompt, Sampling
+from memalpha.update import prepare
+from memalpha.update.packed import packed_logps
+from memalpha.update.prepare import prepare_policy
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"),
@@ -190,7 +190,7 @@ def test_an_update_lays_each_frozen_weight_out_once_a_direction(laid_out):
     policy = make_lora("qwen3")
     with using(Products()):
         for _ in range(3):
-            logps = packed_logps(policy, make_rows(), max_tokens=40).logps
+            logps = [scores.logps for scores in packed_logps(policy, make_rows())]
             sum(row.sum() for row in logps).backward()
     assert len(laid_out) == len(set(laid_out)) and {transposed for _, transposed in laid_out} == {
         False,
@@ -223,9 +223,9 @@ def test_linear_layers_use_it_inside_the_block_alone_and_lora_gradients_are_pyto
         return [inputs.grad, *[p.grad.clone() for p in policy.parameters() if p.requires_grad]]
 
     expected = gradients()
-    use_fast_layers(policy)
+    prepare_policy(policy, trained=False)
     monkeypatch.setattr(
-        fast_layers, "product", lambda *args, **more: calls.append(1) or product(*args, **more)
+        prepare, "product", lambda *args, **more: calls.append(1) or product(*args, **more)
     )
     for found, wanted in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rollouts import step_reward
 
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards.total import RewardConfig
 from memalpha.training.scoring import score_parts
 from memalpha.types import (
     Operation,
@@ -54,14 +54,8 @@ def rewards_of(
         tokens_read=input_tokens,
         instance=SimpleNamespace(id="i"),
     )
-    scored = score_parts(
-        {name: function for name, (function, _) in config.parts.items()}, [rollout]
-    )
-    columns = dict(zip(config.parts, (rows[0] for rows in scored), strict=True))
-    return [
-        StepReward(zip(columns, values, strict=True))
-        for values in zip(*columns.values(), strict=True)
-    ]
+    functions = {name: function for name, (function, _) in config.parts.items()}
+    return score_parts(functions, [rollout])[0]
 
 
 def test_a_rollout_by_hand():

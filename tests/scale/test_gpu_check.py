@@ -6,15 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import cost_model
 import gpu_check
-import gpu_rates
 import pytest
 import torch
 
 from memalpha.generation import hf
-from memalpha.training import config, fast_layers, packed, prefix_attention, trainer
+from memalpha.training import config, trainer
 from memalpha.training.config import parse_train_arguments
+from memalpha.update import packed, prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +86,7 @@ def test_the_options_for_a_gpu_exist():
         "config": str(ROOT / gpu_check.GPU_OPTIONS["config"]),
         "use_cpu": "true",
     }
-    run, _, _, grpo = parse_train_arguments(
+    run, _, _, grpo, _ = parse_train_arguments(
         [word for name, value in options.items() for word in (f"--{name}", value)]
     )
     assert (run.dtype, run.train_data, run.eval_options) == (
@@ -105,7 +104,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     drawn, layout, kept = (
         hf.draw,
-        prefix_attention.group_layout,
+        packed.group_layout,
         [{"sampling/sampling_logp_difference/mean": 0.1}],
     )
 
@@ -119,11 +118,11 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
 
     faults = {
         "B2": (packed, "frozen_head", lambda model: None),
-        "B3": (prefix_attention, "group_layout", square),
-        "B4": (config, "GRPO", {**config.GRPO, "fp16": (lambda v: True, "")}),
+        "B3": (packed, "group_layout", square),
+        "B4": (config, "REFUSED", {}),
         "B7": (hf, "draw", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),
-        "B6": (fast_layers, "plain", lambda *tensors, **kind: False),
+        "B6": (prepare, "plain", lambda *tensors, **kind: False),
     }
     for name, fault in {"B1": None, **faults}.items():
         with monkeypatch.context() as planted:
@@ -132,19 +131,3 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
             found = gpu_check.checks(words, "cpu", kept if fault else [{}])
         assert [check for check, (well, _) in found.items() if not well] == [name]
     assert list(found) == [f"B{number}" for number in range(1, 8)]
-
-
-def test_rates_of_a_small_shape_on_a_cpu(tmp_path):
-    shape = cost_model.Model(
-        hidden=32, layers=2, heads=4, kv_heads=2, head_dim=8, intermediate=64, vocabulary=200
-    )
-    setting = cost_model.Setting(shared=30, own=8, completion=6)
-    assert gpu_rates.main([str(tmp_path / "rates.json")], shape, setting) == 0
-    found = json.loads((tmp_path / "rates.json").read_text())
-    assert list(found["parts"]) == [*gpu_rates.UPDATES, *gpu_rates.DRAWS]
-    part, one = found["parts"]["update, 4 rows"], cost_model.Setting(1, 4, 1, 30, 8, 6)
-    work = cost_model.update_flops(
-        shape, one, cost_model.Training(checkpointing=False, rows_per_forward=4)
-    )
-    assert part["TFLOP/s"] * part["seconds"] == pytest.approx(work / 1e12)
-    assert all(value > 0 for name in gpu_rates.UPDATES for value in found["parts"][name].values())

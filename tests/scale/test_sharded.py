@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from memalpha.errors import InputError
-from memalpha.training.sharding import Sharding, check_sharding
+from memalpha.training.weights import Sharding, check_sharding
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = [

@@ -285,12 +285,7 @@ def test_a_server_that_stays_away_ends_the_run_which_goes_on_with_resume(server,
 
 
 def test_what_does_not_fit_is_refused(server, tmp_path, capsys):
-    eager = [
-        "--model_init_kwargs",
-        "{attn_implementation: eager}",
-        "--share_prefix",
-        "false",
-    ]  # rows that are not packed
+    eager = ["--model_init_kwargs", "{attn_implementation: eager}"]  # rows that are not packed
     assert train(tmp_path / "eager", server, *eager, "--max_steps", "1") == 0
     assert train(tmp_path / "rank", server, "--lora_r", "32") == 1
     assert "--max-lora-rank" in capsys.readouterr().err

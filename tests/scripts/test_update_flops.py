@@ -7,7 +7,8 @@ from benchmarks import update
 from test_packed import make_lora, make_rows
 from torch.utils.flop_counter import FlopCounterMode
 
-from memalpha.training.packed import Row, packed_logps
+from memalpha.update.packed import Row, packed_logps
+from memalpha.update.prepare import prepare_policy
 
 
 @pytest.mark.parametrize("lowest", [0, 1])
@@ -16,10 +17,11 @@ def test_products_of_matrices_are_those_that_run(lowest):
     for name, parameter in model.named_parameters():
         if any(f".layers.{i}." in name for i in range(lowest)):
             parameter.requires_grad_(False)
+    prepare_policy(model)
     claimed = update.flops(model, rows, len(rows))
     in_place = {torch.ops.aten.addmm_: lambda _, a, b, **kwargs: 2 * a[0] * a[1] * b[1]}
     with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
-        torch.cat(packed_logps(model, rows).logps).sum().backward()
+        sum(scores.logps.sum() for scores in packed_logps(model, rows)).backward()
     counted = sum(
         value for name, value in counter.get_flop_counts()["Global"].items() if "mm" in str(name)
     )

@@ -23,7 +23,6 @@ from unittest import mock
 
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import (
     LlamaConfig,
@@ -39,11 +38,12 @@ from memalpha.agent.step import AgentStep
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.nano import make_tokenizer, toy_texts
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
-from memalpha.training import packed, trainer
-from memalpha.training.build import freeze_lower_layers
+from memalpha.training import trainer
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance
+from memalpha.update.prepare import prepare_policy
+from memalpha.update.scores import TokenScores
 
 GROUP = 4
 LONGEST = 10
@@ -61,20 +61,19 @@ class Case:
     loss: str = "dapo"
     beta: float = 0.0
     grouping: str = "step"
-    share_prefix: bool = True
+    packs: bool = True  # False: an attention that cannot share prefixes
     iterations: int = 1
     splits: int = 1  # steps_per_generation
     a_step: int = 0  # rollouts a process and step, 0: whole groups
-    # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no
-    # adapter
+    # the reference is a copy of the adapter that comes in; "fresh": a new one, so it is the base;
+    # "full": no adapter
     start: str = "warm"
     scale: str = "group"
     level: str = "token"
     padding: int = 0  # padding rows beyond those needed, a multiple of GROUP
     drop_cut_off: bool = False  # mask_truncated_completions
     architecture: str = "llama"
-    # "trl" draws through TRL's own generation; "drifted" gives log-probabilities that are not the
-    # update's
+    # "drifted" gives log-probabilities that are not the update's
     generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
     top_layers: int = 0  # train the adapters of that many upper layers
@@ -132,8 +131,6 @@ class Drifted(HFGenerator):
 
 
 def make_generator(case, policy):
-    if case.generator == "trl":
-        return None
     if case.generator == "drifted":
         return Drifted(policy, tokenizer(), logprobs=True)
     return HFGenerator(policy, tokenizer(), logprobs=case.staleness > 0)
@@ -178,7 +175,7 @@ class PseudoScorer(RolloutScorer):
         ]
 
 
-def make_base(architecture):
+def make_base(architecture, attention="sdpa"):
     sizes = {
         "vocab_size": len(tokenizer()),
         "hidden_size": 32,
@@ -193,6 +190,7 @@ def make_base(architecture):
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,
+        "attn_implementation": attention,
     }
     torch.manual_seed(0)
     config, model = (
@@ -212,11 +210,12 @@ LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "C
 
 
 def make_policy(case):
-    base = make_base(case.architecture)
-    if case.start != "warm":
+    base = make_base(case.architecture, "sdpa" if case.packs else "eager")
+    if case.start == "full":
         return base
     policy = get_peft_model(base, LoraConfig(**LORA))
-    stir(policy, seed=1)
+    if case.start == "warm":
+        stir(policy, seed=1)
     return policy
 
 
@@ -279,33 +278,25 @@ def make_trainer(case, folder, **more):
         view_tokens=64,
         max_completion_length=LONGEST,
     )
-    if case.top_layers:
-        freeze_lower_layers(policy, case.top_layers)
+    prepare_policy(policy, top_layers=case.top_layers)
     made = CheckedTrainer(
         model=policy,
         args=arguments,
         processing_class=tokenizer(),
         agent=KeepingAgent(agent_config, tokenizer()),
-        train_dataset=Dataset.from_list(
-            [{"prompt": "", "instance": i} for i in range(len(instances))]
-        ),
         instances=instances,
         generator=make_generator(case, policy),
         scorer=PseudoScorer(),
         options=RunOptions(
             grouping=case.grouping,
             rows_per_forward=3,
-            share_prefix=case.share_prefix,
             staleness=case.staleness,
         ),
-        peft_config=LoraConfig(**LORA) if case.start == "fresh" else None,
     )
     made.more_padding = case.padding
     made.count_padding = case.fault == "padding"
     if case.start == "fresh":
         stir(made.model, seed=2)
-        if case.generator == "hf":
-            made.generator = make_generator(case, made.model)
     return made
 
 
@@ -320,12 +311,17 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
     def _padded_count(self, rows):
         return super()._padded_count(rows) + self.more_padding
 
-    def _generate_and_score_completions(self, inputs):
-        batch = super()._generate_and_score_completions(inputs)
+    def _score_before(self, rows):
+        self.rows = rows
+        super()._score_before(rows)
+
+    def _next_batches(self):
+        batches = super()._next_batches()
         self.on_batch()
         if self.count_padding:
-            batch["real_rows"] = self.sum_over_ranks([len(self.rows)])[0]
-        return batch
+            for batch in batches:
+                batch.totals[0] = self.sum_over_ranks([len(self.rows)])[0]
+        return batches
 
 
 # ------------------------------------------------------------------------------------------------
@@ -412,8 +408,9 @@ class Check(TrainerCallback):
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         made, case = self.trainer, self.case
-        split = (made._step - 1) % case.splits
-        order = gather_object([made._buffered_inputs[split]["row_order"].tolist()])
+        split = state.global_step % case.splits
+        places = {id(row): place for place, row in enumerate(made.rows)}
+        order = gather_object([[places[id(row)] for row in made.batches[split].rows]])
         counts = [sum(row.key[0] == rank for row in self.rows) for rank in range(self.report.world)]
         mine = [
             sum(counts[:rank]) + i
@@ -482,7 +479,7 @@ class Check(TrainerCallback):
         """Compare the advantages that are trained with those by hand."""
         rank = self.trainer.accelerator.process_index
         by_hand = [row.advantage for row in self.rows if row.key[0] == rank]
-        trained = [row.advantage if row else 0.0 for row in self.trainer.rows]
+        trained = [row.advantage for row in self.trainer.rows]
         report = self.report
         report.padding += len(trained) - len(by_hand)
         report.masked += sum(math.isnan(row.reward) for row in self.rows)
@@ -492,7 +489,7 @@ class Check(TrainerCallback):
         )
 
 
-def leaking(model, rows, *, temperature=1.0, compute_entropy=False, max_tokens=0):
+def leaking(model, rows, *, temperature=1.0, compute_entropy=False):
     """The fault: rows stand one behind the other in one sequence, and each sees all before it."""
     ids = torch.tensor(
         [[token for row in rows for token in (*row.prompt_ids, *row.completion_ids)]]
@@ -506,9 +503,7 @@ def leaking(model, rows, *, temperature=1.0, compute_entropy=False, max_tokens=0
     for row in rows:
         end += len(row.prompt_ids) + len(row.completion_ids)
         logps.append(logp[end - 1 - len(row.completion_ids) : end - 1])
-    return packed.PackedLogps(
-        logps, [torch.zeros_like(part) for part in logps] if compute_entropy else None
-    )
+    return [TokenScores(part, torch.zeros_like(part)) for part in logps]
 
 
 def check(case):
@@ -532,10 +527,10 @@ def check(case):
 # two processes
 TWO_PROCESSES = {
     "dapo, KL, upper layers": Case(beta=0.1, iterations=2, top_layers=1),
-    "grpo": Case("grpo", beta=0.1, grouping="instance", share_prefix=False, steps=1),
+    "grpo": Case("grpo", beta=0.1, grouping="instance", packs=False, steps=1),
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
-    "cispo, generation by trl": Case("cispo", beta=0.1, start="fresh", generator="trl", steps=1),
+    "cispo": Case("cispo", beta=0.1, start="fresh", steps=1),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }
 

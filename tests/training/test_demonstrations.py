@@ -17,7 +17,6 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.models import load_policy_model
 from memalpha.qa.metrics import score
 from memalpha.training.demonstrations import demonstrate
-from memalpha.training.packed import Row
 from memalpha.training.warm_start import (
     WarmupOptions,
     WarmupTrainer,
@@ -27,6 +26,7 @@ from memalpha.training.warm_start import (
     warm_up,
 )
 from memalpha.types import Answer, Operation, OperationKind
+from memalpha.update.packed import Row
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
 END = 2

@@ -11,10 +11,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from memalpha.generation import products
-from memalpha.training import logprobs
-from memalpha.training.fast_layers import LoraProduct, RMSNormProduct, use_fast_layers
-from memalpha.training.logprobs import hidden_scores, token_scores
-from memalpha.training.packed import base_model, packed_logps
+from memalpha.update import scores as scoring
+from memalpha.update.packed import packed_logps
+from memalpha.update.prepare import LoraProduct, RMSNormProduct, base_model, prepare_policy
+from memalpha.update.scores import hidden_scores, token_scores
 
 
 class Count:
@@ -56,7 +56,7 @@ def test_a_lora_layer_gives_pefts_values_and_gradients(monkeypatch, bias, shape,
     )
     module.base_layer.requires_grad_(False)
     expected = gradients(module, x, weights)
-    use_fast_layers(module)
+    prepare_policy(module, trained=False)
     count = Count(monkeypatch, LoraProduct)
     for got, wanted in zip(gradients(module, x, weights), expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
@@ -66,7 +66,7 @@ def test_a_lora_layer_gives_pefts_values_and_gradients(monkeypatch, bias, shape,
 def stands_back(monkeypatch, module, function=LoraProduct):
     x = torch.randn(4, 6, dtype=next(module.parameters()).dtype)
     expected = module(x)
-    use_fast_layers(module)
+    prepare_policy(module, trained=False)
     count = Count(monkeypatch, function)
     assert torch.equal(module(x), expected)
     assert count.calls == 0
@@ -105,7 +105,7 @@ def test_nothing_changes_bitwise_without_a_gradient(monkeypatch):
 def test_under_autocast_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias):
     module, x, weights = layer(bias), torch.randn(40, 6), torch.randn(40, 10)
     expected, kind = gradients(module, x, weights), torch.bfloat16
-    use_fast_layers(module)
+    prepare_policy(module, trained=False)
     count = Count(monkeypatch, LoraProduct)
     for given in (x, x.to(kind)):
         with torch.autocast("cpu", kind):
@@ -129,7 +129,7 @@ def test_on_every_device_a_lora_layer_keeps_its_input_once_and_in_16_bits(monkey
         module, sizes = layer().to("meta"), []
         module.base_layer.bfloat16().requires_grad_(False)
         if name == "ours":
-            use_fast_layers(module)
+            prepare_policy(module, trained=False)
             count = Count(monkeypatch, LoraProduct)
         keep = lambda tensor, sizes=sizes: (  # noqa: E731
             sizes.append((tuple(tensor.shape), tensor.dtype)) or tensor
@@ -146,7 +146,7 @@ def test_on_a_base_of_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatc
     module.base_layer.bfloat16().float()  # so that the type is the one difference
     expected = gradients(module, x.float(), weights)
     module.base_layer.bfloat16()
-    use_fast_layers(module)
+    prepare_policy(module, trained=False)
     count = Count(monkeypatch, LoraProduct)
     found = gradients(module, x, weights)
     assert [value.dtype for value in found] == [
@@ -164,7 +164,7 @@ def test_on_a_base_of_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatc
 def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast):
     module, x = layer(), torch.randn(40, 6).bfloat16()
     module.base_layer.bfloat16().requires_grad_(False)
-    use_fast_layers(module)
+    prepare_policy(module, trained=False)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         trained = module(x)
         with torch.no_grad():
@@ -174,7 +174,7 @@ def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient
 def test_under_autocast_a_norm_stays_in_float32(monkeypatch):
     norm, x, weights = LlamaRMSNorm(8), torch.randn(5, 8), torch.randn(5, 8)
     expected = gradients(norm, x, weights)
-    use_fast_layers(norm)
+    prepare_policy(norm, trained=False)
     count = Count(monkeypatch, RMSNormProduct)
     with torch.autocast("cpu", torch.bfloat16):
         found = gradients(norm, x, weights)
@@ -191,7 +191,7 @@ def test_a_norm_gives_transformers_values_and_gradients(monkeypatch, kind, froze
     norm.weight.requires_grad_(not frozen)
     x, weights = torch.randn(2, 5, 3, 8), torch.randn(2, 5, 3, 8)
     expected = gradients(norm, x, weights)
-    use_fast_layers(norm)
+    prepare_policy(norm, trained=False)
     count = Count(monkeypatch, RMSNormProduct)
     for got, wanted in zip(gradients(norm, x, weights), expected, strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
@@ -201,7 +201,8 @@ def test_a_norm_gives_transformers_values_and_gradients(monkeypatch, kind, froze
 
 def test_a_packed_call_uses_all_three(monkeypatch):
     model = make_lora("qwen3")
-    counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, logprobs._HiddenScores)]
+    counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, scoring._HiddenScores)]
+    prepare_policy(model)
     packed_logps(model, make_rows())
     assert [count.calls for count in counts] == [
         2 * 7,
@@ -214,8 +215,8 @@ def test_a_packed_call_uses_all_three(monkeypatch):
 # the frozen head
 @pytest.mark.parametrize("blocks", [(512, 2**18), (2, 6), (3, 1)])
 def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
-    monkeypatch.setattr(logprobs, "TOKENS_AT_ONCE", blocks[0])
-    monkeypatch.setattr(logprobs, "HEAD_ELEMENTS", blocks[1])
+    monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", blocks[0])
+    monkeypatch.setattr(scoring, "HEAD_ELEMENTS", blocks[1])
     draw = torch.Generator().manual_seed(4)
     hidden = (3 * torch.randn(5, 4, generator=draw)).requires_grad_()
     weight, targets = torch.randn(7, 4, generator=draw), torch.randint(0, 7, (5,), generator=draw)
@@ -231,7 +232,7 @@ def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
     assert not result.entropies.requires_grad
     with torch.no_grad():
         torch.testing.assert_close(hidden_scores(hidden, weight, targets, 0.6).logps, expected)
-    monkeypatch.setattr(logprobs, "ELEMENTS_AT_ONCE", blocks[1])
+    monkeypatch.setattr(scoring, "ELEMENTS_AT_ONCE", blocks[1])
     result = token_scores(hidden @ weight.t(), targets, 0.6, compute_entropy=True)
     torch.testing.assert_close(
         [result.logps, result.entropies], [expected, -(scores.exp() * scores).sum(-1)]
@@ -261,7 +262,7 @@ class LargestTensor(TorchDispatchMode):
 def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_all_there(
     monkeypatch, how
 ):
-    monkeypatch.setattr(logprobs, "HEAD_ELEMENTS", 2**12)
+    monkeypatch.setattr(scoring, "HEAD_ELEMENTS", 2**12)
     draw = torch.Generator().manual_seed(5)
     weight, targets = (
         torch.randn(4000, 32, generator=draw) / 4,
@@ -295,14 +296,14 @@ def test_hidden_scores_of_extreme_logits_and_of_no_tokens():
 
 
 def test_heads_that_do_not_fit_are_left_to_the_model():
-    assert logprobs.frozen_head(make_model()) is None  # it is trained
+    assert scoring.frozen_head(make_model()) is None  # it is trained
     base = base_model(make_lora())
-    assert logprobs.frozen_head(base) is base.lm_head
+    assert scoring.frozen_head(base) is base.lm_head
     base.config.model_type = "granite"  # scales its logits afterwards
-    assert logprobs.frozen_head(base) is None
+    assert scoring.frozen_head(base) is None
     base.config.model_type = LlamaConfig.model_type
     with pytest.raises(RuntimeError), products.forwarding({base.lm_head: torch.neg}):
-        assert logprobs.frozen_head(base) is None  # patched
+        assert scoring.frozen_head(base) is None  # patched
         raise RuntimeError
-    assert logprobs.frozen_head(base) is base.lm_head
-    assert logprobs.frozen_head(base.bfloat16()) is base.lm_head
+    assert scoring.frozen_head(base) is base.lm_head
+    assert scoring.frozen_head(base.bfloat16()) is base.lm_head

@@ -13,14 +13,14 @@ FOUND = 1e-2
 
 CASES = {
     "dapo, KL, two epochs, by instance, no packing": Case(
-        "dapo", 0.1, "instance", False, iterations=2
+        "dapo", 0.1, "instance", packs=False, iterations=2
     ),
     "dapo, KL to the base": Case("dapo", 0.1, start="fresh", iterations=2),
     "dapo, KL, all weights": Case("dapo", 0.1, start="full"),
     "dapo, cut off rows dropped": Case("dapo", drop_cut_off=True, steps=1),
     "grpo, two epochs, by instance": Case("grpo", 0.0, "instance", iterations=2, padding=4),
     "grpo, KL, no packing, Qwen3": Case(
-        "grpo", 0.1, share_prefix=False, padding=4, architecture="qwen3", steps=1
+        "grpo", 0.1, packs=False, padding=4, architecture="qwen3", steps=1
     ),
     "grpo, KL, three splits, two epochs": Case("grpo", 0.1, splits=3, iterations=2, steps=6),
     "grpo, ratio of the sequence": Case("grpo", level="sequence", iterations=2),
@@ -33,9 +33,7 @@ CASES = {
         "grpo", 0.1, staleness=2, iterations=2, steps=8
     ),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
-    "grpo, ratio of the sequence, no packing": Case(
-        "grpo", level="sequence", share_prefix=False, steps=1
-    ),
+    "grpo, ratio of the sequence, no packing": Case("grpo", level="sequence", packs=False, steps=1),
     "dr_grpo, drawn a batch ahead": Case("dr_grpo", staleness=1, padding=4, steps=4),
 }
 

@@ -14,10 +14,10 @@ from memalpha.record.folder import RunFolder
 from memalpha.training import config
 from memalpha.training.build import build_components, load_policy, resolve_dtype
 from memalpha.training.config import RunOptions, parse_train_arguments
-from memalpha.training.packed import Row, packed_logps
-from memalpha.training.sharding import Sharding, check_sharding
 from memalpha.training.warm_start import parse_warmup_arguments
+from memalpha.training.weights import Sharding, check_sharding
 from memalpha.types import Prompt, Sampling
+from memalpha.update.packed import Row, packed_logps
 
 
 # ------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def test_dropout_acts_in_updates_and_not_where_completions_are_drawn():
     )
     (drawn,) = generator.generate([prompt], Sampling(9))
     first, second, exact = (
-        packed_logps(model.train(mode), [Row(prompt.ids, drawn.ids)]).logps[0]
+        packed_logps(model.train(mode), [Row(prompt.ids, drawn.ids)])[0].logps
         for mode in (True, True, False)
     )
     assert not torch.allclose(first, second)
@@ -75,21 +75,10 @@ def stir(model):
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
 
 
-def test_attention_of_another_kind_is_refused_before_anything_is_drawn_unless_rows_are_not_packed():
-    eager = [
-        *OPTIONS,
-        *SHORT,
-        "--full_finetuning",
-        "false",
-        "--model_init_kwargs",
-        "{attn_implementation: eager}",
-    ]
-    with pytest.raises(InputError, match="share_prefix"):
-        build_components(parse_train_arguments(eager))
-    arguments = parse_train_arguments([*eager, "--share_prefix", "false"])
-    assert arguments.grpo.model_init_kwargs == {
-        "attn_implementation": "eager"
-    }  # TRL loads the reference of a KL term likewise
+def test_arguments_of_from_pretrained_reach_the_policy_and_its_reference():
+    eager = ["--full_finetuning", "false", "--model_init_kwargs", "{attn_implementation: eager}"]
+    arguments = parse_train_arguments([*OPTIONS, *SHORT, *eager])
+    assert arguments.grpo.model_init_kwargs == {"attn_implementation": "eager"}
     assert build_components(arguments).model.config._attn_implementation == "eager"
     with pytest.raises(InputError, match="model_init_kwargs holds device_map, dtype"):
         RunOptions(model_init_kwargs={"dtype": "float16", "device_map": "auto", "revision": "x"})
@@ -227,7 +216,8 @@ def test_the_gradient_through_a_4_bit_base_is_that_of_its_weights_after_completi
     (drawn,) = HFGenerator(model, tokenizer, logprobs=True).generate([prompt], Sampling(12))
     gradients = []
     for policy in (model.train(), plain.train()):
-        (logps,) = packed_logps(policy, [Row(prompt.ids, drawn.ids)]).logps
+        (scores,) = packed_logps(policy, [Row(prompt.ids, drawn.ids)])
+        logps = scores.logps
         assert logps.tolist() == pytest.approx(drawn.logprobs, abs=0.05)
         logps.sum().backward()
         gradients.append(

@@ -6,8 +6,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from memalpha.errors import InputError
-from memalpha.training import prefix_attention
-from memalpha.training.packed import Row, pack_rows, packed_logps, split_rows
+from memalpha.update import attention
+from memalpha.update.packed import Row, pack_rows, packed_logps, split_rows
+from memalpha.update.prepare import prepare_policy
 
 VOCABULARY = 101
 SIZES = {
@@ -23,12 +24,12 @@ SIZES = {
 }
 
 
-def make_model(kind="llama"):
+def make_model(kind="llama", attention="sdpa"):
     torch.manual_seed(0)
     config, model = (
         (LlamaConfig, LlamaForCausalLM) if kind == "llama" else (Qwen3Config, Qwen3ForCausalLM)
     )
-    return model(config(**SIZES)).float()
+    return model(config(**SIZES, attn_implementation=attention)).float()
 
 
 def make_lora(kind="llama"):
@@ -85,35 +86,43 @@ def gradients(model, logps, weights):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 
 
-@pytest.mark.parametrize("max_tokens", [0, 30])
 @pytest.mark.parametrize(
     "model",
-    [make_lora, lambda: make_lora("qwen3"), make_model],
-    ids=["llama", "qwen3", "all weights"],
+    [
+        make_lora,
+        lambda: make_lora("qwen3"),
+        make_model,
+        lambda: make_model(attention="eager"),
+    ],
+    ids=["llama", "qwen3", "all weights", "not packed"],
 )
-def test_values_and_gradients_equal_plain_forwards(model, max_tokens):
+def test_values_and_gradients_equal_plain_forwards(model):
     model, rows = model(), make_rows()
     weights = weights_of(rows)
     expected = [plain(model, row, 0.7) for row in rows]
     expected_gradient = gradients(model, [e[0] for e in expected], weights)
-    packed = packed_logps(model, rows, temperature=0.7, compute_entropy=True, max_tokens=max_tokens)
-    gradient = gradients(model, packed.logps, weights)
-    for i, (logps, entropies) in enumerate(expected):
-        torch.testing.assert_close(packed.logps[i], logps, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(packed.entropies[i], entropies, rtol=1e-5, atol=1e-5)
+    prepare_policy(model)
+    scores = packed_logps(model, rows, temperature=0.7, compute_entropy=True)
+    gradient = gradients(model, [of_row.logps for of_row in scores], weights)
+    for of_row, (logps, entropies) in zip(scores, expected, strict=True):
+        torch.testing.assert_close(of_row.logps, logps, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(of_row.entropies, entropies, rtol=1e-5, atol=1e-5)
     assert (gradient - expected_gradient).norm() / expected_gradient.norm() < 1e-5
-    assert all(not e.requires_grad for e in packed.entropies)
-    assert packed_logps(model, rows).entropies is None
+    assert all(not of_row.entropies.requires_grad for of_row in scores)
 
 
 def test_gradient_checkpointing_gives_the_same_gradient():
     model, rows = make_lora("qwen3").train(), make_rows()
+    prepare_policy(model)
     weights = weights_of(rows)
-    expected = gradients(model, packed_logps(model, rows).logps, weights)
+
+    def gradient():
+        return gradients(model, [scores.logps for scores in packed_logps(model, rows)], weights)
+
+    expected = gradient()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     assert model.is_gradient_checkpointing
-    gradient = gradients(model, packed_logps(model, rows).logps, weights)
-    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
@@ -121,8 +130,8 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
     before = model(input_ids=ids, attention_mask=mask).logits
-    prefix_attention.use_prefix_attention(model)
-    assert model.config._attn_implementation == prefix_attention.NAME
+    prepare_policy(model)
+    assert model.config._attn_implementation == attention.NAME
     assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
     model.save_pretrained(tmp_path)
     assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
@@ -143,17 +152,16 @@ def test_split_keeps_groups_together_and_under_the_budget():
         assert len(part) == 1 or pack_rows([rows[i] for i in part]).input_ids.shape[1] <= 35
 
 
-def test_rows_temperatures_and_models_that_do_not_fit_are_refused():
-    model = make_model()
+def test_rows_without_a_prompt_are_refused():
     for row in (Row((), (1,), 0), Row((1,), (1,), 2), Row((1,), (1,), -1)):
         with pytest.raises(InputError, match="prompt ids"):
-            packed_logps(model, [row])
-    with pytest.raises(InputError, match="temperature 0"):
-        packed_logps(model, make_rows(), temperature=0)
-    model.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(InputError, match="sliding_attention"):
-        packed_logps(model, make_rows())
-    with pytest.raises(InputError, match="attention 'eager'"):
-        packed_logps(
-            LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation="eager")), make_rows()
-        )
+            packed_logps(make_model(), [row])
+
+
+def test_an_attention_that_cannot_share_prefixes_is_left_alone_with_a_warning(caplog):
+    sliding = make_model()
+    sliding.config.layer_types = ["full_attention", "sliding_attention"]
+    for model, named in ((sliding, "sliding_attention"), (make_model(attention="eager"), "eager")):
+        prepare_policy(model)
+        assert named in caplog.messages[-1] and "every row by itself" in caplog.messages[-1]
+        assert model.config._attn_implementation != attention.NAME

@@ -178,7 +178,7 @@ def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_
 def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
     whole_run, tmp_path, monkeypatch, capsys
 ):
-    real = MemoryGRPOTrainer._scored_rows
+    real = MemoryGRPOTrainer._next_batches
 
     def interrupted(trainer, *args):
         if trainer.state.global_step == 2:
@@ -187,7 +187,7 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryGRPOTrainer, "_scored_rows", interrupted)
+        patch.setattr(MemoryGRPOTrainer, "_next_batches", interrupted)
         assert train(tmp_path / "run", "--save_strategy", "no") == 130
     said = capsys.readouterr().err
     assert "stopped after step 3 of 4" in said and "checkpoint-3" in said and "--resume" in said
@@ -271,7 +271,9 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     before = (whole_run / "summary.json").read_bytes()
     assert train(whole_run) == 1
     assert (
-        "exists already" in (said := capsys.readouterr().err) and "--overwrite or --resume" in said
+        "exists already" in (said := capsys.readouterr().err)
+        and "--overwrite" in said
+        and "--resume" in said
     )
     assert train(whole_run, "--resume", "--learning_rate", "0.5", "--seed", "7") == 1
     said = capsys.readouterr().err
@@ -398,6 +400,6 @@ def test_a_sharded_checkpoint_wants_its_number_of_processes(tmp_path):
     trainer.args.world_size = 4
     with pytest.raises(
         RunFolderError,
-        match="written by 2 processes, and there are 4; the optimizer's state is sharded",
+        match="written by 2 processes, and there are 4; its optimizer is sharded",
     ):
         WholeCheckpoints._check_processes(trainer, tmp_path)

@@ -4,18 +4,16 @@ hand; the order of instances."""
 import math
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rollouts import make_agent, make_instance, run_script, step_reward
-from trl.trainer.utils import RepeatSampler
 
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.rows import Grouping, Scale, build_rows, shuffle_advantages
-from memalpha.training.trainer import EpochSampler, spread
+from memalpha.training.schedule import instances_of_batch, spread
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)
 NAN = math.nan
@@ -57,7 +55,7 @@ def test_rows_stand_by_instance_chunk_rollout(rollouts):
     for row in rows:
         step = rollouts[row.rollout_index].steps[row.chunk_index]
         assert row.prompt_ids is step.prompt.ids and row.completion_ids is step.completion.ids
-        assert (row.shared, row.logprobs) == (step.prompt.shared, None)
+        assert (row.shared, row.sampled) == (step.prompt.shared, None)
         assert row.completion_ids[-1] == 2  # the end token is trained
     for first, second in zip(rows[::2], rows[1::2], strict=True):  # a group shares its prefix
         assert first.prompt_ids[: first.shared] == second.prompt_ids[: second.shared]
@@ -112,16 +110,10 @@ def test_any_stretch_has_about_its_share_of_each_source(sizes, seed, data):
         assert abs(counts[str(name)] - (stop - start) * size / len(sources)) <= len(sizes)
 
 
-def test_the_sampler_repeats_and_groups_as_trls_own_and_counts_epochs():
-    plain = RepeatSampler(range(6), mini_repeat_count=4, batch_size=2, repeat_count=3, seed=7)
-    sampler = RepeatSampler(range(6), mini_repeat_count=4, batch_size=2, repeat_count=3, seed=7)
-    sampler.__class__, sampler.sources = EpochSampler, ["a", "a", "a", "b", "b", "b"]
-    sampler.trainer = SimpleNamespace(state=SimpleNamespace(epoch=0.0))
-    order = spread(sampler.sources, 7)
-    theirs = torch.randperm(6, generator=torch.Generator().manual_seed(7)).tolist()
-    assert list(sampler) == [order[theirs.index(index)] for index in plain]
-    sampler.trainer.state.epoch = 2.5
-    assert list(sampler)[::24] == spread(sampler.sources, 9)[::2]
-    assert spread(["a"] * 9, 5) == list(
-        RepeatSampler(range(9), mini_repeat_count=1, seed=5)
-    )  # one source alone: TRL's order
+def test_an_epoch_has_an_order_of_its_own_and_what_is_left_over_is_not_read():
+    sources = ["a", "a", "a", "b", "b", "b", "b"]
+    batches = [instances_of_batch(sources, batch, groups=2, seed=7) for batch in range(6)]
+    assert sum(batches[:3], []) == spread(sources, 7)[:6]
+    assert sum(batches[3:], []) == spread(sources, 8)[:6]
+    plain = torch.randperm(9, generator=torch.Generator().manual_seed(5)).tolist()
+    assert spread(["a"] * 9, 5) == plain  # one source alone

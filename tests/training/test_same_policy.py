@@ -58,23 +58,15 @@ def after_a_step(base, precision, merge=None):
         [pseudo_reward(i, r, t) for t in range(len(r.steps))] for i, r in enumerate(rollouts)
     ]
     trainer.train()
-    (batch,) = trainer._buffered_inputs
-    trainer._shared = batch["row_shared"].tolist()
-    ids, mask = (
-        torch.cat([batch[f"prompt_{name}"], batch[f"completion_{name}"]], 1)
-        for name in ("ids", "mask")
-    )
+    (batch,) = trainer.batches
     with torch.no_grad(), trainer.model.disable_adapter():
-        base = trainer._get_per_token_logps_and_entropies(
-            trainer.model, ids, mask, batch["completion_ids"].shape[1]
-        )[0]
-    values = (
-        batch["sampling_per_token_logps"],
-        batch["old_per_token_logps"],
-        base,
-        batch["importance_sampling_ratio"],
-    )
-    return [value[(batch["completion_mask"] * batch["tool_mask"]).bool()] for value in values]
+        of_base = trainer._scores(trainer.model, batch.rows)
+    values = [], [], [], []
+    for row, scores in zip(batch.rows, of_base, strict=True):
+        columns = torch.tensor(row.sampled), row.old, scores.logps, row.weight
+        for column, value in zip(values, columns, strict=True):
+            column.append(value)
+    return [torch.cat(column) for column in values]
 
 
 def check(precision, sampled, trained, base, weight):
@@ -106,7 +98,7 @@ def test_what_is_drawn_comes_from_the_policy_that_is_trained(base, precision):
     check(precision, *after_a_step(base, precision))
     if precision == "float32":  # that was merged
         check(precision, *after_a_step(base, precision, merge=False))
-    else:  # the fault: merged and rounded
+    elif precision == "products in 16 bits":  # the fault: merged and rounded
         with pytest.raises(AssertionError, match="effect is lost"):
             check(precision, *after_a_step(base, precision, merge=True))
 

@@ -164,7 +164,7 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
     assert rewards[1] == [step_reward(1.0, 1.0, 0.5, 1.0)]
     assert [rollout.errors for rollout in rollouts] == [{0: "the judge is down for a0"}, {}]
     assert scorer.masked(rewards) == 1
-    assert scorer.metrics(rollouts, rewards)["masked_chunks"] == (1.0, 3)
+    assert scorer.metrics(rollouts, rewards)["memory/masked_chunks"] == (1.0, 3)
     assert first_error(rollouts) == "the judge is down for a0"
     assert (
         scorer_of().score(rollouts)[0][0]["content"] == 1.0
@@ -228,29 +228,29 @@ def test_metrics_by_hand(rollouts):
     # Calls: apple, what?; delete 1, candle, delete 7; door, door. Three chunks, two rollouts, the
     # first without accuracy.
     assert metrics == {
-        "reward_accuracy": (1.0, 1),
-        "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3),
-        "reward_content": (2.5, 3),
-        "reward_compression": (0.875 + 0.875 + 0.5, 3),
-        "reward_immediate": (0, 0),
-        "calls_per_chunk": (7, 3),
-        "silent_chunks": (0, 3),
-        "cut_off": (0, 3),
-        "entries": (2, 2),
-        "tokens": (2, 2),
-        "masked": (1, 2),
-        "masked_chunks": (2, 3),
-        "duplicates": (1, 7),
-        "unparsed": (1, 7),
-        "verbatim": (3, 3),
-        "entry_words": (3, 3),
-        "insert_share": (3, 7),
-        "update_share": (0, 7),
-        "delete_share": (1, 7),
-        "replace_share": (0, 7),
-        "ops/facts/insert": (3, 7),
-        "ops/facts/update": (0, 7),
-        "ops/facts/delete": (1, 7),
+        "rewards/accuracy/mean": (1.0, 1),
+        "rewards/tool/mean": (pytest.approx(0.5 + 2 / 3 + 1.0), 3),
+        "rewards/content/mean": (2.5, 3),
+        "rewards/compression/mean": (0.875 + 0.875 + 0.5, 3),
+        "rewards/immediate/mean": (0, 0),
+        "memory/calls_per_chunk": (7, 3),
+        "memory/silent_chunks": (0, 3),
+        "memory/cut_off": (0, 3),
+        "memory/entries": (2, 2),
+        "memory/tokens": (2, 2),
+        "memory/masked": (1, 2),
+        "memory/masked_chunks": (2, 3),
+        "memory/duplicates": (1, 7),
+        "memory/unparsed": (1, 7),
+        "memory/verbatim": (3, 3),
+        "memory/entry_words": (3, 3),
+        "memory/insert_share": (3, 7),
+        "memory/update_share": (0, 7),
+        "memory/delete_share": (1, 7),
+        "memory/replace_share": (0, 7),
+        "memory/ops/facts/insert": (3, 7),
+        "memory/ops/facts/update": (0, 7),
+        "memory/ops/facts/delete": (1, 7),
     }
 
 
@@ -263,12 +263,12 @@ def test_operations_are_counted_by_section():
     found = {
         name: pair
         for name, pair in scorer_of().metrics(rollouts, rewards).items()
-        if name.startswith("ops/")
+        if name.startswith("memory/ops/")
     }
     counts = {"core/replace": 1, "semantic/insert": 3, "semantic/update": 0, "semantic/delete": 1}
     counts |= {"episodic/insert": 2, "episodic/update": 0, "episodic/delete": 0}
     assert found == {
-        f"ops/{name}": (count, 8) for name, count in counts.items()
+        f"memory/ops/{name}": (count, 8) for name, count in counts.items()
     }  # the last call repeats an entry
     summary = summarise(rows_of(rollouts, rewards))
     assert summary["operations"] == {name: count / 8 for name, count in counts.items() if count}
@@ -282,7 +282,9 @@ def test_silence_and_cuts_are_counted():
     rollouts = run_rollouts(instances, agent, generator, Sampling(4))
     scorer = scorer_of()
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
-    assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == (
+    assert tuple(
+        metrics[f"memory/{name}"] for name in ("silent_chunks", "cut_off", "calls_per_chunk")
+    ) == (
         (1.0, 2),
         (1.0, 2),
         (1.0, 2),
@@ -308,7 +310,7 @@ def own(rollouts, function, weight=0.5):
     ]
     return (
         totals,
-        scorer_of(config=config).metrics(rollouts, rewards)[f"reward_{name}"],
+        scorer_of(config=config).metrics(rollouts, rewards)[f"rewards/{name}/mean"],
         mean,
         recorded,
     )

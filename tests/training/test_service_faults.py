@@ -266,9 +266,9 @@ def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, re
     assert sum(map(about_boat, reader.bodies)) == 2 * (1 if fault == "refusal" else 3)
 
 
-@pytest.mark.parametrize("parts", ["1", "2"])
+@pytest.mark.parametrize("ahead", ["0", "1"])
 def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(
-    tmp_path, data, reader, capsys, caplog, parts
+    tmp_path, data, reader, capsys, caplog, ahead
 ):
     """The first one lets the step finish, which may take all attempts; the second ends the run
     within two seconds."""
@@ -290,7 +290,7 @@ def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(
     helper = threading.Thread(target=interrupt)
     helper.start()
     code, done = train(
-        tmp_path, data, reader.url, "--endpoint_timeout", "600", "--scoring_parts", parts
+        tmp_path, data, reader.url, "--endpoint_timeout", "600", "--staleness", ahead
     )
     assert time.monotonic() - sent[0] < 2 and code == 130 and done.metrics == []
     helper.join()

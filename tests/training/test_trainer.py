@@ -12,58 +12,36 @@ import torch
 from gradient_check import Case, make_trainer
 from rollouts import make_instance, step_reward
 
-from memalpha.generation.hf import HFGenerator
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.types import Prompt, Sampling
+from memalpha.types import Sampling
 
 
-def test_the_order_of_instances_depends_on_seed_and_epoch_alone(tmp_path):
+def test_the_order_of_instances_depends_on_seed_and_step_alone(tmp_path):
     made, again = make_trainer(Case(), tmp_path), make_trainer(Case(), tmp_path)
-    sampler, resumed = made._get_train_sampler(), again._get_train_sampler()
     orders = []
-    for epoch in range(6):
-        made.state.epoch = float(epoch)
-        orders.append(list(sampler))
-        assert sorted(orders[-1]) == sorted([0, 1, 2, 3] * gradient_check.GROUP)
+    for epoch in range(6):  # of two steps of two instances
+        read = [instance.id for step in (0, 1) for instance in made._instances(2 * epoch + step)]
+        orders.append(read[:: gradient_check.GROUP])
+        assert read == [name for name in orders[-1] for _ in range(gradient_check.GROUP)]
+        assert sorted(orders[-1]) == ["i0", "i1", "i2", "i3"]
     assert len({tuple(order) for order in orders}) > 1
-    again.state.epoch = 5.5  # a run resumed in the middle of epoch 5
-    assert list(resumed) == orders[5]
+    assert [instance.id for instance in again._instances(11)] == read[2 * gradient_check.GROUP :]
 
 
 def test_rollouts_are_drawn_with_the_options_and_every_step_with_a_seed_of_its_own(tmp_path):
     made = make_trainer(Case(), tmp_path)
     made.top_p, made.top_k = 0.8, 7
-    first = made._sampling(0, 0)
-    made._step = 5  # the passes over one batch of rollouts, which a resumed run counts anew
-    assert made._sampling(0, 0) == first
-    second = made._sampling(1, 0)
+    first, second = made._sampling(0), made._sampling(1)
+    assert made._sampling(0) == first
     assert (
         replace(first, seed=None)
         == replace(second, seed=None)
         == Sampling(gradient_check.LONGEST, 0.9, 0.8, 7)
     )
-    part = made._sampling(0, 1)
-    assert (
-        None not in (first.seed, second.seed, part.seed)
-        and len({first.seed, second.seed, part.seed}) == 3
-    )
+    assert None not in (first.seed, second.seed) and first.seed != second.seed
     assert (
         made.sum_over_ranks([0, 1.5]).dtype == torch.float32
     )  # a part scored on one rank only is added up in one type
-
-
-def test_generation_through_trl_draws_as_asked_and_is_as_before_afterwards(tmp_path):
-    made = make_trainer(Case(generator="trl"), tmp_path)
-    draw = torch.Generator().manual_seed(5)
-    prompts = [
-        Prompt((), tuple(torch.randint(100, 200, (n,), generator=draw).tolist())) for n in (3, 9, 5)
-    ]
-    options = made.generation_config.to_dict()
-    found = made.generator.generate(prompts, Sampling(6))
-    expected = HFGenerator(made.model, gradient_check.tokenizer()).generate(prompts, Sampling(6))
-    assert [(c.ids, c.text, c.stop) for c in found] == [(c.ids, c.text, c.stop) for c in expected]
-    assert made.generation_config.to_dict() == options
-    made.generator.finish(Sampling(6))  # alone, there is nobody to wait for
 
 
 def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
@@ -85,8 +63,9 @@ def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
     assert logs["frac_reward_zero_std"] == pytest.approx(
         2 / (logs["rows"] / gradient_check.GROUP)
     )  # first chunks of two instances
-    assert logs["rows"] == sum(row is not None for row in made.rows) == len(made.rows) - 4
-    written = [len(row.completion_ids) for row in made.rows if row]
+    real = made.rows[:-4]
+    assert logs["rows"] == len(real) and all(row.left_out for row in made.rows[-4:])
+    written = [len(row.completion_ids) for row in real]
     assert logs["completions/mean_length"] == pytest.approx(sum(written) / len(written))
     assert math.isfinite(logs["loss"])
 
@@ -96,7 +75,7 @@ def test_a_group_is_asked_the_same_share_of_the_questions_and_steps_differ():
 
     def asked(share, step=0):
         given = {"options": SimpleNamespace(question_share=share), "args": SimpleNamespace(seed=1)}
-        return MemoryGRPOTrainer._asked(SimpleNamespace(**given), instance, step).questions
+        return MemoryGRPOTrainer._with_questions(SimpleNamespace(**given), instance, step).questions
 
     assert asked(1.0) == instance.questions
     for share, count in ((0.5, 5), (0.45, 5), (0.01, 1), (0.99, 10)):

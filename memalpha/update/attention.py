@@ -16,9 +16,21 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from memalpha.errors import InputError
-
 NAME = "memalpha_prefix"
+
+
+def share_prefixes(base: Any) -> str:
+    """Switch a transformers model to this attention, or return what its own is, if it is not plain
+    ``sdpa`` in every layer.
+    """
+    other = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
+    own = base.config._attn_implementation
+    if other or own not in ("sdpa", NAME) or not base._can_set_attn_implementation():
+        return f"attention {own!r} with {', '.join(sorted(other)) or 'plain'} layers"
+    AttentionInterface.register(NAME, prefix_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    base.set_attn_implementation(NAME)
+    return ""
 
 
 class GroupLayout(NamedTuple):
@@ -49,11 +61,14 @@ def group_layout(
     steps = torch.arange(longest)
     inside = steps < sizes[:, None]  # (R, M)
     tokens = (sizes.cumsum(0) - sizes)[:, None] + steps * inside
-    allowed = torch.ones(longest, prefix + longest, dtype=torch.bool).tril(prefix)
     own = start + prefix
-    tensors = (tokens.flatten(), inside.flatten().nonzero().squeeze(-1), allowed)
     return GroupLayout(
-        start, own, own + int(sizes.sum()), *(tensor.to(device) for tensor in tensors)
+        start,
+        own,
+        stop=own + int(sizes.sum()),
+        tokens=tokens.flatten().to(device),
+        real=inside.flatten().nonzero().squeeze(-1).to(device),
+        allowed=torch.ones(longest, prefix + longest, dtype=torch.bool).tril(prefix).to(device),
     )
 
 
@@ -72,73 +87,39 @@ def prefix_attention(
     heads, L, size).
     """
     if prefix_layout is None:
-        return sdpa_attention_forward(
+        return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, dropout, scaling, **kwargs
-        )  # type: ignore[no-any-return]
+        )
     repeats = query.shape[1] // key.shape[1]
-    key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
+    states = [query, repeat_kv(key, repeats), repeat_kv(value, repeats)]
     parts = []
     for group in prefix_layout:
         if group.own > group.start:
-            q, k, v = (x[:, :, group.start : group.own] for x in (query, key, value))
+            q, k, v = (state[:, :, group.start : group.own] for state in states)
             parts.append(
                 scaled_dot_product_attention(
                     q, k, v, dropout_p=dropout, scale=scaling, is_causal=True
                 )
             )
         if group.stop > group.own:
-            parts.append(_own_parts(group, query, key, value, dropout, scaling))
+            parts.append(_own_parts(group, states, dropout, scaling))
     return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
 
 
 def _own_parts(
-    group: GroupLayout,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float,
-    scaling: float | None,
+    group: GroupLayout, states: Sequence[Tensor], dropout: float, scaling: float | None
 ) -> Tensor:
-    heads, size = query.shape[1], query.shape[-1]
-
-    def rows(x: Tensor) -> Tensor:  # (R, heads, M, head size)
-        own = x[0, :, group.own : group.stop].index_select(1, group.tokens)
-        return own.view(heads, -1, len(group.allowed), size).transpose(0, 1)
-
-    def behind_prefix(x: Tensor) -> Tensor:  # (R, heads, P + M, head size)
-        own = rows(x)
-        return torch.cat(
-            [x[:, :, group.start : group.own].expand(len(own), -1, -1, -1), own], dim=2
-        )
-
+    """Return (1, heads, tokens of all rows, size): what the rows of a group attend to."""
+    _, heads, _, size = states[0].shape
+    rows = []
+    for state in states:  # to (R, heads, M, size)
+        own = state[0, :, group.own : group.stop].index_select(1, group.tokens)
+        rows.append(own.view(heads, -1, len(group.allowed), size).transpose(0, 1))
+    for place in (1, 2):  # keys and values: (R, heads, P + M, size)
+        prefix = states[place][:, :, group.start : group.own].expand(len(rows[0]), -1, -1, -1)
+        rows[place] = torch.cat([prefix, rows[place]], dim=2)
+    q, k, v = rows
     out = scaled_dot_product_attention(
-        rows(query),
-        behind_prefix(key),
-        behind_prefix(value),
-        attn_mask=group.allowed,
-        dropout_p=dropout,
-        scale=scaling,
+        q, k, v, attn_mask=group.allowed, dropout_p=dropout, scale=scaling
     )
     return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
-
-
-def use_prefix_attention(base: Any) -> None:
-    """Switch a transformers model to this attention; InputError without ``sdpa`` and full attention
-    in every layer.
-    """
-    kinds = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
-    if (
-        not kinds
-        and base.config._attn_implementation == "sdpa"
-        and base._can_set_attn_implementation()
-    ):
-        AttentionInterface.register(NAME, prefix_attention)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
-        base.set_attn_implementation(NAME)
-    layers = ", ".join(sorted(kinds)) or "plain"
-    InputError.raise_if(
-        kinds or base.config._attn_implementation != NAME,
-        f"attention {base.config._attn_implementation!r} with {layers} layers and packed rows",
-        expected="sdpa and full attention in every layer",
-        fix="set share_prefix: false",
-    )

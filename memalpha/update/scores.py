@@ -16,6 +16,17 @@ from memalpha.generation.products import blocks, fits, product
 
 ELEMENTS_AT_ONCE = 2**20
 
+PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+"""Model types of transformers whose logits are the unchanged output of the head."""
+
+TOKENS_AT_ONCE = 512
+HEAD_ELEMENTS = 2**18
+"""Logits of one block on a CPU: what its cache holds."""
+GPU_HEAD_ELEMENTS = 2**26
+"""Logits of one block elsewhere: a quarter of a gigabyte."""
+HEAD_ROWS = 2048
+"""Rows of the head in one block, where blocks are laid out for oneDNN."""
+
 
 class TokenScores(NamedTuple):
     """Log-probabilities (with gradient) and entropies (nats, no gradient; zeros if not asked for)
@@ -27,7 +38,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(
-    logits: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, compute_entropy: bool = False
 ) -> TokenScores:
     """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float
     type; temperature > 0.
@@ -73,34 +84,18 @@ def _parts(logits: Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
 
 
-PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-"""Model types of transformers whose logits are the unchanged output of the head."""
-
-TOKENS_AT_ONCE = 512
-HEAD_ELEMENTS, GPU_HEAD_ELEMENTS = 2**18, 2**26
-"""Logits of one block: what the cache of a CPU holds, or a quarter of a gigabyte."""
-HEAD_ROWS = 2048
-"""Rows of the head in one block, where blocks are laid out for oneDNN."""
-
-
 def frozen_head(model: Any) -> Any | None:
-    """Return the LM head if ``hidden_scores`` can replace it, else None; ``model`` without PEFT and
-    DDP wrappers.
+    """Return the LM head if ``hidden_scores`` can take its place, else None; ``model`` without PEFT
+    and DDP wrappers.
     """
     head: Any = model.get_output_embeddings()
-    if model.config.model_type not in PLAIN_HEADS or head.__class__ is not nn.Linear:
+    if model.config.model_type not in PLAIN_HEADS or type(head) is not nn.Linear:
         return None
     weight: Any = head.weight
-    fits = (
-        weight.__class__ is nn.Parameter  # neither sharded nor quantised
-        and not hasattr(
-            weight, "ds_id"
-        )  # ZeRO-3 gathers a weight only for its own module's forward
-        and vars(head)["_parameters"]["bias"] is None
-        and not weight.requires_grad
-        and "forward" not in vars(head)
-    )
-    return head if fits else None
+    bias: Any = head.bias
+    whole = type(weight) is nn.Parameter and not hasattr(weight, "ds_id")  # not sharded
+    fits_here = whole and not weight.requires_grad and bias is None and "forward" not in vars(head)
+    return head if fits_here else None
 
 
 def hidden_scores(
@@ -108,7 +103,6 @@ def hidden_scores(
     weight: Tensor,
     targets: Tensor,
     temperature: float = 1.0,
-    *,
     compute_entropy: bool = False,
 ) -> TokenScores:
     """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen
@@ -127,19 +121,18 @@ class _HiddenScores(torch.autograd.Function):
         temperature: float,
         compute_entropy: bool,
     ) -> tuple[Tensor, Tensor]:
-        needs_mean = ctx.needs_input_grad[0] or compute_entropy
+        with_gradient = ctx.needs_input_grad[0]
         scaled = (hidden / temperature).to(hidden.dtype)
-        norms, mean, rounded = _log_partition(scaled, weight, needs_mean)
-        scaled, chosen = (x.to(rounded).float() for x in (scaled, weight[targets]))
+        norms, mean, rounded = _log_partition(scaled, weight, with_gradient or compute_entropy)
+        scaled = scaled.to(rounded).float()
+        chosen = weight[targets].to(rounded).float()
+        entropies = torch.zeros_like(norms)
         with torch.autocast(hidden.device.type, enabled=False):
             logps = torch.linalg.vecdot(scaled, chosen).to(rounded).float() - norms
-            entropies = (
-                norms - torch.linalg.vecdot(scaled, mean)
-                if compute_entropy
-                else torch.zeros_like(norms)
-            )
+            if compute_entropy:
+                entropies = norms - torch.linalg.vecdot(scaled, mean)
         ctx.mark_non_differentiable(entropies)
-        if ctx.needs_input_grad[0]:
+        if with_gradient:
             ctx.save_for_backward(chosen.sub_(mean).div_(temperature))
         ctx.dtype = hidden.dtype
         return logps, entropies
@@ -154,40 +147,39 @@ class _HiddenScores(torch.autograd.Function):
 def _log_partition(
     hidden: Tensor, weight: Tensor, needs_mean: bool
 ) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Return log sum_v exp(weight[v] hidden) (N,), sum_v p[v] weight[v] (N, H), and the logits'
+    type.
+    """
     device = hidden.device
     norms = torch.empty(len(hidden), device=device)
     mean = torch.zeros(hidden.shape, device=device)
-    elements, rounded = (
-        (HEAD_ELEMENTS if device.type == "cpu" else GPU_HEAD_ELEMENTS),
-        torch.float32,
-    )
+    rounded = torch.float32
+    elements = HEAD_ELEMENTS if device.type == "cpu" else GPU_HEAD_ELEMENTS
     for start in range(0, len(hidden), TOKENS_AT_ONCE):
         part = hidden[start : start + TOKENS_AT_ONCE]
         sums = mean[start : start + len(part)]
-        top, total = (
-            torch.full((len(part), 1), -torch.inf, device=device),
-            torch.zeros(len(part), 1, device=device),
-        )
-        for block in (
-            blocks(weight, HEAD_ROWS)
-            if fits(weight)
-            else torch.split(weight, max(1, elements // len(part)))
-        ):
+        top = torch.full((len(part), 1), -torch.inf, device=device)
+        total = torch.zeros(len(part), 1, device=device)
+        laid_out = fits(weight)
+        rows = HEAD_ROWS if laid_out else max(1, elements // len(part))
+        for block in blocks(weight, rows) if laid_out else torch.split(weight, rows):
             logits = product(part, block)
-            rounded, scores = logits.dtype, logits.float()
-            before, top = top, torch.maximum(top, scores.amax(-1, keepdim=True))
-            shrink = (before - top).exp_()
+            rounded = logits.dtype
+            scores = logits.float()
+            new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
+            shrink = (top - new_top).exp_()
+            top = new_top
             scores.sub_(top).exp_()
             total.mul_(shrink).add_(scores.sum(-1, keepdim=True))
-            if needs_mean and block.dtype is torch.float32:
-                sums.mul_(shrink)
-                sums = (
-                    sums.add_(product(scores, block, transposed=True))
-                    if fits(block)
-                    else sums.addmm_(scores, block)
-                )
-            elif needs_mean:
-                sums.mul_(shrink).add_(scores.to(block.dtype) @ block)
+            if not needs_mean:
+                continue
+            sums.mul_(shrink)
+            if fits(block):
+                sums.add_(product(scores, block, transposed=True))
+            elif block.dtype is torch.float32:
+                sums.addmm_(scores, block)
+            else:
+                sums.add_(scores.to(block.dtype) @ block)
         norms[start : start + len(part)] = (top + total.log()).squeeze(-1)
         sums.div_(total)
     return norms, mean, rounded

@@ -1,0 +1,69 @@
+"""Which instances a step reads, and rollouts that go on while something else does.
+
+The order of instances depends on seed and step alone, so that a resumed run repeats it.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from memalpha.agent.rollout import Rollout
+from memalpha.rewards.total import StepReward
+
+Result = TypeVar("Result")
+
+
+def spread(sources: Sequence[str], seed: int) -> list[int]:
+    """Return a random order in which each source comes at even intervals: steps of one source alone
+    unlearn the others.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    members: dict[str, list[int]] = defaultdict(list)
+    for index in torch.randperm(len(sources), generator=generator).tolist():
+        members[sources[index]].append(index)
+    places = []
+    for name in sorted(members):
+        first = float(torch.rand((), generator=generator))
+        for rank, index in enumerate(members[name]):
+            places.append(((rank + first) / len(members[name]), index))
+    return [index for _, index in sorted(places)]
+
+
+def instances_of_batch(sources: Sequence[str], batch: int, groups: int, seed: int) -> list[int]:
+    """Return the ``groups`` instances of a batch of rollouts, counted over all epochs; what is left
+    at the end of an epoch is not read. An epoch has its own order.
+    """
+    epoch, place = divmod(batch, len(sources) // groups)
+    return spread(sources, seed + epoch)[place * groups : (place + 1) * groups]
+
+
+class Drawn(NamedTuple):
+    """The rollouts of a batch and their rewards, each perhaps still to come."""
+
+    rollouts: Future[list[Rollout]]
+    rewards: Future[list[list[StepReward]]]
+
+
+def at_once(work: Callable[[], Result]) -> Future[Result]:
+    """Do the work now; an error is raised here."""
+    future: Future[Result] = Future()
+    future.set_result(work())
+    return future
+
+
+def in_background(work: Callable[[], Result]) -> Future[Result]:
+    """Do the work in a thread of its own, which does not keep the process alive."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -1,0 +1,124 @@
+"""The weights that rollouts are drawn with: gathered from shards, or handed to vLLM servers.
+
+Every sharded forward needs all ranks, but ranks decode different numbers of tokens. So under FSDP2
+and DeepSpeed ZeRO-3 the weights are gathered once, rollouts are drawn without communication, and
+the weights are sharded again; each rank then holds the whole model. Other sharding is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import broadcast_object_list
+from torch.distributed.fsdp import FSDPModule
+
+from memalpha.errors import InputError
+from memalpha.files import file_sha256
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+    from memalpha.generation.vllm_server import VLLMServers
+
+
+class Sharding(StrEnum):
+    """How weights are sharded among ranks (not the optimizer's state)."""
+
+    NONE = "none"
+    FSDP1 = "fsdp1"
+    FSDP2 = "fsdp2"
+    ZERO3 = "zero3"
+
+
+def sharding_of(accelerator: Accelerator) -> Sharding:
+    """Return how the launcher's configuration shards the weights."""
+    fsdp = getattr(accelerator.state, "fsdp_plugin", None)
+    if fsdp is not None:
+        return Sharding.FSDP2 if fsdp.fsdp_version == 2 else Sharding.FSDP1
+    zero = accelerator.state.deepspeed_plugin
+    return Sharding.ZERO3 if zero is not None and zero.zero_stage == 3 else Sharding.NONE
+
+
+def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool = False) -> None:
+    """Raise InputError if weights are sharded in 4 bits or drawing would deadlock; ``gathers``:
+    ZeRO-3's are gathered for it.
+    """
+    sharded = sharding is not Sharding.NONE
+    in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
+    for wrong, message, expected in (
+        (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
+        (
+            sharded and reader == "base",
+            f"reader is 'base' with {sharding}",
+            "recall or endpoint, or DDP",
+        ),
+        (sharded and in_4bit, f"load_in_4bit with {sharding}", "DDP, or one GPU"),
+        (
+            sharding is Sharding.ZERO3 and not gathers,
+            "ds3_gather_for_generation is false with ZeRO-3",
+            "true",
+        ),
+        (
+            sharding is Sharding.FSDP2 and in_ram,
+            "fsdp_cpu_ram_efficient_loading is true",
+            "false: all ranks need weights at once",
+        ),
+    ):
+        InputError.raise_if(wrong, message, expected=expected)
+
+
+@contextmanager
+def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
+    """Gather the weights for the block, which all ranks enter and leave together."""
+    sharding = sharding_of(accelerator)
+    parts: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not parts:
+        if sharding is Sharding.FSDP2 or accelerator.state.deepspeed_plugin is not None:
+            model.to(accelerator.device)  # the Trainer leaves it on the CPU until the first step
+        yield
+        return
+    root: Any = model
+    root.set_reshard_after_forward(False)
+    try:
+        for part in parts:
+            part.unshard()
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+        if hasattr(root, "reset_iter_state"):  # else backward would prefetch for these forwards
+            root.reset_iter_state()
+        root.set_reshard_after_forward(bool(accelerator.state.fsdp_plugin.reshard_after_forward))
+
+
+def hand_over(model: Any, accelerator: Accelerator, servers: VLLMServers, folder: Path) -> None:
+    """Save the adapter of a PEFT model below ``folder``, under a name that tells its weights, and
+    let the servers draw with it; earlier ones are deleted. All ranks call it together.
+    """
+    names: list[Any] = [None]
+    with whole_weights(model, accelerator):
+        policy = accelerator.unwrap_model(model)
+        weights = {
+            name: parameter.detach()
+            for name, parameter in policy.named_parameters()
+            if ".lora_" in name
+        }
+        if accelerator.is_main_process:
+            policy.save_pretrained(folder / "next", state_dict=weights)
+            digest = file_sha256(folder / "next" / "adapter_model.safetensors")
+            names = [f"memalpha-{digest[:16]}"]
+            if not (folder / names[0]).exists():
+                (folder / "next").rename(folder / names[0])
+            servers.load(names[0], folder / names[0])
+            for path in folder.iterdir():
+                if path.name != names[0]:
+                    shutil.rmtree(path)
+    broadcast_object_list(names)
+    servers.use(names[0], folder / names[0])

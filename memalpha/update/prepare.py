@@ -1,0 +1,208 @@
+"""What is done to a loaded model before it draws or trains, once and in one place.
+
+:func:`prepare_policy` changes layers to faster ones with an exact gradient, chooses the attention,
+and freezes what does not train. Nothing changes a model later, but for what transformers' Trainer
+does at its start (gradient checkpointing, the wrapper of several processes).
+"""
+
+import logging
+from functools import cache
+from typing import Any
+
+import torch
+from peft.tuners.lora.layer import Linear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from memalpha.errors import InputError
+from memalpha.generation.products import plain, product, rounded
+from memalpha.update.attention import share_prefixes
+
+logger = logging.getLogger(__name__)
+
+NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
+"""Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + epsilon)``."""
+
+
+def base_model(model: nn.Module) -> Any:
+    """Return the transformers model inside DDP and PEFT."""
+    inner: Any = getattr(model, "module", model)
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+def prepare_policy(model: nn.Module, *, trained: bool = True, top_layers: int = 0) -> None:
+    """Prepare a model, plain or inside PEFT, in place; again does no harm.
+
+    ``trained``: rows that share a prefix are computed together where its attention allows that,
+    else each by itself, with a warning. ``top_layers``: only adapters of that many upper layers
+    train (0 = all); InputError if the model has fewer.
+    """
+    base = base_model(model)
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # bitsandbytes packs weights in drawing,
+            module.support_avx512bf16_for_cpu = False  # and packed ones pass no gradient on
+        module.__class__ = _fast_class(module)
+    if top_layers:
+        freeze_lower_layers(model, top_layers)
+    if trained:
+        reason = share_prefixes(base)
+        if reason:
+            logger.warning("%s: the update computes every row by itself, which is slower", reason)
+
+
+def freeze_lower_layers(model: Any, top: int) -> None:
+    """Train the adapters of the ``top`` upper layers only; InputError if there are fewer."""
+    count = int(model.config.num_hidden_layers)
+    InputError.raise_if(
+        not 0 < top <= count,
+        f"train_layers is {top}",
+        expected=f"from 1 to {count}, the model's layers (0 = all)",
+    )
+    for name, parameter in model.named_parameters():
+        _, is_layer, place = name.partition(".layers.")
+        if is_layer and int(place.split(".")[0]) < count - top:
+            parameter.requires_grad_(False)
+
+
+def _fast_class(module: nn.Module) -> Any:
+    kind: Any = type(module)
+    if kind is Linear and _is_simple(module):
+        return FastLoraLinear
+    return _fast_norm(kind) if kind.__name__ in NORMS else kind
+
+
+def _is_simple(layer: Any) -> bool:
+    """Whether a LoRA layer is ``x W' + s (x A') B'`` with a frozen, unquantised W."""
+    base = layer.base_layer
+    frozen = not any(parameter.requires_grad for parameter in base.parameters())
+    drops = any(not isinstance(dropout, nn.Identity) for dropout in layer.lora_dropout.values())
+    other = drops or layer.lora_variant or any(layer.lora_bias.values())
+    return type(base) is nn.Linear and frozen and not other
+
+
+class FastLoraLinear(Linear):  # type: ignore[misc]
+    """PEFT's layer with fewer operations and copies; equal up to rounding.
+
+    Products are in the type of autocast, else of the base; PEFT multiplies an adapter in float32
+    there. In 16 bits draws, kept log-probabilities and the update all go through here, so that
+    they round alike. PEFT's code still runs in float32 without a gradient, and for anything but
+    one active, plain float32 adapter.
+    """
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return what PEFT's layer does, x (..., inputs) to (..., outputs)."""
+        names = [name for name in self.active_adapters if name in self.lora_A]
+        if args or kwargs or len(names) != 1 or self.disable_adapters or self.merged:
+            return super().forward(x, *args, **kwargs)  # type: ignore[no-any-return]
+        base, a, b = self.base_layer, self.lora_A[names[0]].weight, self.lora_B[names[0]].weight
+        kind = _product_type(base.weight)
+        fits = plain(a, b) and _casts(x, kind) and _casts(base.weight, kind)
+        if not fits or not (torch.is_grad_enabled() or kind is not torch.float32):
+            return super().forward(x)  # type: ignore[no-any-return]
+        bias = None if base.bias is None else rounded(base.bias, kind)
+        y: Tensor = LoraProduct.apply(  # type: ignore[no-untyped-call]
+            x.reshape(-1, x.shape[-1]).to(kind),
+            rounded(base.weight, kind),
+            bias,
+            a.to(kind),
+            b.to(kind),
+            self.scaling[names[0]],
+        )
+        return y.view(*x.shape[:-1], -1)
+
+
+def _product_type(weight: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype(weight.device.type) if _autocasts(weight) else weight.dtype
+
+
+def _casts(tensor: Tensor, kind: torch.dtype) -> bool:
+    """Whether a product in ``kind`` takes the tensor; autocast takes float32, too."""
+    return plain(tensor, kind=kind) or (_autocasts(tensor) and plain(tensor))
+
+
+def _autocasts(tensor: Tensor) -> bool:
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+class LoraProduct(torch.autograd.Function):
+    """``x W' + bias + s (x A') B'``, with W and bias frozen."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+    ) -> Tensor:
+        """Multiply x (tokens, inputs) by weight (outputs, inputs), a (rank, inputs) and b
+        (outputs, rank).
+        """
+        inner = x @ a.t()
+        y = product(x, weight, bias).addmm_(inner, b.t(), alpha=scale)
+        ctx.save_for_backward(x, weight, a, b, inner)
+        ctx.scale = scale
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, A and B, where needed."""
+        x, weight, a, b, inner = ctx.saved_tensors
+        of_x, _, _, of_a, of_b, _ = ctx.needs_input_grad
+        dx = da = db = None
+        # These orientations are the fastest in BLAS for a thin factor.
+        if of_x or of_a:
+            low = grad @ b.t().contiguous().t()  # (tokens, rank)
+        if of_x:
+            dx = product(grad, weight, transposed=True).addmm_(low, a, alpha=ctx.scale)
+        if of_a:
+            da = (low.t() @ x).mul_(ctx.scale)
+        if of_b:
+            db = (inner.t() @ grad).mul_(ctx.scale).t()
+        return dx, None, None, da, db, None
+
+
+@cache
+def _fast_norm(kind: type) -> type:
+    return type(kind.__name__ + "Fast", (FastRMSNorm, kind), {})
+
+
+class FastRMSNorm:
+    """Mixin before a norm of ``NORMS``: its own backward pass on a CPU in float32."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        """Return what transformers' norm does; its own code runs on other devices and where no
+        gradient is recorded.
+        """
+        if x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, self.weight):
+            return RMSNormProduct.apply(x, self.weight, self.variance_epsilon)  # type: ignore[no-any-return, no-untyped-call]
+        return super().forward(x)  # type: ignore[misc, no-any-return]
+
+
+class RMSNormProduct(torch.autograd.Function):
+    """``weight * x * r`` with r = 1 / sqrt(mean(x**2) + epsilon) over the last axis, in float32,
+    under autocast, too.
+    """
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """Normalise x (..., features) by weight (features,)."""
+        r: Tensor = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(x, weight, r)
+        return (x * r).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """With g = weight * grad: dx = r g - x r**3 mean(g x), and dweight = sum of grad x r."""
+        x, weight, r = ctx.saved_tensors
+        of_x, of_weight, _ = ctx.needs_input_grad
+        dx = dweight = None
+        if of_weight:
+            dweight = (grad * x).mul_(r).flatten(0, -2).sum(0)
+        if of_x:
+            dx = grad * weight
+            share = torch.linalg.vecdot(dx, x).unsqueeze(-1).mul_(r).mul_(r).div_(-x.shape[-1])
+            dx.addcmul_(x, share).mul_(r)
+        return dx, dweight, None
