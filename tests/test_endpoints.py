@@ -3,25 +3,19 @@ options that name servers."""
 
 from __future__ import annotations
 
-import copy
 import gzip
-import json
-import math
 import socketserver
 import threading
 import time
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from stub_server import Fault, StubServer, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.view import system_text
 from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
-from memalpha.generation.vllm_server import VLLMServers
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
@@ -151,92 +145,6 @@ def test_a_reply_cut_off_before_it_said_anything_is_none(chat_server, client, co
     chat_server.script = [Fault(200, completion(content, "length", reasoning_content="Rome"))]
     with pytest.raises(ServiceError, match="did not end its thinking in 5 tokens"):
         complete(client, chat("x"), GREEDY)
-
-
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**40), 10**40)
-    | st.floats()
-    | st.sampled_from(["", "stop", "length", "content"]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["id", "content", "text", "0", "x"]), inner)
-    ),
-    max_leaves=5,
-)
-VALID = [
-    json.loads(completion("Oslo", reasoning_content="")),
-    {"data": [{"id": "base"}]},
-    {
-        "choices": [
-            {
-                "token_ids": [3, 4],
-                "logprobs": {"token_logprobs": [-0.5, 0]},
-                "finish_reason": "stop",
-                "text": "ab",
-            }
-        ]
-    },
-]
-
-
-@st.composite
-def odd_replies(draw):
-    """A valid reply with one value, at any depth, replaced or left out; or any JSON."""
-    reply = copy.deepcopy(draw(st.sampled_from(VALID)))
-    place, key = reply, None
-    for _ in range(draw(st.integers(0, 5))):
-        inner = place if key is None else place[key]
-        keys = (
-            list(inner)
-            if isinstance(inner, dict)
-            else list(range(len(inner)))
-            if isinstance(inner, list)
-            else []
-        )
-        if not keys:
-            break
-        place, key = inner, draw(st.sampled_from(keys))
-    if key is None:
-        return draw(JSON)
-    if draw(st.booleans()):
-        place[key] = draw(JSON)
-    else:
-        del place[key]
-    return reply
-
-
-@given(st.lists(odd_replies(), min_size=30, max_size=30))
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
-def test_odd_json_is_a_reply_or_one_clear_error(chat_server, replies):
-    servers = VLLMServers([chat_server.url], make_tokenizer(("apple",), 512), 8, timeout=5, wait=0)
-    faults = [Fault(200, json.dumps(reply).encode()) for reply in replies]
-    chat_server.fault_for = lambda body: faults[
-        int(body["prompt"][0] if "prompt" in body else body["messages"][0]["content"])
-    ]
-    chat_server.page = lambda: faults[0]
-    numbers = range(len(replies))
-    for client, batch in (
-        (ChatClient(chat_server.url, "m"), [chat(str(i)) for i in numbers]),
-        (servers._clients[0], [[i] for i in numbers]),
-    ):
-        client.retries, client.concurrency = 0, 100  # of so many, none counts as down
-        outcomes = []
-        try:
-            outcomes = client.complete_many(batch, Sampling(2))
-        except PartialServiceError as error:
-            outcomes = error.outcomes
-        for made in outcomes:
-            assert isinstance(made, ServiceError) or (
-                isinstance(made.text, str) and made.stop in StopReason
-            )
-            if isinstance(made, Completion) and client is servers._clients[0]:
-                assert 0 < len(made.ids) == len(made.logprobs) <= 2 and all(
-                    type(i) is int and 0 <= i < 8 for i in made.ids
-                )
-                assert all(-math.inf < value <= 1e-3 for value in made.logprobs)
-    assert all(type(name) is str for name in servers._held(servers._clients[0]))
 
 
 @pytest.mark.parametrize("body", [b"x" * (2**24 + 1), gzip.compress(completion("x"))])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import read_object, replacing_folder, write_object
-from memalpha.memory.schema import MemorySchema, presets
+from memalpha.memory.schema import MemorySchema, Section, presets
 from memalpha.models.policy import (
     ADAPTER_FILES,
     ADAPTER_RECORD,
@@ -67,7 +67,8 @@ def export(
     MemAlphaError if logits differ.
     ``trust_tools`` as in ``AgentConfig.load``.
     """
-    source, target = agent_folder(trained), Path(output)
+    source = agent_folder(trained)
+    target = Path(output)
     if target.exists():
         raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
     config = AgentConfig.load(source, trust_tools)
@@ -87,22 +88,19 @@ def export(
             _merge(source, base, config, draft)
         else:
             copy_files(source, draft, _MODEL_FILES if whole else ADAPTER_FILES)
-        if reader := own_reader(source):
+        reader = own_reader(source)
+        if reader:
             copy_files(reader, draft / "reader", ADAPTER_FILES)
             write_object(draft / ADAPTER_RECORD, {**adapter_record(draft), "reader": "reader"})
         if not (whole or merge):
             if facts.warmup:
                 write_object(draft / _WARMUP_RECORD, facts.warmup)
-            if name := hub_name(base):
-                path = draft / "adapter_config.json"
-                write_object(path, {**read_object(path), "base_model_name_or_path": name})
+            path = draft / "adapter_config.json"
+            name = hub_name(base) or read_object(path)["base_model_name_or_path"]
+            write_object(path, {**read_object(path), "base_model_name_or_path": name})
         if config.schema in presets():  # a later version of the package changes nothing
-            config = replace(
-                config,
-                schema=str(
-                    resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml"
-                ),
-            )
+            preset = resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml"
+            config = replace(config, schema=str(preset))
         config.save(draft)
         (draft / "README.md").write_text(
             make_card(config, base, facts, merged=whole or merge), encoding="utf-8"
@@ -117,10 +115,10 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
 
     def logits(model: Any) -> Tensor:
         with torch.no_grad():
-            found: Tensor = (
+            rows: Tensor = (
                 model.eval()(input_ids=torch.tensor([ids], device=model.device)).logits[0].float()
             )
-        return found
+        return rows
 
     policy = load_policy_model(base, adapter=source)
     step = AgentStep(config, policy.tokenizer)
@@ -151,6 +149,7 @@ _TRAINING = (
     "loss_type",
     "learning_rate",
 )
+_LIMITS = ("max_tokens", "max_entry_tokens", "max_entries")
 _MEASURES = (
     "accuracy",
     "reward",
@@ -181,13 +180,13 @@ class RunFacts(NamedTuple):
         """
         warmup = read_object(folder / _WARMUP_RECORD) if (folder / _WARMUP_RECORD).is_file() else {}
         parent = folder.resolve().parent
-        found = cls({}, {}, {}, warmup)
+        facts = cls({}, {}, {}, warmup)
         if folder.resolve().name == "adapter" and (parent / "config.yaml").is_file():
             run = RunFolder(parent)
             environment = run.read_optional("environment.json")
             environment["command"] = masked_command(environment.get("command") or [])
-            found = cls(run.read_optional("summary.json"), run.config, environment, warmup)
-        return cls(*map(masked, found))
+            facts = cls(run.read_optional("summary.json"), run.config, environment, warmup)
+        return cls(*map(masked, facts))
 
 
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) -> str:
@@ -195,18 +194,15 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
     from huggingface_hub import ModelCard
     from jinja2 import Environment
 
-    before, after, delta = (facts.summary.get(name) or {} for name in ("before", "after", "delta"))
+    before = facts.summary.get("before") or {}
+    after = facts.summary.get("after") or {}
     schema = MemorySchema.load(config.schema)
-    caps = ("max_tokens", "max_entry_tokens", "max_entries")
     results = [(name, before.get(name), after.get(name)) for name in _MEASURES if name in after]
+    kinds_before = before.get("kinds") or {}
     for kind, row in (after.get("kinds") or {}).items():
-        results.append(
-            (
-                f"accuracy, {kind}",
-                (before.get("kinds", {}).get(kind) or {}).get("accuracy"),
-                row["accuracy"],
-            )
-        )
+        earlier = kinds_before.get(kind) or {}
+        results.append((f"accuracy, {kind}", earlier.get("accuracy"), row["accuracy"]))
+    command = facts.environment.get("command")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters |= {"shown": _shown, "number": _number}
     template = (resources.files("memalpha.use") / "card.md.jinja").read_text(encoding="utf-8")
@@ -219,29 +215,22 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
         results=results,
         before=before,
         after=after,
-        delta=delta,
-        sections=[
-            (
-                section,
-                ", ".join(
-                    f"{most} {cap[4:].replace('_', ' ')}"
-                    for cap in caps
-                    if (most := getattr(section, cap))
-                ),
-            )
-            for section in schema.sections
-        ],
-        training=[(name, facts.config[name]) for name in _TRAINING if name in facts.config],
-        reward=[
-            (each.name, facts.config[each.name])
-            for each in fields(RewardConfig)
-            if each.name in facts.config
-        ],
-        command=shlex.join(["memalpha", *map(nameless, words[1:])])
-        if (words := facts.environment.get("command"))
-        else "",
+        delta=facts.summary.get("delta") or {},
+        sections=[(section, _limits_of(section)) for section in schema.sections],
+        training=_given(facts.config, _TRAINING),
+        reward=_given(facts.config, [each.name for each in fields(RewardConfig)]),
+        command=shlex.join(["memalpha", *map(nameless, command[1:])]) if command else "",
     )
     return str(ModelCard(f"---\n{_metadata(base, facts, merged).to_yaml()}\n---\n\n{text}"))
+
+
+def _given(config: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, Any]]:
+    return [(name, config[name]) for name in names if name in config]
+
+
+def _limits_of(section: Section) -> str:
+    limits = {name[4:].replace("_", " "): getattr(section, name) for name in _LIMITS}
+    return ", ".join(f"{most} {what}" for what, most in limits.items() if most)
 
 
 def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:

@@ -1,11 +1,10 @@
 """A disk that is full: said clearly, nothing acknowledged is lost, nothing half written, and it
 goes on once there is room."""
 
-import shutil
 import traceback
 
 import pytest
-from stores import BY, MARTA, SCHEMA, contents, files_with, insert, opened, rebuilt
+from stores import BY, MARTA, SCHEMA, contents, insert, opened, rebuilt
 
 from memalpha.errors import JournalError
 from memalpha.store.exchange import export_journal, import_journal
@@ -41,32 +40,3 @@ def test_a_full_disk(make_disk, tmp_path):
         list(contents(rebuilt(durable)).values()) == [*written.values(), "there is room again"]
         and journal.verify().ok
     )
-
-
-def test_forgetting_on_a_disk_that_is_nearly_full(make_disk, caplog):
-    """There is room for the erasure in the log, not for writing the file anew: the message says so,
-    the store can be used."""
-    disk = make_disk("2m")
-    journal, durable = opened(disk / "store.db")
-    with durable.writing(BY) as memory:
-        memory.apply(insert("Zaphod " * 20))
-        for i in range(200):
-            memory.apply(insert(f"fact {i} " + "y" * 2000))
-    ballast = disk / "ballast"
-    ballast.write_bytes(b"x" * (shutil.disk_usage(disk).free - 250_000))
-    receipt = durable.forget("1")
-    assert (receipt.operations, receipt.scrubbed) == (
-        1,
-        False,
-    ) and "erased from the log, but old bytes" in caplog.text
-    assert "nothing of this write was kept" not in caplog.text
-    assert "1" not in contents(durable.memory) and durable.history("1")[-1].kind == "forget"
-    journal.close()
-    with Journal.open(
-        disk / "store.db"
-    ) as again:  # still no room: a warning, and the store can be used
-        assert "1" not in contents(again.memory(MARTA, SCHEMA).memory)
-    ballast.unlink()
-    with Journal.open(disk / "store.db") as last:
-        assert last.verify().ok and not last.database.to_scrub()
-    assert files_with(disk, "Zaphod") == []

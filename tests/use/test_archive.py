@@ -10,8 +10,7 @@ from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.cli import run
-from memalpha.errors import InputError, MemAlphaError
+from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.nano import make_tokenizer
 from memalpha.store.exchange import export_journal, import_journal
@@ -175,31 +174,6 @@ def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
     assert held(agent) == (["Marta city Oslo"], ["Marta: city is Oslo.", "Ivan: hello."])
 
 
-def test_the_command_line_takes_lines_back_too(agent, tmp_path, capsys):
-    (operation,) = agent.added[1].operations
-    assert run(["journal", "undo", str(tmp_path / "m.db"), str(operation), "-n", "marta"]) == 0
-    assert lines(agent) == ["Marta: I live in Oslo, zebrastreet.", "Marta: I like tea."]
-    assert (
-        run(["journal", "forget", str(tmp_path / "m.db"), "-n", "marta", "--entry", "1", "--yes"])
-        == 0
-    )
-    assert "still has words of it: line-4 Marta: I like tea." in capsys.readouterr().out
-    command = [
-        "journal",
-        "forget",
-        str(tmp_path / "m.db"),
-        "-n",
-        "marta",
-        "--entry",
-        "2",
-        "--also",
-        "line-4",
-        "--yes",
-    ]
-    assert run(command) == 0 and held(agent) == ([], [])
-    assert b"tea" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
-
-
 def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_has_its_words(
     agent, tmp_path
 ):
@@ -303,34 +277,3 @@ def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
             again.forget("6", namespace="marta")  # box 5
             assert lines(again) == [texts[0], texts[1], texts[4]]
             assert again.journal.verify().ok
-
-
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**9), data=st.data())
-def test_an_export_with_an_archive_is_imported_whole(tmp_path_factory, seed, data):
-    folder = tmp_path_factory.mktemp("export")
-    with opened(folder / "m.db") as agent:
-        write_story(agent, seed)
-        for _ in range(data.draw(st.integers(0, 4))):
-            events = agent.history(namespace="marta")
-            try:
-                if data.draw(st.booleans()):
-                    agent.undo(data.draw(st.integers(1, len(events))), namespace="marta")
-                else:
-                    agent.forget(data.draw(st.sampled_from(events)).entry, namespace="marta")
-            except MemAlphaError:
-                pass
-        export_journal(agent.journal, folder / "all.jsonl")
-        with opened(folder / "copy.db") as copy:
-            import_journal(copy.journal, folder / "all.jsonl")
-            export_journal(copy.journal, folder / "again.jsonl")
-            assert (folder / "again.jsonl").read_bytes() == (folder / "all.jsonl").read_bytes()
-            assert held(copy) == held(agent) and copy.journal.verify().ok
-            for number in range(1, len(agent.history(namespace="marta")) + 1):
-                results = []
-                for each in (agent, copy):
-                    try:
-                        results.append(each.undo(number, namespace="marta"))
-                    except MemAlphaError as error:
-                        results.append(type(error))
-                assert results[0] == results[1] and held(copy) == held(agent)

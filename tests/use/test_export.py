@@ -18,12 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.errors import InputError
-from memalpha.files import file_sha256
 from memalpha.measure.options import parse_evaluate_options
 from memalpha.measure.run import evaluate
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import resolve_model, write_adapter_record
-from memalpha.models.policy import own_reader
 from memalpha.models.registry import hub_name
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.export import RunFacts, export, make_card
@@ -446,50 +444,6 @@ def test_a_base_on_this_machine_is_named_by_the_user(agent):
             MemoryAgent.load(copy, model="base")
 
 
-def test_a_folder_of_the_hub_s_cache_links_to_its_blobs(agent):
-    snapshot = Path("hub/models--a--b/snapshots/0123abcd")
-    (snapshot / "reader").mkdir(parents=True)
-    (snapshot.parents[1] / "blobs").mkdir()
-    for number, path in enumerate(path for path in sorted(agent.rglob("*")) if path.is_file()):
-        shutil.copyfile(path, snapshot.parents[1] / "blobs" / str(number))
-        place = snapshot / path.relative_to(agent)
-        place.symlink_to(Path(*[".."] * (len(place.parts) - 3), "blobs", str(number)))
-    given, fetched = (MemoryAgent.load(folder) for folder in (agent, snapshot))
-    assert [each.add(TEXT).steps[0].completion for each in (fetched,)] == [
-        given.add(TEXT).steps[0].completion
-    ]
-    made = [export(folder, output) for folder, output in ((agent, "one"), (snapshot, "two"))]
-    assert [digests(folder) for folder in made] == [digests(made[0])] * 2 and (
-        made[1] / "reader"
-    ).is_dir()
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): file_sha256(path)
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def test_shipped_agents_find_the_shipped_readers_beside_them_and_no_other(tmp_path):
-    for agent, reader in (
-        ("smollm2-135m-memory", "smollm2-135m-reader"),
-        ("qwen2.5-0.5b-natural-warmup", "qwen2.5-0.5b-reader"),
-    ):
-        assert own_reader(ROOT / "data" / "adapters" / agent) == ROOT / "data" / "adapters" / reader
-    copy = shutil.copytree(ROOT / "data" / "adapters" / "smollm2-135m-memory", tmp_path / "agent")
-    with pytest.raises(InputError, match="is not at 'smollm2-135m-reader'"):
-        own_reader(copy)
-    shutil.copytree(
-        ROOT / "data" / "adapters" / "smollm2-135m-warmup", tmp_path / "smollm2-135m-reader"
-    )
-    with pytest.raises(
-        InputError, match="is not of the reader 'smollm2-135m-reader' that memalpha ships"
-    ):
-        own_reader(copy)
-
-
 OURS = {
     "memalpha_agent.json": ("load", "export"),
     "memalpha_adapter.json": ("load", "export"),
@@ -504,26 +458,3 @@ TRANSFORMERS = {
     "tokenizer.json": ("load",),
     "tokenizer_config.json": ("load",),
 }
-
-
-@pytest.mark.parametrize(
-    ("file", "depth", "opened"),
-    [(file, depth, opened) for file, opened in OURS.items() for depth in (100, 5_000)]
-    + [(file, 100_000, opened) for file, opened in TRANSFORMERS.items()],
-)
-def test_files_that_are_nested_too_deeply_are_refused(agent, merged, file, depth, opened):
-    folder = (
-        shutil.copytree(merged, Path("whole"))
-        if file in (*TRANSFORMERS, "model.safetensors.index.json")
-        else agent
-    )
-    if file.endswith(".yaml"):
-        say(folder, "memalpha_agent.json", schema=file)
-    (folder / file).write_text('{"a": ' + "[" * depth + "]" * depth + "}")
-    for door in opened:
-        with pytest.raises(
-            InputError,
-            match="nested too deeply|recursion depth" if file in OURS else "cannot be loaded",
-        ):
-            doors(folder)[door](False)
-    assert not Path("out").exists()

@@ -108,18 +108,6 @@ def test_a_port_in_use_is_said(tmp_path):
         )
 
 
-def test_answers_are_sent_at_once(monkeypatch):
-    options = []
-    monkeypatch.setattr(
-        "uvicorn.Server.run",
-        lambda server, sockets: options.append(
-            sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        ),
-    )
-    serve_http(make_agent(":memory:"), ServeConfig(port=0), Callers(Grant("local", "marta")))
-    assert options == [1]
-
-
 def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     trained, given = build_nano(tmp_path / "agent", toy_texts(), layers=1, hidden=32), []
     AgentConfig(
