@@ -19,7 +19,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.retrieval.current import line_of
 from memalpha.retrieval.lexical import tokenize
-from memalpha.store.records import Body, Origin, Record, RecordKind, moment_of
+from memalpha.store.records import Body, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation
 
 _SAYS = attrgetter("section", "content", "timestamp")
@@ -89,7 +89,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
             record.seq,
             record.entry,
             RecordKind(record.kind),
-            moment_of(record.time),
+            datetime.fromisoformat(record.time),
             Origin(*body.origin) if body.origin else None,
             body.operation,
             None if receipt else entries.get(record.entry),

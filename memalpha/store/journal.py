@@ -492,31 +492,35 @@ class DurableMemory:
         """Return all events of an entry (none for an unknown id), or of the namespace, in order."""
         with self._journal.reading():
             self._follow()
-            return [event for event in self._events() if entry_id in (None, event.entry)]
+            return [
+                event for event in events_of(self._records()) if entry_id in (None, event.entry)
+            ]
 
-    def _events(self) -> list[Event]:
-        return events_of(self._tail_of(self._tail.ns).read_on()) if self._tail.ns else []
+    def _records(self) -> list[Record]:
+        return self._tail_of(self._tail.ns).read_on() if self._tail.ns else []
 
     def as_of(self, at: int | datetime) -> Memory:
         """Return the memory after an operation (its number), or at a time; InputError for a wrong
         number or a time without zone.
         """
-        events = self.history()
+        with self._journal.reading():
+            self._follow()
+            records = self._records()
         if isinstance(at, datetime):
             if at.tzinfo is None:
                 raise InputError(
                     f"the time {at} has no time zone", expected=f"such as {at.isoformat()}Z"
                 )
-            events = [event for event in events if event.time <= at]
-        elif not 0 <= at <= len(events):
+            records = [each for each in records if datetime.fromisoformat(each.time) <= at]
+        elif not 0 <= at <= len(records):
             raise InputError(
                 f"operation {at}",
-                expected=f"a number from 0 to {len(events)}, the last operation of this namespace",
+                expected=f"a number from 0 to {len(records)}, the last operation of this namespace",
             )
         else:
-            events = events[:at]
+            records = records[:at]
         memory = self._new_memory()
-        replay(memory, events)
+        replay(memory, events_of(records))
         return memory
 
     def keyed(self, text: str) -> str:
@@ -537,7 +541,7 @@ class DurableMemory:
         ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
-            events = self._events()
+            events = events_of(self._records())
             if seq not in range(1, len(events) + 1):
                 raise InputError(
                     f"operation {seq!r} cannot be undone",
@@ -575,7 +579,7 @@ class DurableMemory:
         it. Not covered: exports and copies.
         """
         with self._changing():
-            events = self._events()
+            events = events_of(self._records())
             there = [event for event in events if not event.forgotten]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(event.entry for event in there))
