@@ -211,7 +211,8 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
     known = list(dict.fromkeys(option for group in groups for option in names(group)))
     if name not in known:
         near = ", ".join(nlargest(3 if listed else len(known), known, key=likeness))
-        raise InputError(f"{what} has no option {name!r}", expected=f"perhaps {near}", fix=listed)
+        expected = f"perhaps {near}" if known else "no options"
+        raise InputError(f"{what} has no option {name!r}", expected=expected, fix=listed)
 
 
 def listing(groups: Sequence[type]) -> str:

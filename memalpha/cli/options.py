@@ -138,7 +138,8 @@ def read_options(context: Context, options: bool, *groups: type) -> tuple[Any, .
     InputError if one is wrong.
     """
     list_options(options, groups, f"TRAINED: {TRAINED}\n")
-    words, program = context.args, context.command_path
+    words = context.args
+    program = context.command_path
     trained = words[0] if words and not words[0].startswith("--") else None
     made = parse(words[trained is not None :], groups, program) if words else ()
     if (trained is None) is not any(getattr(group, "endpoint", "") for group in made):
