@@ -214,12 +214,13 @@ def _load_perltqa(
     for item in given.items() if isinstance(given.data, list) else [given]:
         names = list(item.data) if isinstance(item.data, Mapping) else []
         people = [(name, item[name]) for name in names] or [("", item)]
-        yield from read_each(people, lambda each: _perltqa(*each, memories, options, count))
+        yield from read_each(people, _perltqa, memories, options, count)
 
 
 def _perltqa(
-    name: str, person: Row, memories: Row, options: TextOptions, count: TokenCounter
+    named: tuple[str, Row], memories: Row, options: TextOptions, count: TokenCounter
 ) -> Draft:
+    name, person = named
     asked = [("profile", qa) for qa in person["profile"].items(needed=False)]
     for section in ("social_relationship", "events", "dialogues"):
         keyed = [item.fields().values() for item in person[section].items(needed=False)]

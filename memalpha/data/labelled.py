@@ -188,7 +188,7 @@ class LabelledSet:
     read: Callable[[str, str], Iterator[Row]]
     chunk_tokens: int
     word: str = "Sentence"
-    kind: Callable[[str], str] = str
+    kind: str = ".+"  # the beginning of a label that is its kind, else "intent"
 
     def __call__(
         self, source: str, options: ClassificationOptions, seed: int, count: TokenCounter
@@ -293,7 +293,8 @@ class LabelledSet:
             evidence = packed.evidence([row.label])
             text = f"{self.word}: {row.text}\n{ASK_LABEL}"
             answers = (str(numbers[row.label]),)
-            kind = self.kind(row.label)
+            match = re.match(self.kind, row.label)
+            kind = match[0] if match else "intent"
             question = Question(text, answers, metric, kind, evidence=evidence, id=row.where)
             asked.append(Skipped(_NOT_SHOWN) if evidence is None else question)
         chunks = packed.chunks or (Chunk("(no examples)"),)
@@ -338,18 +339,10 @@ _FINE = _lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)")
 _ROLES = _lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)")
 _SETS = {
     LabelledSet("trec_coarse", _COARSE, 390): "TREC question types, 6 labels: COARSE:fine sentence",
-    LabelledSet("trec_fine", _FINE, 390, kind=lambda label: label.partition(":")[0]): (
-        "TREC, 50 labels: the same lines"
-    ),
-    LabelledSet("banking77", _table, 611, kind=lambda label: "intent"): (
-        "BANKING77 intents: CSV text,category"
-    ),
-    LabelledSet("clinc150", _clinc, 611, kind=lambda name: name if name == "oos" else "intent"): (
-        "CLINC150: data_full.json"
-    ),
-    LabelledSet("hwu64", _parallel, 611, kind=lambda name: name.partition("_")[0]): (
-        "HWU64: a folder of seq.in and label"
-    ),
+    LabelledSet("trec_fine", _FINE, 390, kind="[^:]+"): ("TREC, 50 labels: the same lines"),
+    LabelledSet("banking77", _table, 611, kind="(?!)"): ("BANKING77 intents: CSV text,category"),
+    LabelledSet("clinc150", _clinc, 611, kind="oos$"): ("CLINC150: data_full.json"),
+    LabelledSet("hwu64", _parallel, 611, kind="[^_]+"): ("HWU64: a folder of seq.in and label"),
     LabelledSet("pubmed_rct", _ROLES, 1676, "Sample"): (
         "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence"
     ),

@@ -159,7 +159,7 @@ def _load_sgd(
     known = _schema(Path(options.unseen_in)) if options.unseen_in else {}
     services = {service for service, _ in known}
     rows = (row for file in files for row in iter_rows(str(file)))
-    dialogues, skipped = sort_out(read_each(rows, lambda row: _dialogue(row, schema)))
+    dialogues, skipped = sort_out(read_each(rows, _dialogue, schema))
     yield from skipped
     rng = random.Random(f"sgd:{split}:{seed}")
     pool = [
@@ -218,7 +218,7 @@ def _person(pool: list[_Dialogue], bounds: tuple[int, int], rng: random.Random) 
     rarest = [min((left[noun] for noun in dialogue.nouns), default=0) for dialogue in pool]
     person: list[int] = []
     used: set[str] = set()
-    for place in sorted(range(len(pool)), key=lambda place: -rarest[place]):
+    for place in sorted(range(len(pool)), key=rarest.__getitem__, reverse=True):
         if len(person) < wanted and used.isdisjoint(pool[place].nouns):
             person.append(place)
             used |= pool[place].nouns

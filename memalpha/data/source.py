@@ -133,11 +133,15 @@ class Tally:
                 log.warning("skipped: %s", item.problem)
 
 
-def read_each(items: Iterable[_S], make: Callable[[_S], _T]) -> Iterator[_T | Skipped]:
-    """Yield ``make(item)`` of each item; one that raises a SchemaError is a malformed question."""
+def read_each(
+    items: Iterable[_S], make: Callable[..., _T], *arguments: object
+) -> Iterator[_T | Skipped]:
+    """Yield ``make(item, *arguments)`` of each item; one that raises a SchemaError is a malformed
+    question.
+    """
     for item in items:
         try:
-            yield make(item)
+            yield make(item, *arguments)
         except SchemaError as error:
             yield Skipped(MALFORMED, problem=str(error).replace("\n  ", "; "))
 
@@ -154,7 +158,7 @@ def by_row(make: Callable[[Row, Any, TokenCounter], Draft]) -> "Loader":
 
     def load(source: str, options: Any, seed: int, count: TokenCounter) -> Iterator[Loaded]:
         rows = iter_rows(source, options.split)
-        return read_each(rows, lambda row: make(row, options, count))
+        return read_each(rows, make, options, count)
 
     return load
 

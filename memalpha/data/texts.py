@@ -106,9 +106,7 @@ def _load_squad(
         context = row["context"]
         items = [row] if row["qas"].data is None else row["qas"].items()
         own = paragraphs.setdefault(context.text(), [])
-        asked = read_each(
-            items, lambda item: _squad_question(item, context, f"q{next(numbers)}", options, count)
-        )
+        asked = read_each(items, _squad_question, context, numbers, options, count)
         questions, skipped = sort_out(asked)
         own.extend(questions)
         return skipped
@@ -128,9 +126,10 @@ def _paragraphs(source: str, split: str) -> Iterator[Row]:
 
 
 def _squad_question(
-    row: Row, context: Row, number: str, options: SquadOptions, count: TokenCounter
+    row: Row, context: Row, numbers: Iterator[int], options: SquadOptions, count: TokenCounter
 ) -> Question | Skipped:
     """Return a question; its evidence is where its first answer begins until there are chunks."""
+    number = f"q{next(numbers)}"
     if "answer" in row.fields() and "answers" not in row.fields():  # a flattened file
         given = [(row["answer"].scalar(), row["answer_start"].data)]
     else:
@@ -503,7 +502,7 @@ def _load_babi(
         files = [path for path in files if splits[path] in ("", options.split)]
         yield Skipped("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))
-    for drafts in read_each(stories, lambda story: _story(*story, options, count)):
+    for drafts in read_each(stories, _story, options, count):
         yield from [drafts] if isinstance(drafts, Skipped) else drafts
 
 
@@ -523,7 +522,8 @@ def _stories(path: Path) -> Iterator[tuple[str, list[Row]]]:
     return ((f"{name}-{number}", story) for number, story in enumerate(stories))
 
 
-def _story(name: str, rows: list[Row], options: BabiOptions, count: TokenCounter) -> list[Draft]:
+def _story(story: tuple[str, list[Row]], options: BabiOptions, count: TokenCounter) -> list[Draft]:
+    name, rows = story
     sentences = [_sentence(row, number) for number, row in enumerate(rows, start=1)]
     if sentences[0].answer is not None:
         raise rows[0].unfit("a sentence before the first question")
