@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from memalpha.errors import RunFolderError
-from memalpha.record.folder import RunFolder, checkpoints_in, trajectory_name, trajectory_step
+from memalpha.record.folder import RunFolder, checkpoint_step, checkpoints_in, trajectory_name
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
 
@@ -147,7 +147,7 @@ def test_a_resumed_run_forgets_what_it_will_write_again(run):
     run.drop_after(9)
     assert run.metrics() == [{"step": step, "reward": step / 2} for step in range(1, 10)]
     files = run.trajectory_files()
-    assert [trajectory_step(file) for file in files] == [
+    assert [checkpoint_step(file) for file in files] == [
         step for step in range(1, 10) for _ in (0, 1)
     ]
     assert [list(run.read_lines(f"trajectories/{file.name}")) for file in files[-2:]] == [
@@ -163,4 +163,4 @@ def test_checkpoints_come_in_the_order_of_their_steps(run):
         (run.path / name).mkdir()
     (run.path / "checkpoint-11").write_text("no folder", encoding="utf-8")
     assert [path.name for path in checkpoints_in(run.path)] == ["checkpoint-9", "checkpoint-10"]
-    assert trajectory_step(run.path / trajectory_name(7, 3)) == 7
+    assert checkpoint_step(run.path / trajectory_name(7, 3)) == 7

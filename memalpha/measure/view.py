@@ -17,7 +17,7 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.markup import escape
 
-from memalpha.record.folder import RunFolder, trajectory_step
+from memalpha.record.folder import RunFolder, checkpoint_step
 
 UNKNOWN = "–"
 Recorded = Mapping[str, Any]  # a rollout, or a part of it, as JSON
@@ -101,7 +101,7 @@ def sources_of(run: RunFolder) -> list[RolloutFile]:
     names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
     names.sort(key=lambda name: (name != "before", name != "after"))
     held_out = [RolloutFile(f"held_out/{name}.jsonl", name, None) for name in names]
-    steps = [(path.name, trajectory_step(path)) for path in run.trajectory_files()]
+    steps = [(path.name, checkpoint_step(path)) for path in run.trajectory_files()]
     return held_out + [RolloutFile(f"trajectories/{name}", f"step {n}", n) for name, n in steps]
 
 

@@ -347,9 +347,6 @@ def trajectory_name(step: int, rank: int) -> str:
     return f"trajectories/step-{step:06d}-rank-{rank}.jsonl"
 
 
-trajectory_step = checkpoint_step
-
-
 # ------------------------------------------------------------------------------------------------
 # where numbers come from
 _PACKAGES = [
