@@ -1,9 +1,9 @@
 """One model for many threads: a thread of its own runs it for all that wait.
 
-Calls of one kind are joined in one batch, those that wait longest first. A caller gets its own
-results or its own error: if a joint call fails, each caller's items are tried alone. One thread at
-a time, since the C library keeps what each has freed (of 16, gigabytes); it is given back when
-nothing waits.
+Calls of one kind are joined in one batch. The kinds of calls take turns, and in a batch the owners
+of the calls. A caller gets its own results or its own error: if a joint call fails, each caller's
+items are tried alone. One thread at a time, since the C library keeps what each has freed (of 16,
+gigabytes); it is given back when nothing waits.
 """
 
 import ctypes
@@ -24,6 +24,7 @@ RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
 
 class _Job(NamedTuple):
     kind: Hashable
+    owner: Hashable
     items: tuple[Any, ...]
     run: RunBatch
     future: Future[list[Any]]
@@ -37,13 +38,16 @@ class Turns:
         self._lock = threading.Lock()
         self._waiting: list[_Job] = []
         self._busy = False
+        self._last_kind: Hashable = None
 
-    def call(self, kind: Hashable, items: Sequence[Any], run: RunBatch) -> list[Any]:
+    def call(
+        self, kind: Hashable, items: Sequence[Any], run: RunBatch, owner: Hashable = None
+    ) -> list[Any]:
         """Return the result of each item, in order, of ``run``, which may get more of this kind.
 
         Raises what ``run`` raises for these items.
         """
-        job = _Job(kind, tuple(items), run, Future())
+        job = _Job(kind, owner, tuple(items), run, Future())
         with self._lock:
             self._waiting.append(job)
             if not self._busy:
@@ -61,13 +65,25 @@ class Turns:
             _LIBC.malloc_trim(0)
 
     def _take(self) -> list[_Job]:
+        """Take the next batch: of the kind that waits longest and had not the last turn, the first
+        job of each owner before the second of any.
+        """
+        kinds = [job.kind for job in self._waiting]
+        others = [kind for kind in kinds if kind != self._last_kind]
+        self._last_kind = next(iter(others or kinds), None)
+        jobs = [job for job in self._waiting if job.kind == self._last_kind]
+        turns: list[tuple[int, int]] = []
+        for place, job in enumerate(jobs):
+            before = [earlier.owner for earlier in jobs[:place]]
+            turns.append((before.count(job.owner), place))
         batch: list[_Job] = []
-        rest: list[_Job] = []
-        for job in self._waiting:
-            size = len(job.items) + sum(len(each.items) for each in batch)
-            joins = not batch or (job.kind == batch[0].kind and size <= self.max_batch)
-            (batch if joins else rest).append(job)
-        self._waiting = rest
+        size = 0
+        for _, place in sorted(turns):
+            job = jobs[place]
+            if not batch or size + len(job.items) <= self.max_batch:
+                batch.append(job)
+                size += len(job.items)
+        self._waiting = [job for job in self._waiting if job not in batch]
         return batch
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer import TRAINER_STATE_NAME
 
 from memalpha.errors import InputError, RunFolderError, TrainingAborted
@@ -105,6 +106,20 @@ class WholeCheckpoints(WithoutArguments):
             pending = torch.load(path, map_location=self.args.device, weights_only=True)
             self.batches = [UpdateBatch.from_fields(fields) for fields in pending]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of
+        steps of then.
+        """
+        super()._load_optimizer_and_scheduler(checkpoint)
+        # inside DeepSpeed's wrapper
+        scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        if checkpoint and isinstance(scheduler, LambdaLR):
+            shares = [share(scheduler.last_epoch) for share in scheduler.lr_lambdas]
+            rates = [base * share for base, share in zip(scheduler.base_lrs, shares, strict=True)]
+            scheduler._last_lr = rates
+            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
 
     def _check_processes(self, checkpoint: Path) -> None:
         """Warn if another number of processes wrote a checkpoint; RunFolderError if this one cannot

@@ -339,7 +339,7 @@ class MemoryAgent:
         read = partial(answer, self.reader)
         if isinstance(self.reader, ModelReader):
             model = self._reading if self.reader.own_model else self.generator
-            outcome = model.call(self.reader, [request], read)[0]
+            (outcome,) = model.call(self.reader, [request], read, owner=whose)
         else:
             outcome = read([request])[0]
         if isinstance(outcome, ServiceError):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.errors import ServiceError
-from memalpha.generation.batching import BatchingGenerator
+from memalpha.generation.batching import BatchingGenerator, Turns
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 GREEDY = Sampling(8)
@@ -157,3 +157,44 @@ def test_what_interrupts_one_that_is_tried_alone_is_raised_to_it_and_the_others_
         told[i] in ([str(i)], "interrupted") for i in range(6)
     )
     assert len(generator.generator.calls) == 7 and said(generator, [8]) == ["8"]
+
+
+class Held:
+    """Answers with what it is asked; holds its first call until ``go``; keeps the items of each."""
+
+    def __init__(self):
+        self.go, self.calls = threading.Event(), []
+
+    def __call__(self, items):
+        assert self.go.wait(30)
+        self.calls.append(list(items))
+        return list(items)
+
+    def served(self, turns, calls):
+        """The items of each turn, if all of ``calls`` wait in this order while the first is under way."""
+        with ThreadPoolExecutor(len(calls)) as pool:
+            jobs = []
+            for i, (kind, items, owner) in enumerate(calls):
+                jobs.append(pool.submit(turns.call, kind, items, self, owner))
+                while i != len(turns._waiting):  # the first is taken, the others wait
+                    time.sleep(0.001)
+            self.go.set()
+            assert [job.result() for job in jobs] == [list(items) for _, items, _ in calls]
+        return self.calls
+
+
+def test_kinds_take_turns():
+    writes = [("write", [f"w{i}"], None) for i in range(7)]
+    reads = [("read", [f"r{i}"], None) for i in range(3)]
+    turns = Held().served(Turns(2), [*writes, *reads])
+    assert turns == [["w0"], ["r0", "r1"], ["w1", "w2"], ["r2"], ["w3", "w4"], ["w5", "w6"]]
+
+
+def test_owners_take_turns_within_a_batch():
+    calls = [("read", [f"{owner}{i}"], owner) for i, owner in enumerate("aaaaaabca")]
+    assert Held().served(Turns(3), calls) == [
+        ["a0"],
+        ["a1", "b6", "c7"],
+        ["a2", "a3", "a4"],
+        ["a5", "a8"],
+    ]

@@ -199,7 +199,7 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
 
 @pytest.mark.parametrize("done", [2, 4])
 def test_more_steps_are_taken_whether_the_run_was_finished_or_cut_off(tmp_path, done):
-    """Step k, from 0, has the rate 1 - k / steps; the first resumed one still that of before."""
+    """Step k, from 0, has the rate 1 - k / steps, of the new number from the resumed step on."""
     folder = tmp_path / "run"
     options = ["--warm_start_steps", "0", *SHORT]
     assert train(folder, *options) == 0
@@ -210,8 +210,8 @@ def test_more_steps_are_taken_whether_the_run_was_finished_or_cut_off(tmp_path, 
     assert [(row["step"], row["max_steps"]) for row in rows] == [
         (k, 4 if k <= done else 7) for k in range(1, 8)
     ]
-    rates = [1e-3 * (1 - k / 4) for k in range(done + 1)]
-    rates += [1e-3 * (1 - k / 7) for k in range(done + 1, 7)]
+    rates = [1e-3 * (1 - k / 4) for k in range(done)]
+    rates += [1e-3 * (1 - k / 7) for k in range(done, 7)]
     assert [row["learning_rate"] for row in rows] == pytest.approx(rates, abs=1e-12)
     state = json.loads((folder / "checkpoint-7" / "trainer_state.json").read_text())
     assert RunFolder(folder).config["max_steps"] == state["max_steps"] == 7
