@@ -284,8 +284,7 @@ def check_place(
         filled and not overwrite,
         f"{str(folder)!r} exists already",
         expected="a new folder",
-        fix="add --overwrite (a training also goes on with --resume), or choose another "
-        "--output_dir",
+        fix="add --overwrite or --resume (for a training), or choose another --output_dir",
     )
     for option, names in (reads or {}).items() if filled else ():
         for name in names:

@@ -282,7 +282,7 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     assert "no run folder" in capsys.readouterr().err
     assert (whole_run / "summary.json").read_bytes() == before
     assert train(whole_run, "--resume", "--per_device_train_batch_size", "64") == 1
-    assert "rollouts of a step was 32 and is 64" in capsys.readouterr().err
+    assert "'rollouts of a step' was 32 and is 64" in capsys.readouterr().err
 
 
 def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
