@@ -29,8 +29,8 @@ from memalpha.protocols import ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
-from memalpha.training.opening import begun
 from memalpha.training.scoring import RolloutScorer
+from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Fact, Instance
 from memalpha.update.prepare import prepare_policy
 
@@ -90,7 +90,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     generator = make_generator(arguments, model, tokenizer)
     if training:
         cut, coverage = run.rollout_cut, run.rollout_coverage
-        train = begun(train, agent, run.rollout_chunks, seed, cut, coverage)
+        train = start_from_teacher(train, agent, run.rollout_chunks, seed, cut, coverage)
     return RunComponents(
         model,
         tokenizer,

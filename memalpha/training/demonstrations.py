@@ -15,7 +15,7 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.readers import reader_messages
 from memalpha.text import chat_ids
-from memalpha.training.readings import make_readings
+from memalpha.training.reader_examples import make_reader_examples
 from memalpha.types import Instance, Operation
 from memalpha.update.packed import Row
 
@@ -33,7 +33,7 @@ def demonstrate_reading(
 ) -> list[Row]:
     """Return a demonstration for each question: from passages to the answer or ``unknown``."""
     rows = []
-    for reading in make_readings(instances, agent, seed, unknown_share, teacher):
+    for reading in make_reader_examples(instances, agent, seed, unknown_share, teacher):
         chat = reader_messages(reading.question, reading.passages)
         prompt = chat_ids(agent.encoder.tokenizer, chat)
         answer = (*agent.encoder.untrusted(reading.answer), end_token)

@@ -19,7 +19,7 @@ from memalpha.memory.calls import tool_schemas
 from memalpha.models.policy import load_tokenizer
 from memalpha.training.build import make_scorer
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.opening import begun
+from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Completion, Message, OperationResult, Prompt, StopReason
 
 
@@ -55,7 +55,7 @@ class MemoryEnvironment:
         self.tools = tool_schemas(self.agent.schema)
         instances = load_data(run.train_data, run.train_options, seed)
         self.scorer = make_scorer(arguments, self.agent, instances, None)
-        self.instances = begun(
+        self.instances = start_from_teacher(
             instances, self.agent, run.rollout_chunks, seed, run.rollout_cut, run.rollout_coverage
         )
         self._scoring = threading.Lock()  # a reader on this machine answers one batch at a time

@@ -34,7 +34,7 @@ from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
-from memalpha.training.opening import begun
+from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Operation
 from memalpha.update.packed import Row, packed_logps, split_rows
 
@@ -213,7 +213,7 @@ def make_demonstrations(
     if warmup.teaches == "reader":
         share = warmup.unknown_share
         return demonstrate_reading(instances, agent, teacher, end_token, seed, share), []
-    instances = begun(instances, agent, warmup.rollout_chunks, seed)
+    instances = start_from_teacher(instances, agent, warmup.rollout_chunks, seed)
     demonstrations: list[Row] = []
     operations: list[Operation] = []
     for row, written in demonstrate(instances, agent, rule_based(teacher), end_token, seed):

@@ -20,7 +20,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import RunOptions
 from memalpha.training.demonstrations import demonstrate
-from memalpha.training.opening import begun
+from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Fact, FactAction, Question
 
 TEXTS = (
@@ -45,7 +45,7 @@ SCRIPT = ["+ apple", "+ feather", "."], ["+ boat", "= 1 apple boat door", "- 2"]
 @pytest.fixture
 def rollouts():
     agent = make_agent()
-    plain, noted = begun([PLAIN, NOTED], agent, 2, seed=0)
+    plain, noted = start_from_teacher([PLAIN, NOTED], agent, 2, seed=0)
     return run_script(agent, [plain, noted, noted], *SCRIPT)
 
 
@@ -117,7 +117,7 @@ def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
     config = SyntheticConfig(people=5, facts_per_chunk=(3, 4), p_change=0.0)
     dialogues = [make_dialogue(n, 0, replace(config, n_chunks=n)) for n in (3, 4, 12)]
     whole = [list(demonstrate([one], agent, teacher_operations, 2, seed=0)) for one in dialogues]
-    rest = begun(dialogues, agent, 3, seed=0)
+    rest = start_from_teacher(dialogues, agent, 3, seed=0)
     assert [one.begin for one in rest] == [0, 1, 9] and rest[0] == dialogues[0]
     for one, shown in zip(rest, whole, strict=True):
         assert list(demonstrate([one], agent, teacher_operations, 2, seed=0)) == shown[one.begin :]
@@ -133,7 +133,7 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
     names = {"apple": 0, "candle": 2, "feather": 2}  # by the last chunk of the evidence
     ends = set()
     for number in range(40):
-        (made,) = begun([replace(whole, id=str(number))], agent, 1, seed=0, cut=True)
+        (made,) = start_from_teacher([replace(whole, id=str(number))], agent, 1, seed=0, cut=True)
         end = len(made.chunks)
         ends.add(end)
         assert made.begin == end - 1 and made.chunks == whole.chunks[:end]
@@ -145,13 +145,15 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
         assert [question.answers[0] for question in made.questions] == wanted + ["unknown"] * (
             end == 4
         )
-        assert begun([replace(whole, id=str(number))], agent, 1, seed=0, cut=True) == [made]
+        assert start_from_teacher([replace(whole, id=str(number))], agent, 1, seed=0, cut=True) == [
+            made
+        ]
     assert ends == {1, 2, 3, 4}
     assert {
-        len(begun([replace(whole, id=str(i))], agent, 3, seed=0, cut=True)[0].chunks)
+        len(start_from_teacher([replace(whole, id=str(i))], agent, 3, seed=0, cut=True)[0].chunks)
         for i in range(20)
     } == {3, 4}
-    assert begun([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [
+    assert start_from_teacher([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [
         PLAIN,
         NOTED,
     ]  # shorter than a rollout
@@ -160,7 +162,7 @@ def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
             RunOptions(**alone)
     late = replace(NOTED, questions=ASKED[2:])
     assert {
-        len(begun([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks)
+        len(start_from_teacher([replace(late, id=str(i))], agent, 1, seed=0, cut=True)[0].chunks)
         for i in range(20)
     } == {3, 4}
 
@@ -171,7 +173,9 @@ def test_the_teacher_of_a_rollout_may_leave_facts_out():
     ]
 
     def kept(coverage):
-        opened = begun(dialogues, make_agent(max_chunk_tokens=8192), 1, seed=0, coverage=coverage)
+        opened = start_from_teacher(
+            dialogues, make_agent(max_chunk_tokens=8192), 1, seed=0, coverage=coverage
+        )
         return [len(one.initial_entries) for one in opened]
 
     shares = [some / everything for some, everything in zip(kept(0.5), kept(1.0), strict=True)]
@@ -204,7 +208,7 @@ def test_what_changes_after_the_cut_is_asked_as_it_was():
         make_instance("moves", *TEXTS[:3]), questions=(WHERE, PET, WHEN, EVERY), facts=MOVES
     )
     cuts = (
-        begun([replace(moves, id=str(number))], make_agent(), 1, seed=0, cut=True)[0]
+        start_from_teacher([replace(moves, id=str(number))], make_agent(), 1, seed=0, cut=True)[0]
         for number in range(40)
     )
     asked = {len(cut.chunks): cut.questions for cut in cuts}
@@ -217,10 +221,10 @@ def test_what_changes_after_the_cut_is_asked_as_it_was():
 
 def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
     with pytest.raises(InputError, match="no instance has annotated facts"):
-        begun([PLAIN], make_agent(), 2, seed=0)
-    assert begun([PLAIN, NOTED], make_agent(), 0, seed=0) == [PLAIN, NOTED]
+        start_from_teacher([PLAIN], make_agent(), 2, seed=0)
+    assert start_from_teacher([PLAIN, NOTED], make_agent(), 0, seed=0) == [PLAIN, NOTED]
     with pytest.raises(SchemaError, match="begin"):
-        write_parquet(tmp_path / "x.parquet", begun([NOTED], make_agent(), 3, seed=0))
+        write_parquet(tmp_path / "x.parquet", start_from_teacher([NOTED], make_agent(), 3, seed=0))
 
 
 def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):

@@ -18,7 +18,7 @@ from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import UNKNOWN, RecallReader, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
-from memalpha.training.readings import make_readings
+from memalpha.training.reader_examples import make_reader_examples
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.types import Chunk, Fact, FactAction, Instance, Prompt, Question, Sampling
 from memalpha.use.agent import MemoryAgent
@@ -30,7 +30,7 @@ def readings(instance, share=0.0, **teacher):
     agent = make_agent(retrieve_k=2, reader_tokens=512)
     return [
         tuple(reading)
-        for reading in make_readings(
+        for reading in make_reader_examples(
             [instance], agent, 0, share, TeacherConfig(p_update=1.0, **teacher)
         )
     ]

@@ -8,7 +8,6 @@ A share of the examples is without the passages that hold the answer: there ``un
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from memalpha.agent.step import AgentStep
@@ -39,7 +38,7 @@ ANSWERED = frozenset(
 _ALL = 1000  # passages that are looked through for one with the answer
 
 
-class Reading(NamedTuple):
+class ReaderExample(NamedTuple):
     """A question, the passages that are shown, best first, and the right answer."""
 
     question: str
@@ -47,65 +46,70 @@ class Reading(NamedTuple):
     answer: str
 
 
-def make_readings(
+def make_reader_examples(
     instances: Iterable[Instance],
     agent: AgentStep,
     seed: int,
     unknown_share: float,
     teacher: TeacherConfig,
-) -> Iterator[Reading]:
-    """Yield a reading per question with such a metric, unless what is found is out of date;
+) -> Iterator[ReaderExample]:
+    """Yield an example per question with such a metric, unless what is shown is out of date;
     passages fit the reader's budget.
     """
-    config, count = agent.config, agent.encoder.count
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
-        find = _Notes(instance, agent, teacher, rng) if instance.facts else _Sentences(instance)
+        source = _Notes(instance, agent, teacher, rng) if instance.facts else _Sentences(instance)
         for question in instance.questions:
             if question.metric in ANSWERED:
-                found = list(find(question.text, config.retrieve_k))
-                if (
-                    not any(find.holds(passage, question) for passage in found)
-                    and question.metric != "absent"
-                ):
-                    further = (
-                        passage
-                        for passage in find(question.text, _ALL)
-                        if find.holds(passage, question)
-                    )
-                    found = [*islice(further, 1), *found[: config.retrieve_k - 1]]
-                    rng.shuffle(found)
-                found = list(within_budget(found, config.reader_tokens, count))
-                left_out = rng.random() < unknown_share
-                kept = [
-                    passage for passage in found if not (left_out and find.holds(passage, question))
-                ]
-                held = question.metric != "absent" and any(
-                    find.holds(passage, question) for passage in kept
-                )
-                if question.metric == "bound_all":  # all of them, or it is not known
-                    held = all(
-                        any(contains(passage, gold) for passage in kept)
-                        for gold in question.answers
-                    )
-                if not held and any(
-                    contains(passage, old) for passage in kept for old in question.stale
-                ):
-                    continue  # what is shown is out of date
-                golds = (
-                    question.answers
-                    if question.metric in ("bound_all", "parts")
-                    else question.answers[:1]
-                )
-                yield Reading(question.text, tuple(kept), ", ".join(golds) if held else UNKNOWN)
+                yield from _examples(question, source, agent, rng, unknown_share)
 
 
-def _holds(passage: str, question: Question) -> bool:
-    about = question.subject is None or contains(passage, question.subject)
-    return about and any(contains(passage, gold) for gold in question.answers)
+def _examples(
+    question: Question,
+    source: "_Notes | _Sentences",
+    agent: AgentStep,
+    rng: random.Random,
+    unknown_share: float,
+) -> Iterator[ReaderExample]:
+    count = agent.config.retrieve_k
+    passages = list(source.find(question.text, count))
+    if question.metric != "absent" and not source.answers(passages, question):
+        more = [p for p in source.find(question.text, _ALL) if source.holds(p, question)]
+        passages = [*more[:1], *passages[: count - 1]]
+        rng.shuffle(passages)
+    budget = agent.config.reader_tokens
+    passages = list(within_budget(passages, budget, agent.encoder.count))
+    if rng.random() < unknown_share:
+        passages = [passage for passage in passages if not source.holds(passage, question)]
+    answered = question.metric != "absent" and source.answers(passages, question)
+    if question.metric == "bound_all":  # all of them, or it is not known
+        answered = all(_shows(passages, gold) for gold in question.answers)
+    outdated = any(_shows(passages, old) for old in question.stale)
+    if answered or not outdated:
+        several = question.metric in ("bound_all", "parts")
+        golds = question.answers if several else question.answers[:1]
+        answer = ", ".join(golds) if answered else UNKNOWN
+        yield ReaderExample(question.text, tuple(passages), answer)
 
 
-class _Notes:
+def _shows(passages: Sequence[str], text: str) -> bool:
+    return any(contains(passage, text) for passage in passages)
+
+
+class _Source:
+    """Where passages come from."""
+
+    def answers(self, passages: Sequence[str], question: Question) -> bool:
+        """Whether one of the passages holds an accepted answer."""
+        return any(self.holds(passage, question) for passage in passages)
+
+    def holds(self, passage: str, question: Question) -> bool:
+        """Whether a passage about the subject has an accepted answer."""
+        about = question.subject is None or contains(passage, question.subject)
+        return about and any(contains(passage, gold) for gold in question.answers)
+
+
+class _Notes(_Source):
     """Finds notes that the teacher wrote, and with ``archive`` the lines that are not outdated by
     them.
     """
@@ -120,7 +124,7 @@ class _Notes:
             (render_entry(line), line.source_chunk) for line in self.memory.entries(ARCHIVE.name)
         }
 
-    def __call__(self, question: str, k: int) -> Sequence[str]:
+    def find(self, question: str, k: int) -> Sequence[str]:
         return find_passages(self.memory, self.retriever, question, k).passages
 
     def holds(self, passage: str, question: Question) -> bool:
@@ -128,12 +132,12 @@ class _Notes:
         answer.
         """
         line = any((passage, chunk) in self.lines for chunk in question.evidence or ())
-        return _holds(passage, question) or (
+        return super().holds(passage, question) or (
             line and any(contains(passage, gold) for gold in question.answers)
         )
 
 
-class _Sentences:
+class _Sentences(_Source):
     """Finds sentences by BM25, then the others in their order."""
 
     def __init__(self, instance: Instance) -> None:
@@ -143,12 +147,12 @@ class _Sentences:
                 self.chunk[chunk.text[start:end]] = number
                 self.index.write(chunk.text[start:end], chunk.text[start:end])
 
-    def __call__(self, question: str, k: int) -> Sequence[str]:
-        found = [text for text, _ in self.index.search(question, k)]
-        return found if k < _ALL else list(dict.fromkeys([*found, *self.chunk]))
+    def find(self, question: str, k: int) -> Sequence[str]:
+        hits = [text for text, _ in self.index.search(question, k)]
+        return hits if k < _ALL else list(dict.fromkeys([*hits, *self.chunk]))
 
     def holds(self, passage: str, question: Question) -> bool:
         """Whether it is a sentence of the evidence with an accepted answer."""
-        return _holds(passage, question) and (
+        return super().holds(passage, question) and (
             question.evidence is None or self.chunk[passage] in question.evidence
         )
