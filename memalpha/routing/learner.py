@@ -318,10 +318,9 @@ class LinUCB:
 
     def state(self) -> dict[str, Any]:
         """Return the regressions."""
-        return {
-            "squares": [torch.from_numpy(array.copy()) for array in self._squares],
-            "sums": [torch.from_numpy(array.copy()) for array in self._sums],
-        }
+        squares = [torch.from_numpy(array.copy()) for array in self._squares]
+        sums = [torch.from_numpy(array.copy()) for array in self._sums]
+        return {"squares": squares, "sums": sums}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Load regressions; InputError if they are of another task."""

@@ -61,7 +61,8 @@ class Policy(nn.Module):
 
     def __init__(self, shape: Shape, options: NetworkOptions) -> None:
         super().__init__()
-        self.shape, self.options = shape, options
+        self.shape = shape
+        self.options = options
         if options.kind == "separate":
             self.actor = _network(shape.size, options, shape.deciders * shape.choices, gain=0.01)
         else:
@@ -81,14 +82,16 @@ class Policy(nn.Module):
     def logits(self, observations: Tensor) -> Tensor:
         """Return unnormalised log-probabilities of shape (n, K, A) for observations (n, size)."""
         if self.options.kind == "separate":
-            return self.actor(observations).view(-1, self.shape.deciders, self.shape.choices)  # type: ignore[no-any-return]
+            logits: Tensor = self.actor(observations)
+            return logits.view(-1, self.shape.deciders, self.shape.choices)
         views = [observations[:, start:stop] for start, stop in self.shape.views]
         if not self.options.share_actors:
             return torch.stack(
                 [actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1
             )
         one_hot = torch.eye(self.shape.deciders).to(observations).expand(len(observations), -1, -1)
-        return self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))  # type: ignore[no-any-return]
+        shared: Tensor = self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))
+        return shared
 
     def value(self, observations: Tensor) -> Tensor:
         """Return the values of observations (n, size), shape (n,)."""

@@ -209,8 +209,9 @@ class PPOAgent:
             if options.target_kl and mean > options.target_kl:
                 stop = {"stopped": 1.0, "stop_kl": mean}
                 break
-        names = rows[0] if rows else {}
-        means = {name: sum(row[name] for row in rows) / len(rows) for name in names}
+        means = {}
+        for name in rows[0] if rows else {}:
+            means[name] = sum(row[name] for row in rows) / len(rows)
         return {**means, "minibatches": float(len(rows)), **stop}
 
     def _step(self, total: Tensor) -> float:

@@ -135,12 +135,11 @@ def log_tasks(options: LogOptions, held_out: LogOptions) -> tuple[LogTask, LogTa
     log = read_log(options)
     embedder = make_embedder(options.embedder)
     names = [sorted(set(column)) for column in zip(*log.routes, strict=True)]
-    if held_out.rows != options.rows:
-        rows, held_out_rows = log, read_log(held_out)
-    else:
-        rows, held_out_rows = split_log(log, options.held_out)
-    train = LogTask(rows, names, embedder, options.embedder)
-    return train, LogTask(held_out_rows, names, embedder, options.embedder, train)
+    logs = (log, read_log(held_out))
+    if held_out.rows == options.rows:
+        logs = split_log(log, options.held_out)
+    train = LogTask(logs[0], names, embedder, options.embedder)
+    return train, LogTask(logs[1], names, embedder, options.embedder, train)
 
 
 def make_learner(config: RouterConfig, shape: Shape) -> Learner:

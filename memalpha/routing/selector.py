@@ -207,10 +207,10 @@ class ToolSelector:
             probabilities = dict(zip(names, mean.tolist(), strict=True))
             best = names[int(mean.argmax())]
             return Selection(best, probabilities, tuple(everyone), None, number)
-        if before:
-            own, episode, previous = before.agent, before.episode, before.number
-        else:
-            own, episode, previous = self._episodes % len(rows), self._episodes, -1
+        own = before.agent if before else self._episodes % len(rows)
+        episode = before.episode if before else self._episodes
+        previous = before.number if before else -1
+        if before is None:
             self._episodes += 1
         action = int(torch.multinomial(rows[own], 1, generator=self._generator))
         log_prob = float(rows[own][action].log())
@@ -433,27 +433,31 @@ def _columns(steps: Sequence[_Step]) -> Experience:
     """Return steps, sorted by episode; a step is its episode's last one here if its successor does
     not follow it.
     """
-    following = [later.after == step.number for step, later in pairwise(steps)] + [False]
+    following = [later.after == step.number for step, later in pairwise(steps)]
+    features = torch.stack([step.features for step in steps])
+    reached = [step.features if step.reached is None else step.reached for step in steps]
+    terminated = [step.reached is None for step in steps]
+    actions = torch.tensor([step.action for step in steps])
+    log_probs = torch.tensor([step.log_prob for step in steps])
+    rewards = torch.tensor([step.reward for step in steps])
     return Experience(
-        torch.stack([step.features for step in steps]),
-        torch.tensor([[step.action] for step in steps]),
-        torch.tensor([step.log_prob for step in steps]),
-        torch.tensor([step.reward for step in steps]),
-        torch.stack([step.features if step.reached is None else step.reached for step in steps]),
-        torch.tensor([step.reached is None for step in steps]),
-        ~torch.tensor(following),
+        features,
+        actions[:, None],
+        log_probs,
+        rewards,
+        torch.stack(reached),
+        torch.tensor(terminated),
+        ~torch.tensor([*following, False]),
     )
 
 
 def _pack(steps: Iterable[_Step]) -> dict[str, Any]:
     """Return steps as few tensors: features, next ones where there are any, and the plain rest."""
     steps = list(steps)
+    features = [step.features for step in steps]
     reached = [step.reached for step in steps if step.reached is not None]
-    return {
-        "features": _stacked([step.features for step in steps]),
-        "reached": _stacked(reached),
-        "rest": [[*step[1:-1], step.reached is not None] for step in steps],
-    }
+    rest = [[*step[1:-1], step.reached is not None] for step in steps]
+    return {"features": _stacked(features), "reached": _stacked(reached), "rest": rest}
 
 
 def _stacked(rows: list[Tensor]) -> Tensor:
