@@ -141,7 +141,8 @@ class _Sentences(_Source):
     """Finds sentences by BM25, then the others in their order."""
 
     def __init__(self, instance: Instance) -> None:
-        self.index, self.chunk = LexicalIndex(), dict[str, int]()
+        self.index = LexicalIndex()
+        self.chunk = dict[str, int]()
         for number, chunk in enumerate(instance.chunks):
             for start, end in sentences(chunk.text):
                 self.chunk[chunk.text[start:end]] = number

@@ -185,7 +185,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self._score_before(rows)
         # a step gets random rows, but in their order, in which neighbours share their prefix
         places = torch.randperm(len(rows)).chunk(self.args.steps_per_generation)
-        return [UpdateBatch([rows[i] for i in sorted(part.tolist())], totals) for part in places]
+        parts = [sorted(part.tolist()) for part in places]
+        return [UpdateBatch(list(map(rows.__getitem__, part)), totals) for part in parts]
 
     def _score_before(self, rows: Sequence[TrainingRow]) -> None:
         """Set the log-probabilities that the loss compares with, where it does."""
@@ -257,7 +258,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """Return TRL's loss of some rows; it is given their log-probabilities in place of a
         model.
         """
-        rows, device = inputs.rows, self.args.device
+        rows = inputs.rows
+        device = self.args.device
         scores = self._scores(model, rows, compute_entropy=True)
         mask = padded([[int(not row.left_out)] * len(row.completion_ids) for row in rows], device)
         tensors = {
@@ -267,19 +269,17 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             "advantages": torch.tensor([row.advantage for row in rows], device=device),
             "num_items_in_batch": inputs.totals[1],
         }
-        for name, values in (
-            ("old_per_token_logps", [row.old for row in rows]),
-            ("ref_per_token_logps", [row.reference for row in rows]),
-            ("importance_sampling_ratio", [row.weight for row in rows]),
-            ("sampling_per_token_logps", [row.sampled for row in rows]),
+        for name, field in (
+            ("old_per_token_logps", "old"),
+            ("ref_per_token_logps", "reference"),
+            ("importance_sampling_ratio", "weight"),
+            ("sampling_per_token_logps", "sampled"),
         ):
-            if all(value is not None for value in values):
+            values = [getattr(row, field) for row in rows]
+            if not any(value is None for value in values):
                 tensors[name] = padded(values, device)
-        of_policy = (
-            padded([score.logps for score in scores], device),
-            padded([score.entropies for score in scores], device),
-            None,
-        )
+        logps, entropies = (padded(values, device) for values in zip(*scores, strict=True))
+        of_policy = (logps, entropies, None)
         loss: Tensor = self._compute_loss(of_policy, tensors)
         if self.loss_type in ROW_MEAN_LOSSES:
             ranks_and_splits = self.accelerator.num_processes * self.args.steps_per_generation
