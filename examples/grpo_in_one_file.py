@@ -2,9 +2,8 @@
 
     python examples/grpo_in_one_file.py        (about a minute on one CPU core)
 
-A memory agent reads a text chunk by chunk. After each chunk it writes to a memory. It never sees a
-chunk twice. At the end, questions are asked on the memory alone. The share that is answered is the
-reward. Reinforcement learning makes the agent keep what is asked for.
+A memory agent reads a text chunk by chunk, each once, and writes to a memory after each. At the
+end, questions are asked on the memory alone. The share that is answered is the reward.
 
 A step of the training:
 
@@ -18,13 +17,14 @@ eight words, four of them things, four of them noise. Each thing is asked for. F
 learns the notation from a teacher that keeps random words. What is worth keeping it learns from
 the reward alone.
 
-What ``memalpha train`` adds, and this file leaves out:
+What ``memalpha train`` adds, and this file leaves out (a test holds the first gradient of both to
+each other):
 
-* real models: LoRA, 16 and 4 bits, several GPUs, sharded weights, vLLM servers
-* speed: a prefix shared by several prompts is computed once, in rollouts and in the update
-* other losses than DAPO's, a KL term, importance weights, several updates of one batch
-* the other parts of the reward; readers and judges that are models, whose failures mask
-* checkpoints and bitwise resume, held-out data, records of every step
+* real models: LoRA, 16 and 4 bits, several GPUs, vLLM servers (models/policy.py, update/prepare.py)
+* speed: a prefix of several prompts is computed once (generation/hf.py, update/packed.py)
+* other losses than DAPO's, a KL term, importance weights (training/trainer.py)
+* more reward; readers and judges that are models, whose failures mask (training/scoring.py)
+* checkpoints and bitwise resume, held-out data, records (training/checkpoints.py, record/)
 """
 
 import random
@@ -57,7 +57,7 @@ STEPS = 60  # of reinforcement learning
 TEXTS = 4  # of a step
 GROUP = 8  # rollouts of a text
 LONGEST = 32  # tokens of a completion
-CLIP = 0.2  # how far a probability may move in one update: from 1 - CLIP to 1 + CLIP times
+CLIP = 0.2  # a ratio outside of 1 - CLIP to 1 + CLIP has no gradient
 TOOL_WEIGHT = 0.2  # of calls that succeed, beside the answers
 
 
@@ -65,7 +65,7 @@ TOOL_WEIGHT = 0.2  # of calls that succeed, beside the answers
 class Turn:
     """One chunk of one rollout: what the policy read, what it wrote, and what that was worth."""
 
-    text: str  # names the instance
+    instance: str  # its id
     chunk: int
     prompt: list[int]  # token ids
     completion: list[int]  # token ids, with the end token unless the length limit cut it off
@@ -102,10 +102,10 @@ def main() -> None:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(STEPS):
-        group = [text for text in rng.sample(texts, TEXTS) for _ in range(GROUP)]
-        turns = roll_out(model, group, agent)
+        repeated = [text for text in rng.sample(texts, TEXTS) for _ in range(GROUP)]
+        turns = roll_out(model, repeated, agent)
         set_advantages(turns)
-        # Each batch is trained once, so the policy that drew it is the policy that is trained.
+        # One update a batch: the ratio is 1, and only its gradient counts.
         old = token_logps(model, turns).detach()
         take(optimizer, loss_of(token_logps(model, turns), old, turns))
         print(f"step {step + 1:3}: reward {mean(turn.reward for turn in turns):.3f}")
@@ -146,7 +146,7 @@ def roll_out(model: torch.nn.Module, texts: Sequence[Instance], agent: AgentStep
             turns.append(turn)
     for number, text in enumerate(texts):
         share = answered(text, memories[number], retrievers[number], agent)
-        for turn in turns[number :: len(texts)]:  # every chunk of the rollout helped
+        for turn in turns[number :: len(texts)]:  # this rollout's, since all read a chunk together
             turn.reward += share
     return turns
 
@@ -175,7 +175,7 @@ def answered(text: Instance, memory: Memory, retriever: Retriever, agent: AgentS
     reader = RecallReader(agent.config.reader_tokens, agent.encoder.count)
     evaluator = QAEvaluator(reader, agent.config.retrieve_k)
     (records,) = evaluator.evaluate_many([(memory, retriever, text.questions)])
-    return accuracy(records) or 0.0
+    return accuracy(records) or 0.0  # None: no question could be scored
 
 
 # 3. Advantage -------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def set_advantages(turns: Sequence[Turn]) -> None:
     """How much better a turn was than the others on the same chunk, in standard deviations."""
     groups = defaultdict(list)
     for turn in turns:
-        groups[turn.text, turn.chunk].append(turn)
+        groups[turn.instance, turn.chunk].append(turn)
     for group in groups.values():
         rewards = [turn.reward for turn in group]
         for turn in group:
@@ -200,7 +200,8 @@ def token_logps(model: torch.nn.Module, turns: Sequence[Turn]) -> torch.Tensor:
     0 after the end of a completion.
     """
     ids = [torch.tensor([*turn.prompt, *turn.completion]) for turn in turns]
-    logits = model(input_ids=pad_sequence(ids, batch_first=True)).logits
+    padded = pad_sequence(ids, batch_first=True)  # on the right; the model is causal: no mask
+    logits = model(input_ids=padded).logits
     rows = []
     for row, turn in enumerate(turns):
         # The logits at a token say what comes next, so they start one token before the completion.
@@ -212,8 +213,7 @@ def token_logps(model: torch.nn.Module, turns: Sequence[Turn]) -> torch.Tensor:
 
 def loss_of(logps: torch.Tensor, old: torch.Tensor, turns: Sequence[Turn]) -> torch.Tensor:
     """Return the clipped loss, the mean over all tokens (DAPO). Its gradient pulls up tokens of a
-    positive advantage and pushes down the others, until the ratio to the old probability leaves
-    the clip's range.
+    positive advantage and pushes down the others.
     """
     advantages = torch.tensor([turn.advantage for turn in turns])[:, None]
     ratio = (logps - old).exp()
@@ -242,7 +242,7 @@ def demonstrations(
             written = agent.write(memory, toy_teacher_operations(text, place, memory, rng))
             agent.apply(memory, place, chunk, written)
             end = agent.encoder.tokenizer.eos_token_id
-            completion = [*agent.encoder.untrusted(written), end]
+            completion = [*agent.encoder.untrusted(written), end]  # no special token but the end
             yield Turn(text.id, place, list(prompt.ids), completion)
 
 

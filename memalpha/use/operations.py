@@ -87,7 +87,7 @@ class SearchAnswer(ApiAnswer):
 
 
 class AskAnswer(SearchAnswer):
-    """An answer, the one entry that it was read from, and all that were found, best first."""
+    """An answer, what was read that has most of its words, and all that was found, best first."""
 
     answer: str = Field(description="`unknown` if the memory does not say.")
     source: EntryModel | None = Field(
@@ -258,7 +258,7 @@ def _endpoint(
             for each in list(signature.parameters.values())[2:]
         }
         request = create_model(
-            f"{name.title().replace('_', '')}ApiRequest", __base__=ApiRequest, **fields
+            f"{name.title().replace('_', '')}Request", __base__=ApiRequest, **fields
         )
         ENDPOINTS.append(
             Endpoint(
@@ -344,7 +344,7 @@ class Operations:
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """ApiAnswer a question from the memory alone; says which entry the answer was read from."""
+        """Answer a question from the memory alone; says which entry the answer was read from."""
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
             {"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)}
