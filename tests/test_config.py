@@ -223,7 +223,7 @@ def test_the_record_of_a_run_is_a_configuration_of_the_same_run(tmp_path, name):
     assert masked(all_options(again)) == recorded.config
     of_a_command = {"overwrite": False, "resume": False}
     assert [replace(given.run, **of_a_command), *given[1:3]] == list(again[:3])
-    assert given.grpo.to_dict() == again.grpo.to_dict()
+    assert given.trl_arguments.to_dict() == again.trl_arguments.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
 
 def test_any_other_option_of_trl_goes_through_a_mapping_but_what_would_break_a_run():
     trl = "{weight_decay: 0.5, lr_scheduler_kwargs: {num_cycles: 2}, push_to_hub: false}"
-    grpo = parse_train_arguments([*CPU, "--epsilon_high", "0.28", "--trl", trl]).grpo
+    grpo = parse_train_arguments([*CPU, "--epsilon_high", "0.28", "--trl", trl]).trl_arguments
     assert (grpo.epsilon_high, grpo.weight_decay, grpo.lr_scheduler_kwargs) == (
         0.28,
         0.5,

@@ -115,8 +115,10 @@ def train(context: Context, options: ListOptions = False) -> None:
         from memalpha.record.folder import RunFolder
 
         if "delta" in summary:
-            console.print(terminal(before_and_after(RunFolder(str(arguments.grpo.output_dir)))))
-        out(f"run folder: {arguments.grpo.output_dir}")
+            console.print(
+                terminal(before_and_after(RunFolder(str(arguments.trl_arguments.output_dir))))
+            )
+        out(f"run folder: {arguments.trl_arguments.output_dir}")
 
 
 def rollout(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
@@ -132,7 +134,7 @@ def rollout(context: Context, options: ListOptions = False, as_json: AsJson = Fa
 
     arguments = parse_train_arguments(context.args)
     roll_out(arguments, Reporter(not as_json))
-    path = Path(str(arguments.grpo.output_dir)) / "summary.json"
+    path = Path(str(arguments.trl_arguments.output_dir)) / "summary.json"
     out(json.dumps(read_object(path)) if as_json else str(path))
 
 

@@ -54,7 +54,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     parts do not fit together.
     """
     run = arguments.run
-    seed = arguments.grpo.seed
+    seed = arguments.trl_arguments.seed
     InputError.raise_if(
         training and not run.train_data,
         "train_data is empty",
@@ -71,17 +71,17 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     held_out = load_data(run.eval_data, run.eval_options, seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
     InputError.raise_if(
-        run.validation_instances and arguments.grpo.eval_strategy == "no",
+        run.validation_instances and arguments.trl_arguments.eval_strategy == "no",
         "validation_instances without eval_strategy",
         expected="eval_strategy: steps",
     )
     InputError.raise_if(
-        arguments.grpo.eval_strategy != "no" and not held_out,
+        arguments.trl_arguments.eval_strategy != "no" and not held_out,
         "eval_strategy is 'steps', and there are no held-out instances",
         fix="add --eval_data",
     )
     set_seed(
-        arguments.grpo.seed
+        arguments.trl_arguments.seed
     )  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run, trained=training, top_layers=run.train_layers)
     agent = AgentStep(arguments.agent, tokenizer)
@@ -163,7 +163,7 @@ def make_generator(
             timeout=run.endpoint_timeout,
             wait=run.vllm_wait,
         )
-    merge = exact(model) and not arguments.grpo.bf16
+    merge = exact(model) and not arguments.trl_arguments.bf16
     return HFGenerator(
         model,
         tokenizer,

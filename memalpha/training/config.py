@@ -400,12 +400,14 @@ class GRPOOptions(TrainerOptions):
 
 
 class TrainArguments(NamedTuple):
-    """All options of a training run; ``grpo`` is what TRL makes of those of the trainer."""
+    """All options of a training run; ``trl_arguments`` is what TRL
+    makes of those of the trainer.
+    """
 
     run: RunOptions
     agent: AgentConfig
     reward: RewardConfig
-    grpo: GRPOConfig
+    trl_arguments: GRPOConfig
     trainer: GRPOOptions
 
 
@@ -421,10 +423,10 @@ def parse_train_arguments(
     run, agent, reward, trainer = parse(
         arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"
     )
-    grpo = trainer.arguments(
+    trl_arguments = trainer.arguments(
         max_completion_length=agent.max_completion_length,
         model_init_kwargs=run.model_init_kwargs or None,
     )
     reward = replace(reward, rewards={**reward.rewards, **(rewards or {})})
     _ = reward.parts  # imports the functions of ``rewards`` before a model is loaded
-    return TrainArguments(run, agent, reward, grpo, trainer)
+    return TrainArguments(run, agent, reward, trl_arguments, trainer)

@@ -43,7 +43,7 @@ class MemoryEnvironment:
         ]
         arguments = parse_train_arguments(words)
         run = arguments.run
-        seed = arguments.grpo.seed
+        seed = arguments.trl_arguments.seed
         InputError.raise_if(
             run.reader == "base" or run.question_share < 1,
             f"reader {run.reader!r}, question_share {run.question_share} "

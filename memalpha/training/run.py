@@ -80,22 +80,27 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> dict[st
     """Measure the named adapter on held-out instances; return the summary. InputError if options,
     files or folder do not fit.
     """
-    run = arguments.run
+    options = arguments.run
     start = time.time()
     InputError.raise_if(
-        not run.eval_data,
+        not options.eval_data,
         "eval_data is empty",
         expected="held-out instances",
         fix="add --eval_data",
     )
     path = arguments.trainer.output_dir
-    check_place(path, overwrite=run.overwrite, reads=files_read(arguments))
-    report("load", {"what": f"{run.model} and {run.eval_data}"})
-    arguments, why = settle_dtype(arguments, report)
+    check_place(path, overwrite=options.overwrite, reads=files_read(arguments))
+    report("load", {"what": f"{options.model} and {options.eval_data}"})
+    arguments, why = choose_dtype(arguments, report)
     parts = build_components(arguments, training=False)
     about = {**environment(), "dtype": why}
     folder = RunFolder.begin(
-        path, all_options(arguments), _inputs(parts), about, overwrite=run.overwrite, resume=False
+        path,
+        all_options(arguments),
+        _inputs(parts),
+        about,
+        overwrite=options.overwrite,
+        resume=False,
     )
     seed = arguments.trainer.seed
 
@@ -104,8 +109,8 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> dict[st
 
     rows = HeldOut(parts, draw, folder, seed, report).measure(parts.held_out, "rollouts")
     summary = {
-        "model": run.model,
-        "adapter": run.adapter,
+        "model": options.model,
+        "adapter": options.adapter,
         "seed": seed,
         "seconds": round(time.time() - start, 1),
         **summarise(rows),
@@ -123,7 +128,7 @@ def open_run(arguments: TrainArguments, report: EventReport) -> Run:
     if PartialState().is_main_process:
         reads = {**files_read(arguments), "working directory": [str(Path.cwd())]}
         check_place(path, overwrite=options.overwrite, resume=options.resume, reads=reads)
-    arguments, why = settle_dtype(arguments, report)
+    arguments, why = choose_dtype(arguments, report)
     parts = build_components(arguments)
     trainer = None if options.warm_start_steps else build_trainer(arguments, parts)
     folder = open_folder(arguments, parts, why)
@@ -209,21 +214,21 @@ def summarise_run(
     run: Run, step: int, before: list[InstanceRow], after: list[InstanceRow]
 ) -> dict[str, Any]:
     """Return what a run came to; ``step`` is that of its last weights."""
-    trainer = run.arguments.trainer
+    options = run.arguments.trainer
     state = run.trainer.state
     summary: dict[str, Any] = {
         "model": run.arguments.run.model,
-        "seed": trainer.seed,
+        "seed": options.seed,
         "steps": int(state.global_step),
     }
     if after:
         summary["before"] = summarise(before)
         summary["after"] = summarise(after)
         summary["delta"] = paired_difference(before, after)
-    if trainer.load_best_model_at_end:
+    if options.load_best_model_at_end:
         summary["selection"] = {
             "step": step,
-            "metric": trainer.metric_for_best_model,
+            "metric": options.metric_for_best_model,
             "value": state.best_metric,
             "instances": len(_validated(run.parts)),
             "on_after": not run.parts.validation,
@@ -237,30 +242,34 @@ def _validated(parts: RunComponents) -> list[Any]:
 
 # ------------------------------------------------------------------------------------------------
 # opening
-def settle_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainArguments, str]:
+def choose_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainArguments, str]:
     """Replace ``dtype: auto`` by a type, also the same after a resume, and say why it is this
     one.
     """
-    run = arguments.run
+    options = arguments.run
     why = "the run began with it"
-    if run.dtype == "auto" and run.resume:
-        run = replace(run, dtype=RunFolder(arguments.trainer.output_dir).config["dtype"])
+    if options.dtype == "auto" and options.resume:
+        folder = RunFolder(arguments.trainer.output_dir)
+        options = replace(options, dtype=folder.config["dtype"])
     else:
-        run, why = resolve_dtype(run, arguments.grpo.device)
+        options, why = resolve_dtype(options, arguments.trl_arguments.device)
         if arguments.run.dtype == "auto":
-            report("load", {"what": f"the base in {run.dtype} ({why})"})
-    return arguments._replace(run=run), f"{run.dtype}: {why}"
+            report("load", {"what": f"the base in {options.dtype} ({why})"})
+    return arguments._replace(run=options), f"{options.dtype}: {why}"
 
 
 def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPOTrainer:
     """Put the trainer together; InputError if there are too few instances, or an option needs a
     missing package.
     """
-    run = arguments.run
-    grpo = arguments.grpo
-    splits = grpo.steps_per_generation or 1
+    options = arguments.run
+    trl_arguments = arguments.trl_arguments
+    splits = trl_arguments.steps_per_generation or 1
     groups = (
-        grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
+        trl_arguments.per_device_train_batch_size
+        * trl_arguments.world_size
+        * splits
+        // (trl_arguments.num_generations or 1)
     )
     InputError.raise_if(
         len(parts.instances) < groups,
@@ -270,12 +279,12 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
     try:
         trainer = MemoryGRPOTrainer(
             model=parts.model,
-            args=grpo,
+            args=trl_arguments,
             processing_class=parts.tokenizer,
             agent=parts.agent,
             instances=parts.instances,
             scorer=parts.scorer,
-            options=run,
+            options=options,
             generator=parts.generator,
         )
     except ImportError as error:  # such as vLLM
@@ -283,15 +292,16 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
             f"an option needs a package that is not there: {error}", fix="install it"
         ) from error
     InputError.raise_if(
-        grpo.load_best_model_at_end and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
+        trl_arguments.load_best_model_at_end
+        and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
         "load_best_model_at_end with FSDP or DeepSpeed",
         expected="false: weights that are sharded hang when loaded",
     )
     check_sharding(
         sharding_of(trainer.accelerator),
-        run.reader,
-        grpo.ds3_gather_for_generation,
-        run.load_in_4bit,
+        options.reader,
+        trl_arguments.ds3_gather_for_generation,
+        options.load_in_4bit,
     )
     return trainer
 
@@ -301,18 +311,19 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
     if options or data differ.
     """
     state = PartialState()
-    trainer = arguments.trainer
+    trainer_options = arguments.trainer
     options = arguments.run
     if state.is_main_process:
-        path = Path(trainer.output_dir)
+        path = Path(trainer_options.output_dir)
         if options.resume:
             done = max(map(checkpoint_step, checkpoints_in(path)), default=0)
             RunFolderError.raise_if(
-                0 < trainer.max_steps < done,
-                f"max_steps is {trainer.max_steps}, and the run has a checkpoint of step {done}",
+                0 < trainer_options.max_steps < done,
+                f"max_steps is {trainer_options.max_steps}, and the run has a checkpoint of step "
+                f"{done}",
                 expected=f"{done} or more",
             )
-        rollouts = trainer.per_device_train_batch_size * state.num_processes
+        rollouts = trainer_options.per_device_train_batch_size * state.num_processes
         inputs = {**_inputs(parts), "run": {"rollouts of a step": rollouts}}
         about = {**environment(state.num_processes), "dtype": dtype}
         RunFolder.begin(
@@ -324,7 +335,7 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
             resume=options.resume,
         )
     state.wait_for_everyone()
-    return RunFolder(trainer.output_dir)
+    return RunFolder(trainer_options.output_dir)
 
 
 def _inputs(parts: RunComponents) -> dict[str, dict[str, Any]]:
@@ -344,13 +355,13 @@ def all_options(arguments: TrainArguments) -> dict[str, Any]:
 
 def files_read(arguments: TrainArguments) -> dict[str, list[str]]:
     """Names (possibly paths) of the inputs of a run, by option name."""
-    run = arguments.run
+    options = arguments.run
     return {
-        "adapter": [run.adapter],
-        "reader_adapter": [run.reader_adapter],
-        "model": [run.model],
-        "train_data": source_names(run.train_data),
-        "eval_data": source_names(run.eval_data),
+        "adapter": [options.adapter],
+        "reader_adapter": [options.reader_adapter],
+        "model": [options.model],
+        "train_data": source_names(options.train_data),
+        "eval_data": source_names(options.eval_data),
     }
 
 
@@ -373,8 +384,8 @@ def warm_started(
 ) -> TrainArguments:
     """Train on demonstrations first, unless the run has; return the options to go on with."""
     state = PartialState()
-    run = arguments.run
-    trainer = arguments.trainer
+    options = arguments.run
+    trainer_options = arguments.trainer
     target = folder.path / "warm_start"
     unfinished = target.with_name(".warm_start")
     if not target.exists():
@@ -383,21 +394,21 @@ def warm_started(
         state.wait_for_everyone()
         training = WarmupTrainerOptions(
             output_dir=str(unfinished),
-            max_steps=run.warm_start_steps,
-            learning_rate=run.warm_start_learning_rate,
-            seed=trainer.seed,
-            use_cpu=trainer.use_cpu,
-            bf16=trainer.bf16,  # one precision per process
+            max_steps=options.warm_start_steps,
+            learning_rate=options.warm_start_learning_rate,
+            seed=trainer_options.seed,
+            use_cpu=trainer_options.use_cpu,
+            bf16=trainer_options.bf16,  # one precision per process
         )
-        options = WarmupOptions(
-            data=run.train_data,
-            data_options=run.train_options,
-            rollout_chunks=run.rollout_chunks,
-            **{name: getattr(run, name) for name in names(PolicyOptions)},
+        demonstrations = WarmupOptions(
+            data=options.train_data,
+            data_options=options.train_options,
+            rollout_chunks=options.rollout_chunks,
+            **{name: getattr(options, name) for name in names(PolicyOptions)},
         )
-        warm_up(WarmupRunOptions(options, arguments.agent, training.arguments()), report)
+        warm_up(WarmupRunOptions(demonstrations, arguments.agent, training.arguments()), report)
         if state.is_main_process:
             unfinished.rename(target)
         state.wait_for_everyone()
-    start: dict[str, Any] = {"model" if run.full_finetuning else "adapter": str(target)}
-    return arguments._replace(run=replace(run, warm_start_steps=0, **start))
+    start: dict[str, Any] = {"model" if options.full_finetuning else "adapter": str(target)}
+    return arguments._replace(run=replace(options, warm_start_steps=0, **start))

@@ -126,12 +126,12 @@ def trl_trainer(options: Any) -> Any:
         raise RuntimeError("rows are scored already")
 
     _, arguments, parts = our_trainer(options, f"{options.folder}/copy")
-    arguments.grpo.reward_weights = None
+    arguments.trl_arguments.reward_weights = None
     data = Dataset.from_list([{"prompt": ""}] * 64)
     return Ready(
         parts.model,
         reward_funcs=reward,
-        args=arguments.grpo,
+        args=arguments.trl_arguments,
         train_dataset=data,
         processing_class=parts.tokenizer,
     )

@@ -117,7 +117,7 @@ def test_a_machine_of_several_is_told_by_the_launchers_own_options():
 
 def test_the_run_for_eight_gpus_has_the_published_batch():
     path = ROOT / "configs/train/qwen3-4b.yaml"
-    run, agent, reward, grpo = parse_train_arguments(
+    run, agent, reward, grpo, _ = parse_train_arguments(
         ["--config", str(path), "--use_cpu", "true", "--bf16", "false"]
     )
     assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")

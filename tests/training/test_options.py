@@ -78,7 +78,7 @@ def stir(model):
 def test_arguments_of_from_pretrained_reach_the_policy_and_its_reference():
     eager = ["--full_finetuning", "false", "--model_init_kwargs", "{attn_implementation: eager}"]
     arguments = parse_train_arguments([*OPTIONS, *SHORT, *eager])
-    assert arguments.grpo.model_init_kwargs == {"attn_implementation": "eager"}
+    assert arguments.trl_arguments.model_init_kwargs == {"attn_implementation": "eager"}
     assert build_components(arguments).model.config._attn_implementation == "eager"
     with pytest.raises(InputError, match="model_init_kwargs holds device_map, dtype"):
         RunOptions(model_init_kwargs={"dtype": "float16", "device_map": "auto", "revision": "x"})
