@@ -46,9 +46,8 @@ from memalpha.data.toy import toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
 from memalpha.models import build_nano
 from memalpha.protocols import Retriever
-from memalpha.qa.evaluator import QAEvaluator
-from memalpha.qa.readers import RecallReader
-from memalpha.rewards.total import RewardConfig, accuracy, tool_success
+from memalpha.qa.readers import QAEvaluator, RecallReader
+from memalpha.rewards import RewardConfig, accuracy, tool_success
 from memalpha.types import Instance
 
 SEED = 1

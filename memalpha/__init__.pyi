@@ -25,7 +25,7 @@ from memalpha.measure.run import evaluate as evaluate
 from memalpha.measure.summary import summarise_evaluation as summarise_evaluation
 from memalpha.memory.memory import Memory as Memory
 from memalpha.memory.schema import MemorySchema as MemorySchema
-from memalpha.models.nano import build_nano as build_nano
+from memalpha.models.registry import build_nano as build_nano
 from memalpha.qa.metrics import score as score
 from memalpha.record.folder import RunFolder as RunFolder
 from memalpha.record.statistics import difference as difference

@@ -1,10 +1,10 @@
-"""From chat messages to token ids, and quoting of untrusted text (chunks, memory entries).
+"""Texts: from chat messages to token ids, quoted where they are not trusted, and times in them.
 
 Text from data never becomes a special token, nor an added token with structure (``<tool_call>``). A
 template is rendered once with slots; its parts and the texts are tokenised separately, so the end
-of the prefix that rollouts share is exact. ``quote``,
-``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the
-tokenizer normalises. Back from a model, ``content_of`` separates what it says from what it thinks.
+of the prefix that rollouts share is exact. ``quote``, ``one_line``
+and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer
+normalises. Back from a model, ``content_of`` separates what it says from what it thinks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import re
 import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError
 from memalpha.types import JsonObject, Message
@@ -285,3 +286,93 @@ def opens_thinking(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template opens the thinking in the prompt."""
     prompt = render_chat(tokenizer, [{"role": "user", "content": slot("asked")}])
     return content_of(prompt.rpartition(slot("asked"))[2])[1] is not None
+
+
+# ------------------------------------------------------------------------------------------------
+# times
+# ISO 8601, checked where they enter; other forms of data sets are converted by the loaders.
+
+ISO_8601 = "ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00"
+_DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
+# at most 35 characters, so that a time stores no facts
+_ISO = re.compile(rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?")
+_REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
+_DAY_DIGITS = len("2024-03-05")
+_WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
+_FORMS = (  # LongMemEval, LoCoMo, PerLTQA
+    "%Y/%m/%d %H:%M",
+    "%I:%M %p on %d %B, %Y",
+    "%I:%M %p on %d %B %Y",
+    "%Y/%m/%d",
+    "%B %d, %Y",
+    "%d %B, %Y",
+    "%d %B %Y",
+)
+
+
+@lru_cache(maxsize=4096)
+def moment(text: str) -> datetime | None:
+    """Return the begin of an ISO 8601 time (UTC if it names no offset), or None if it is none.
+
+    Read are a date, a week or a day of a week, each with or without a clock time, and a month
+    (``2024-03``) or a year (``2024``).
+    """
+    whole = f"{text}-01-01"[:10] if _REDUCED.fullmatch(text) else text
+    try:
+        read = datetime.fromisoformat(whole)
+    except ValueError:
+        return None
+    zoned = read if read.tzinfo else read.replace(tzinfo=UTC)
+    # fromisoformat takes any sign before the clock time
+    return zoned if _ISO.fullmatch(whole) else None
+
+
+def check_time(time: Any, what: str = "the time") -> str:
+    """Return a time in ISO 8601; InputError, naming ``what``, if ``moment`` does not read it."""
+    if not isinstance(time, str) or moment(time) is None:
+        raise InputError(
+            f"{what} is {time!r:.60}", expected=ISO_8601, fix="write it so, or leave it out"
+        )
+    return time
+
+
+def to_iso(written: str) -> str | None:
+    """Return a time as a data set writes it in ISO 8601, to the minute.
+
+    None if its form is unknown.
+    """
+    text = " ".join(_WEEKDAY.sub(" ", written).split())
+    if moment(text):
+        has_clock = re.search("[Tt ]", text)
+        return datetime.fromisoformat(text).isoformat(timespec="minutes") if has_clock else text
+    for form in _FORMS:
+        try:
+            read = datetime.strptime(text, form)
+        except ValueError:
+            continue
+        return read.isoformat(timespec="minutes") if "%M" in form else read.date().isoformat()
+    return None
+
+
+def later(first: str | None, second: str | None) -> bool | None:
+    """Return whether the first time is after the second; None if one is no time or they are equal.
+
+    The coarser of the two decides how far they are compared: 2024-03-05 equals 2024-03-05T14:30.
+    """
+    one = moment(first or "")
+    other = moment(second or "")
+    if one is None or other is None:
+        return None
+    digits = min(_digits(first or ""), _digits(second or ""))
+    if digits > _DAY_DIGITS:
+        return None if one == other else one > other
+    days = [time.date().isoformat()[:digits] for time in (one, other)]
+    return None if days[0] == days[1] else days[0] > days[1]
+
+
+def _digits(time: str) -> int:
+    """Characters of an ISO 8601 text that a time determines.
+
+    More than a day's where it names a clock time.
+    """
+    return len(time) if _REDUCED.fullmatch(time) or len(time) > _DAY_DIGITS else _DAY_DIGITS

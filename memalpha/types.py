@@ -20,7 +20,7 @@ class Chunk:
     """One piece of the input, read in one step."""
 
     text: str
-    time: str | None = None  # when it was said or written: ISO 8601 (``memalpha.times``)
+    time: str | None = None  # when it was said or written: ISO 8601
 
 
 @dataclass(frozen=True, slots=True)

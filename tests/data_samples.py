@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from memalpha.data.load import get_source
 from memalpha.data.packing import count_words_and_signs
-from memalpha.data.schema import instance_to_json
+from memalpha.data.rows import instance_to_json
 from memalpha.data.source import Tally
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.memory.memory import Memory, render_entry

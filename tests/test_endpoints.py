@@ -17,7 +17,7 @@ from memalpha.agent.view import system_text
 from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.memory.schema import MemorySchema
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
 from memalpha.qa import judges, readers
 from memalpha.qa.judges import EndpointAnswerJudge

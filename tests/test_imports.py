@@ -24,7 +24,7 @@ PACKAGE = ROOT / "memalpha"
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types"),
-    ("files", "times"),
+    ("files",),
     ("protocols", "config", "text"),
     ("endpoints", "memory", "units"),
     ("retrieval",),

@@ -17,9 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.models import build_nano, load_policy_model, resolve_model, write_adapter_record
-from memalpha.models.nano import toy_texts
 from memalpha.models.policy import ADAPTER_RECORD, base_fingerprint
-from memalpha.models.registry import MODEL_RECORD, write_model_record
+from memalpha.models.registry import MODEL_RECORD, toy_texts, write_model_record
 
 NAME = "smollm2-135m-instruct"
 

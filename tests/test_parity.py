@@ -15,12 +15,11 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.measure.systems import SearchedMemory
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.protocols import ReadRequest
-from memalpha.qa.evaluator import QAEvaluator
-from memalpha.qa.readers import RecallReader
+from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.rows import rollout_to_json
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards import RewardConfig
 from memalpha.training.build import build_components, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import build_trainer

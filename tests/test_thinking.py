@@ -23,11 +23,10 @@ from memalpha.generation.answering import answer_chats
 from memalpha.memory.calls import to_call
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
-from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
-from memalpha.qa.readers import EndpointReader, ModelReader
+from memalpha.qa.readers import EndpointReader, ModelReader, QAEvaluator
 from memalpha.text import content_of, decoded, opens_thinking
 from memalpha.types import (
     Answer,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.times import check_time, moment, to_iso
+from memalpha.text import check_time, moment, to_iso
 
 HOUR = timezone(timedelta(hours=1))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memalpha.agent.archive import archive_chunk
 from memalpha.agent.codecs import Codec, HermesCodec, make_codec
@@ -23,6 +23,7 @@ from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import (
     PromptEncoder,
+    check_time,
     is_text,
     one_line,
     opens_thinking,
@@ -30,7 +31,6 @@ from memalpha.text import (
     slot,
     takes_tools,
 )
-from memalpha.times import check_time
 from memalpha.types import (
     CallError,
     Change,
@@ -194,3 +194,41 @@ def _messages(system: str, chunk: str, memory: str) -> list[dict[str, str]]:
 
 def _naming(call: ToolCall, name: str) -> ToolCall:
     return replace(call, arguments={**call.arguments, "entry_id": name})
+
+
+# ------------------------------------------------------------------------------------------------
+# whether prompts fit a model
+
+TIME_TOKENS = 40
+"""Most tokens of a chunk's time with its brackets: no token is less than a character."""
+
+
+def positions_of(model_config: Any) -> int | None:
+    """Return a model's maximum number of positions; None if unknown."""
+    return getattr(model_config.get_text_config(), "max_position_embeddings", None) or None
+
+
+def longest_prompt(agent: AgentStep) -> int:
+    """Return the maximum number of prompt tokens; a block without a limit counts as empty."""
+    frame, _ = agent.encoder.encode({"chunk": "", "memory": ""}, shared="chunk")
+    tokens = len(frame) + agent.config.max_chunk_tokens + agent.config.view_tokens
+    if agent.config.show_times:
+        tokens += TIME_TOKENS
+    for section in agent.schema.sections:
+        if len(agent.schema.sections) > 1:
+            tokens += agent.encoder.count(f"{section.name}:\n")
+        tokens += section.max_tokens if section in agent.schema.blocks else 0
+    return tokens
+
+
+def check_context(agent: AgentStep, model_config: Any) -> None:
+    """Raise InputError if the longest prompt and completion exceed the model's positions."""
+    positions = positions_of(model_config)
+    needed = longest_prompt(agent) + agent.config.max_completion_length
+    names = ("max_chunk_tokens", "view_tokens", "max_completion_length")
+    settings = [f"{name} (now {getattr(agent.config, name)})" for name in names]
+    InputError.raise_if(
+        positions and needed > positions,
+        f"prompt and completion can have {needed} tokens, and the model takes {positions}",
+        fix=f"lower {', '.join(settings)}",
+    )

@@ -219,7 +219,7 @@ def select(
     as_json: AsJson = False,
 ) -> None:
     """Select a tool for a query, or report the outcome of a selection."""
-    from memalpha.routing.tools import open_selector, read_tools
+    from memalpha.routing.run import open_selector, read_tools
 
     path = Path(selector)
     chooser = open_selector(path, *read_tools(tools))

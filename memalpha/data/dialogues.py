@@ -31,7 +31,7 @@ from memalpha.data.source import (
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.readers import UNKNOWN
-from memalpha.times import to_iso
+from memalpha.text import to_iso
 from memalpha.types import Chunk, Question
 from memalpha.units import cut
 

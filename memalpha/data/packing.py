@@ -14,7 +14,7 @@ from typing import NamedTuple
 from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
-from memalpha.times import to_iso
+from memalpha.text import to_iso
 from memalpha.types import Chunk
 from memalpha.units import Span, cut
 

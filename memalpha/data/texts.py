@@ -41,7 +41,7 @@ from memalpha.data.source import (
 )
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
-from memalpha.qa.titles import read_titles
+from memalpha.qa.matching import read_titles
 from memalpha.types import Chunk, Question
 from memalpha.units import cut, split_text
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
-from memalpha.generation.merging import restored
+from memalpha.generation.products import restored
 from memalpha.protocols import Generator
 from memalpha.text import THINK, chat_ids, in_common, opens_thinking
 from memalpha.types import Message, Prompt, Sampling

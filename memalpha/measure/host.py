@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.agent.limits import positions_of
+from memalpha.agent.step import positions_of
 from memalpha.models.policy import (
     check_adapter,
     check_adapter_folder,

@@ -17,20 +17,25 @@ from typing import Any, NamedTuple
 from memalpha.agent.config import AGENT_FILE, SCHEMA_FILE
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
-from memalpha.data.schema import digest_instances
+from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import drop_cut_line
 from memalpha.measure.host import PolicyHost
 from memalpha.measure.options import Evaluation, ReaderSpec, SetSpec, SystemSpec, make_system
-from memalpha.measure.scorecard import observe
+from memalpha.measure.summary import observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge, EventReport, ReadRequest, TokenCounter, silent
-from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
-from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
+from memalpha.qa.readers import (
+    EndpointReader,
+    ModelReader,
+    QAEvaluator,
+    RecallReader,
+    reader_messages,
+)
 from memalpha.record.folder import RunFolder, check_place, environment, folder_digest
 from memalpha.record.measure import Examination, Examiner, IngestedMemory, measure
 from memalpha.record.rows import (

@@ -28,9 +28,8 @@ from typing_extensions import override
 
 from memalpha.agent.archive import archive_chunk
 from memalpha.agent.config import AGENT_FILE, AgentConfig
-from memalpha.agent.limits import check_context
 from memalpha.agent.rollout import StepCallback, run_rollouts
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
@@ -38,8 +37,8 @@ from memalpha.measure.host import PolicyHost
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
-from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains, label
+from memalpha.qa.readers import find_passages
 from memalpha.record.measure import (
     IngestedMemory,
     SearchedMemory,

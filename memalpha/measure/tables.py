@@ -17,8 +17,8 @@ from rich.text import Text
 
 from memalpha.files import write_whole
 from memalpha.measure import view
-from memalpha.measure.scorecard import Measure
 from memalpha.measure.summary import (
+    Measure,
     Members,
     SetSummary,
     Summary,

@@ -11,8 +11,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Tool, tool_name, tool_schema
-from memalpha.text import is_text
-from memalpha.times import ISO_8601, moment
+from memalpha.text import ISO_8601, is_text, moment
 from memalpha.types import (
     JsonObject,
     Operation,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from memalpha.errors import InputError, JournalError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
-from memalpha.times import ISO_8601, check_time, later, moment
+from memalpha.text import ISO_8601, check_time, later, moment
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
 
 

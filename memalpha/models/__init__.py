@@ -1,6 +1,5 @@
 """Base models and adapters: find, build and load them; torch and transformers come in on use."""
 
-from memalpha.models.nano import build_nano
 from memalpha.models.policy import (
     ADAPTER_RECORD,
     PolicyModel,
@@ -8,7 +7,7 @@ from memalpha.models.policy import (
     name_base,
     write_adapter_record,
 )
-from memalpha.models.registry import MODELS, resolve_model
+from memalpha.models.registry import MODELS, build_nano, resolve_model
 
 __all__ = [
     "ADAPTER_RECORD",

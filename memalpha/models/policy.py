@@ -21,7 +21,6 @@ from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
-from memalpha.qa.readers import UNKNOWN
 
 if TYPE_CHECKING:
     import torch
@@ -367,6 +366,8 @@ def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dic
         f"unknown_bias of {adapter} is {bias!r}",
         expected="a number, such as -0.5",
     )
+    from memalpha.qa.readers import UNKNOWN
+
     return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
 
 
@@ -385,7 +386,7 @@ def trained_reader(
     """
     from memalpha.generation.answering import answer_chats
     from memalpha.generation.hf import HFGenerator
-    from memalpha.generation.merging import exact
+    from memalpha.generation.products import exact
 
     model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
     if exact(model):

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from memalpha.errors import InputError
-from memalpha.qa.stemming import stem
-from memalpha.qa.titles import nearest, recommended
+from memalpha.qa.matching import nearest, recommended, stem
 from memalpha.types import Answer, Question
 
 JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
@@ -171,7 +170,7 @@ def recall_at_5(question: Question, answer: Answer) -> float:
     MemoryAgentBench's recommendations.
 
     A line counts as the nearest title of the table that the question's ``subject`` names (see
-    ``memalpha.qa.titles``). InputError if there is no such table.
+    ``memalpha.qa.matching``). InputError if there is no such table.
     """
     titles = [nearest(line, question.subject or "") for line in recommended(answer.text)[:5]]
     golds = _golds(question)

@@ -21,7 +21,7 @@ from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
 from memalpha.record.statistics import Number, estimate
-from memalpha.rewards.total import PARTS, RewardConfig, StepReward
+from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
 
 RowKey = tuple[str, str, str, int, str]  # set, system, reader, seed and instance

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from memalpha.memory.memory import newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
-from memalpha.times import later
+from memalpha.text import later
 from memalpha.types import Entry
 
 ALIKE = 0.55  # cosine of statements that say nearly the same

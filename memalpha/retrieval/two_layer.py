@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -21,12 +20,9 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import Embedder, Hit, Retriever
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.current import losses
-from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.dense import DenseSide, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, word_cosines
 from memalpha.types import Entry
-
-if TYPE_CHECKING:
-    from memalpha.retrieval.dense import DenseSide
 
 RetrieverFactory = Callable[[Memory], Retriever]
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
@@ -183,8 +179,6 @@ class TwoLayerRetriever:
         self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
         self._dense: DenseSide | None = None
         if mode is not RetrievalMode.LEXICAL:
-            from memalpha.retrieval.dense import DenseSide  # imports faiss
-
             if self._embedder is None:
                 raise InputError(
                     f"retrieval mode {mode} without an embedder",

@@ -1,4 +1,4 @@
-"""Trains and measures a router: a configuration in, a run folder out.
+"""Trains and measures a router, a configuration in and a run folder out; selectors in files.
 
 The seed fixes the run (given the same libraries and machine); a resumed run ends bit for bit as an
 uninterrupted one; final results are greedy, without noise, on held-out episodes.
@@ -13,24 +13,27 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.config import Options, parse, read
-from memalpha.data.routes import LogOptions, read_log, split_log
+from memalpha.config import Options, parse, read, read_yaml
 from memalpha.errors import InputError, RunFolderError
 from memalpha.record.folder import RunFolder, environment
-from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.dense import make_embedder
 from memalpha.routing.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
 from memalpha.routing.policy import Checkpoint, NetworkOptions, Shape, plain
 from memalpha.routing.ppo import PPOOptions
+from memalpha.routing.selector import SelectorOptions, ToolSelector
 from memalpha.routing.tasks import (
     EnvironmentOptions,
     EnvironmentTask,
     Floats,
     Integers,
+    LogOptions,
     LogTask,
     SyntheticEpisodes,
     SyntheticOptions,
     SyntheticTask,
     Task,
+    read_log,
+    split_log,
 )
 
 Learner = MAPPO | LinUCB  # MultiAgentGRPO is a MAPPO
@@ -252,3 +255,47 @@ def _resume(folder: RunFolder, learner: Learner, options: Mapping[str, Any]) -> 
     learner.load_state(dict(checkpoint.state))
     folder.drop_after(checkpoint.steps)
     return checkpoint.updates
+
+
+# ------------------------------------------------------------------------------------------------
+# tool selectors in files
+# For the command line: made of a file of tools, written after every call.
+#
+# tools: {search: looks facts up in the memory, ask: asks the person}
+# options: {embedder: minilm, update_every: 20}  # ``SelectorOptions`` of one that is not there yet
+
+
+@dataclass
+class _ToolFile(Options):
+    tools: dict[str, str]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def read_tools(path: str | Path) -> tuple[dict[str, str], SelectorOptions]:
+    """Return the tools of a YAML or JSON file, description by name, and the options beside them;
+    InputError if they do not fit.
+    """
+    file = read(_ToolFile, read_yaml(Path(path)), str(path))
+    return file.tools, read(SelectorOptions, file.options, f"the options of {path}")
+
+
+def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions) -> ToolSelector:
+    """Return the selector of a file, or a new one, with the tools; InputError if the file has a
+    tool that is not among them.
+    """
+    selector = ToolSelector.load(path) if path.is_file() else ToolSelector(options)
+    if selector.options.embedder != options.embedder:
+        raise InputError(
+            f"{path} was made with embedder {selector.options.embedder!r}",
+            expected=f"{options.embedder!r}, as in the file of tools",
+        )
+    gone = selector.tools.keys() - tools.keys()
+    if gone:
+        raise InputError(
+            f"{path} also chooses {', '.join(sorted(gone))}",
+            expected="a file of tools that has all of them",
+        )
+    for name, description in tools.items():
+        if name not in selector.tools:
+            selector.register(name, description)
+    return selector

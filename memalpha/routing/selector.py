@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from memalpha.config import Options, read
 from memalpha.errors import InputError
-from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.dense import make_embedder
 from memalpha.routing.learner import (
     GroupOptions,
     learn_as_group,

@@ -14,20 +14,18 @@ from transformers import (
     set_seed,
 )
 
-from memalpha.agent.limits import check_context
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.answering import frozen_base
 from memalpha.generation.hf import HFGenerator
-from memalpha.generation.merging import exact
-from memalpha.generation.products import CPUS
+from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.models.policy import trained_reader
 from memalpha.protocols import ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
-from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.readers import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.scoring import RolloutScorer
 from memalpha.training.teacher_start import start_from_teacher

@@ -25,7 +25,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.rewards.total import RewardConfig, RewardFunction
+from memalpha.rewards import RewardConfig, RewardFunction
 from memalpha.training.rows import Grouping
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]

@@ -14,9 +14,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.memory.memory import render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains
-from memalpha.qa.readers import UNKNOWN, within_budget
+from memalpha.qa.readers import UNKNOWN, find_passages, within_budget
 from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.types import Instance, Question
 from memalpha.units import sentences

@@ -30,7 +30,7 @@ from memalpha.record.rows import (
     rollout_to_json,
     summarise,
 )
-from memalpha.rewards.total import StepReward
+from memalpha.rewards import StepReward
 from memalpha.training.build import RunComponents
 from memalpha.training.config import TrainArguments
 from memalpha.training.rows import TrainingRow

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from memalpha.agent.rollout import Rollout
-from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.rewards import RewardConfig, StepReward
 
 STD_EPSILON = 1e-4
 

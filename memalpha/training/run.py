@@ -18,7 +18,7 @@ from transformers import PrinterCallback
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.config import names
 from memalpha.data.load import source_names
-from memalpha.data.schema import digest_instances
+from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
@@ -31,7 +31,7 @@ from memalpha.record.folder import (
     environment,
 )
 from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summarise
-from memalpha.rewards.total import full_name
+from memalpha.rewards import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments

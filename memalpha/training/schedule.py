@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from memalpha.agent.rollout import Rollout
-from memalpha.rewards.total import StepReward
+from memalpha.rewards import StepReward
 
 Result = TypeVar("Result")
 

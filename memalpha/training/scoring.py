@@ -21,10 +21,10 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError, TrainingAborted
 from memalpha.memory.schema import ARCHIVE
 from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
-from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
+from memalpha.qa.readers import QAEvaluator, ask_all, find_passages
 from memalpha.record.rows import operation_mix
-from memalpha.rewards.total import RewardConfig, RewardFunction, StepReward, judged
+from memalpha.rewards import RewardConfig, RewardFunction, StepReward, judged
 from memalpha.training.schedule import in_background
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 

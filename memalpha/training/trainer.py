@@ -36,11 +36,10 @@ from trl.trainer.utils import use_adapter
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
-from memalpha.generation.merging import restored
-from memalpha.generation.products import Products, using
+from memalpha.generation.products import Products, restored, using
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
-from memalpha.rewards.total import StepReward
+from memalpha.rewards import StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
 from memalpha.training.rows import (

@@ -18,8 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.limits import positions_of
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, positions_of
 from memalpha.config import Share, parse
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig

@@ -20,19 +20,23 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.limits import check_context
 from memalpha.agent.rollout import StepRecord
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
-from memalpha.generation.batching import BatchingGenerator, Turns
-from memalpha.generation.endpoint import ByteTokenizer, EndpointGenerator
+from memalpha.generation.serving import BatchingGenerator, ByteTokenizer, EndpointGenerator, Turns
 from memalpha.memory.memory import render_entry
 from memalpha.models.policy import agent_folder, base_of, load_policy_model, own_reader
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
-from memalpha.qa.evaluator import answer, find_passages
-from memalpha.qa.readers import UNKNOWN, EndpointReader, ModelReader, RecallReader
+from memalpha.qa.readers import (
+    UNKNOWN,
+    EndpointReader,
+    ModelReader,
+    RecallReader,
+    answer,
+    find_passages,
+)
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import (

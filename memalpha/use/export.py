@@ -35,7 +35,7 @@ from memalpha.models.policy import (
 )
 from memalpha.models.registry import LICENSE, MODELS, hub_name
 from memalpha.record.folder import RunFolder, masked, masked_command, nameless
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards import RewardConfig
 from memalpha.types import Chunk
 
 if TYPE_CHECKING:

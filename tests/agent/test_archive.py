@@ -11,8 +11,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.memory.calls import tool_schemas
 from memalpha.memory.schema import MemorySchema
-from memalpha.models.nano import make_tokenizer
-from memalpha.qa.evaluator import find_passages
+from memalpha.models.registry import make_tokenizer
+from memalpha.qa.readers import find_passages
 from memalpha.retrieval import current
 from memalpha.retrieval.current import line_of, losses
 from memalpha.retrieval.lexical import word_cosines

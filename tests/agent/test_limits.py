@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.limits import TIME_TOKENS, check_context, longest_prompt
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context, longest_prompt
 from memalpha.errors import InputError
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Chunk, Operation, OperationKind
 
 TOKENIZER = make_tokenizer(["apple", "boat"], 4096)

@@ -10,7 +10,7 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts, sharing
 from memalpha.agent.step import AgentStep
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Chunk, Completion, Instance, Prompt, Sampling, StopReason
 
 WORDS = ["apple", "boat", "candle", "door", "engine", "feather"]

@@ -15,7 +15,7 @@ from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Chunk, Operation, OperationKind, ResultCode
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind

@@ -19,7 +19,7 @@ from memalpha.errors import ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import load_policy_model, write_adapter_record
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace

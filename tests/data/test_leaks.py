@@ -6,8 +6,7 @@ import unicodedata
 import pytest
 from data_samples import write
 
-from memalpha.data.leaks import LeakCheck, LeakError
-from memalpha.data.load import iter_prepared, prepare
+from memalpha.data.load import LeakCheck, LeakError, iter_prepared, prepare
 from memalpha.data.source import PERSONA, SUMMARISE, asked_on
 from memalpha.types import Chunk, Instance, Question
 

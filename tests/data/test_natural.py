@@ -13,8 +13,7 @@ from data_samples import keeper_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.leaks import LeakCheck
-from memalpha.data.load import load_data
+from memalpha.data.load import LeakCheck, load_data
 from memalpha.data.natural import NaturalOptions, date_forms, in_person, make_instance
 from memalpha.data.pools import hostile_lines, natural_words
 from memalpha.data.teacher import TeacherConfig

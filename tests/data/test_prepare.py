@@ -11,7 +11,7 @@ import pytest
 
 from memalpha import __version__
 from memalpha.data.load import iter_prepared, prepare, read_manifest
-from memalpha.data.schema import iter_parquet
+from memalpha.data.rows import iter_parquet
 from memalpha.errors import InputError, SchemaError
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,8 @@ from data_samples import load, mab_row, memalpha_row, write
 
 from memalpha.errors import InputError
 from memalpha.qa.judges import ANSWER_SYSTEMS
+from memalpha.qa.matching import nearest, read_titles, recommended, stem
 from memalpha.qa.metrics import score
-from memalpha.qa.stemming import stem
-from memalpha.qa.titles import nearest, read_titles, recommended
 from memalpha.types import Answer, Question
 
 

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data import schema
-from memalpha.data.schema import instance_from_json, instance_to_json, read_instances
+from memalpha.data.rows import (
+    instance_from_json,
+    instance_to_json,
+    iter_parquet,
+    read_instances,
+    write_parquet,
+)
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
@@ -62,8 +67,8 @@ def test_json_gives_back_the_same_instance(instance):
 def test_there_and_back(tmp_path_factory, made):
     folder = tmp_path_factory.mktemp("parquet")
     for name in ("a.parquet", "b.parquet"):
-        schema.write_parquet(folder / name, made)
-        assert list(schema.iter_parquet(folder / name)) == made
+        write_parquet(folder / name, made)
+        assert list(iter_parquet(folder / name)) == made
     assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
 
 
@@ -114,7 +119,7 @@ def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_in
         (good, "expected: an id that is unique in its data set"),
     ):
         with pytest.raises(SchemaError, match=said):
-            schema.write_parquet(tmp_path / "x.parquet", [good, wrong])
+            write_parquet(tmp_path / "x.parquet", [good, wrong])
     for text, said in (
         (f"{json.dumps(minimal())}\n" * 2, "line 2 field 'id' is 'a'"),
         ("\n", "is empty"),

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memalpha.data.leaks import LeakCheck
-from memalpha.data.load import load_data, load_one
+from memalpha.data.load import LeakCheck, load_data, load_one
 from memalpha.data.teacher import TeacherConfig, teach, teacher_operations
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema

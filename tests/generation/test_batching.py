@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.errors import ServiceError
-from memalpha.generation.batching import BatchingGenerator, Turns
+from memalpha.generation.serving import BatchingGenerator, Turns
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 GREEDY = Sampling(8)

@@ -17,7 +17,7 @@ from transformers import (
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation import hf
 from memalpha.generation.hf import HFGenerator, draw
-from memalpha.generation.merging import merged_lora
+from memalpha.generation.products import merged_lora
 from memalpha.types import Prompt, Sampling, StopReason
 
 VOCABULARY = 61

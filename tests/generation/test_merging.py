@@ -5,7 +5,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from memalpha.generation.merging import merged_lora
+from memalpha.generation.products import merged_lora
 
 
 def make_layer(dtype=torch.float32, bias=False, **options):

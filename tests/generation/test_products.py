@@ -10,8 +10,15 @@ from torch import nn
 
 from memalpha.generation import products
 from memalpha.generation.hf import HFGenerator
-from memalpha.generation.merging import merged_lora
-from memalpha.generation.products import Products, blocks, fast_linears, product, rounded, using
+from memalpha.generation.products import (
+    Products,
+    blocks,
+    fast_linears,
+    merged_lora,
+    product,
+    rounded,
+    using,
+)
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.types import Prompt, Sampling
 from memalpha.update import prepare

@@ -12,7 +12,7 @@ from stub_server import Fault, error
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.vllm_server import VLLMServers, token_problem
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 TOKENIZER = make_tokenizer(("apple", "boat"), 512)

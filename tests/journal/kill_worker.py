@@ -209,7 +209,7 @@ def undone_by_half(folder):
     from memalpha.agent.config import AgentConfig
     from memalpha.agent.step import AgentStep
     from memalpha.memory.schema import ARCHIVE
-    from memalpha.models.nano import make_tokenizer
+    from memalpha.models.registry import make_tokenizer
     from memalpha.use.agent import MemoryAgent
 
     step = AgentStep(

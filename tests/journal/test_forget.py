@@ -29,7 +29,7 @@ from stores import (
 
 from memalpha.errors import ForgottenError, InputError, JournalDamagedError
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
+from memalpha.retrieval.dense import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.store.database import Database

@@ -14,14 +14,13 @@ from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import generate
 from memalpha.memory.memory import count_words
-from memalpha.models.nano import make_tokenizer
-from memalpha.qa.evaluator import QAEvaluator
+from memalpha.models.registry import make_tokenizer
 from memalpha.qa.judges import FactContentJudge
-from memalpha.qa.readers import RecallReader
+from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.folder import RunFolder, environment, trajectory_name
 from memalpha.record.measure import measure, rollout_memory
 from memalpha.record.rows import InstanceRow, paired_difference, rollout_to_json, summarise
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards import RewardConfig
 from memalpha.training.recording import ScoringExaminer
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling

@@ -18,7 +18,7 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Snapshot
 from memalpha.memory.schema import SectionKind
 from memalpha.models import resolve_model
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Chunk, Entry
 
 MARK = re.compile(r"<[|｜][^\s<>'\"]{1,40}[|｜]>|<\|?/?\w{1,30}\|?>|\[/?[A-Z_]{2,30}\]")

@@ -13,7 +13,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.measure.systems import Setting
 from memalpha.models import load_policy_model, resolve_model
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Prompt
 
 POSITIONS = 8192

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from memalpha.measure.curves import draw, frame_of, panels_of, smooth, write_figures
+from memalpha.measure.site import draw, frame_of, panels_of, smooth, write_figures
 
 
 def rows(slope: float, steps: int = 10) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from examples import MARTA, recalled, said
 from examples import result as made
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.measure.scorecard import Measure, observe, scorecard
+from memalpha.measure.summary import Measure, observe, scorecard
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.qa.metrics import contains, score

@@ -91,7 +91,7 @@ def test_a_mark_that_a_tokenizer_does_not_call_special_stays_text():
 def test_a_mark_made_by_normalising_stays_text():
     from tokenizers import AddedToken, normalizers
 
-    from memalpha.models.nano import make_tokenizer
+    from memalpha.models.registry import make_tokenizer
     from memalpha.text import PromptEncoder, slot
 
     tokenizer = make_tokenizer(["Marta"], 512)

@@ -11,8 +11,7 @@ import yaml
 
 from examples import MARTA, recalled, result, write_results
 from examples import counts as counts_of
-from memalpha.measure.scorecard import observe
-from memalpha.measure.summary import summarise_evaluation
+from memalpha.measure.summary import observe, summarise_evaluation
 from memalpha.measure.tables import interval, write_tables
 from memalpha.measure.view import UNKNOWN
 from memalpha.record.statistics import difference, estimate, mean_over_sets

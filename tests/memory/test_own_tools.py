@@ -12,9 +12,9 @@ from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.calls import tool_schemas
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.record.rows import operation_mix
-from memalpha.rewards.total import RewardConfig, tool_success
+from memalpha.rewards import RewardConfig, tool_success
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 

@@ -9,8 +9,7 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.qa.evaluator import QAEvaluator, ask_all
-from memalpha.qa.readers import EndpointReader, RecallReader
+from memalpha.qa.readers import EndpointReader, QAEvaluator, RecallReader, ask_all
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Answer, Operation, OperationKind, Question, QuestionRecord
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.errors import InputError, MissingExtraError
-from memalpha.retrieval.dense import VectorIndex
-from memalpha.retrieval.embedders import (
+from memalpha.retrieval.dense import (
     CachedEmbedder,
     HashingEmbedder,
     MiniLMEmbedder,
+    VectorIndex,
     make_embedder,
 )
 
@@ -128,7 +128,7 @@ def test_hashing_vectors_have_unit_length_and_depend_on_the_words_alone():
 
 
 def test_hashing_is_the_same_in_every_process():
-    code = "from memalpha.retrieval.embedders import *; print(HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist())"
+    code = "from memalpha.retrieval.dense import *; print(HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist())"
     said = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONHASHSEED": "7"},

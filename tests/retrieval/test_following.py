@@ -10,7 +10,7 @@ from test_two_layer import expected
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
+from memalpha.retrieval.dense import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 

@@ -10,7 +10,7 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.retrieval import RetrievalConfig, RetrievalMode, two_layer
-from memalpha.retrieval.embedders import HashingEmbedder
+from memalpha.retrieval.dense import HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 

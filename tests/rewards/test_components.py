@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from memalpha.rewards.total import (
+from memalpha.rewards import (
     RewardConfig,
     accuracy,
     compression,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rollouts import step_reward
 
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards import RewardConfig
 from memalpha.training.scoring import score_parts
 from memalpha.types import (
     Operation,

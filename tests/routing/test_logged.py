@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from memalpha.cli import run as command
-from memalpha.data.routes import LogOptions, read_log, split_log
 from memalpha.errors import InputError
-from memalpha.retrieval.embedders import HashingEmbedder
+from memalpha.retrieval.dense import HashingEmbedder
 from memalpha.routing.learner import MAPPO, LinUCB, collect
 from memalpha.routing.policy import Checkpoint, NetworkOptions
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.run import log_tasks, measure
-from memalpha.routing.tasks import LogTask, logistic
+from memalpha.routing.tasks import LogOptions, LogTask, logistic, read_log, split_log
 
 WORDS = {"count": "how many pets", "search": "what is the city", "ask": "does she agree"}
 HWU64 = Path(__file__).resolve().parents[3] / "shared" / "data" / "nlu_hwu64"

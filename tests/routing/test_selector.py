@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten
 
 from memalpha.cli import run as command
 from memalpha.errors import InputError
-from memalpha.retrieval.embedders import HashingEmbedder
+from memalpha.retrieval.dense import HashingEmbedder
 from memalpha.routing.learner import GroupOptions, learn_as_group
 from memalpha.routing.policy import NetworkOptions
 from memalpha.routing.ppo import PPOOptions, pack

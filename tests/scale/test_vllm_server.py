@@ -20,7 +20,7 @@ from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.data.toy import toy_vocabulary
 from memalpha.endpoints import ChatClient
-from memalpha.models.nano import build_nano
+from memalpha.models.registry import build_nano
 from memalpha.use.agent import MemoryAgent, load_trained
 
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"

@@ -36,8 +36,8 @@ from transformers import (
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.generation.hf import HFGenerator
-from memalpha.models.nano import make_tokenizer, toy_texts
-from memalpha.rewards.total import PARTS, RewardConfig, StepReward
+from memalpha.models.registry import make_tokenizer, toy_texts
+from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.training import trainer
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer

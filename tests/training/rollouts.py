@@ -8,8 +8,8 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.models.nano import make_tokenizer
-from memalpha.rewards.total import PARTS, StepReward
+from memalpha.models.registry import make_tokenizer
+from memalpha.rewards import PARTS, StepReward
 from memalpha.types import Chunk, Instance, Question, Sampling
 
 WORDS = ("apple", "boat", "candle", "door", "engine", "feather", "was", "seen", "?")

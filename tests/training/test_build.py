@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from memalpha.data.schema import instance_to_json
+from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError
 from memalpha.protocols import WriteRequest
 from memalpha.training.build import build_components, make_judge

@@ -16,7 +16,7 @@ from trl.chat_template_utils import qwen2_5_chat_template
 from trl_environment import trl_arguments
 
 from memalpha.agent.rollout import run_rollouts
-from memalpha.data.schema import instance_to_json
+from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.memory.calls import tool_schemas
 from memalpha.memory.schema import MemorySchema

@@ -6,7 +6,7 @@ import pytest
 
 from memalpha.cli import run
 from memalpha.errors import RunFolderError
-from memalpha.measure.curves import panels_of
+from memalpha.measure.site import panels_of
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder
 from memalpha.training.config import parse_train_arguments

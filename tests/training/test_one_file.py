@@ -9,7 +9,7 @@ import torch
 from gradient_check import Case, make_trainer, pseudo_reward
 from transformers import TrainerCallback
 
-from memalpha.rewards.total import StepReward
+from memalpha.rewards import StepReward
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grpo_in_one_file.py"
 

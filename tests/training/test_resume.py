@@ -17,7 +17,7 @@ from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.data.schema import instance_to_json
+from memalpha.data.rows import instance_to_json
 from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rollouts import make_agent, make_instance, run_script, step_reward
 
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards import RewardConfig
 from memalpha.training.rows import Grouping, Scale, build_rows, shuffle_advantages
 from memalpha.training.schedule import instances_of_batch, spread
 

@@ -14,11 +14,10 @@ from scripted import ScriptedGenerator
 from memalpha.agent.rollout import run_rollouts
 from memalpha.errors import InputError, PartialServiceError, ServiceError, TrainingAborted
 from memalpha.memory.memory import Memory
-from memalpha.qa.evaluator import QAEvaluator
-from memalpha.qa.readers import RecallReader
+from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.measure import measure, rollout_memory
 from memalpha.record.rows import rollout_to_json, summarise
-from memalpha.rewards.total import RewardConfig, compression
+from memalpha.rewards import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.recording import ScoringExaminer
 from memalpha.training.scoring import (
@@ -362,7 +361,7 @@ def test_a_bug_or_no_finite_number_is_an_error_that_names_function_and_instance(
 
 
 @pytest.mark.parametrize(
-    "name", ["nowhere:f", "math:nothing", "math:pi", "math", "memalpha.rewards.total:accuracy"]
+    "name", ["nowhere:f", "math:nothing", "math:pi", "math", "memalpha.rewards:accuracy"]
 )
 def test_a_reward_that_is_not_there_or_has_a_taken_name_is_refused_with_the_options(name):
     with pytest.raises(InputError, match=f"rewards names '{name}'"):

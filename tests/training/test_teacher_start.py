@@ -12,12 +12,12 @@ from runs_of_nano import assert_same_end, train
 from test_scoring import Judge, scorer_of
 
 from memalpha.data.load import load_data
-from memalpha.data.schema import write_parquet
+from memalpha.data.rows import write_parquet
 from memalpha.data.synthetic import SyntheticConfig
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, SchemaError
-from memalpha.rewards.total import RewardConfig
+from memalpha.rewards import RewardConfig
 from memalpha.training.config import RunOptions
 from memalpha.training.demonstrations import demonstrate
 from memalpha.training.teacher_start import start_from_teacher

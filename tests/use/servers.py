@@ -21,7 +21,7 @@ import yaml
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.agent import MemoryAgent

@@ -18,7 +18,7 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.store.journal import Journal, Namespace, hash_prompt
 from memalpha.types import Entry, Operation, OperationKind, ResultCode
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply

@@ -12,7 +12,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE
-from memalpha.models.nano import make_tokenizer
+from memalpha.models.registry import make_tokenizer
 from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal
 from memalpha.use.agent import MemoryAgent

@@ -16,7 +16,7 @@ from servers import client, make_agent, running
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.errors import InputError
-from memalpha.models.nano import build_nano, toy_texts
+from memalpha.models.registry import build_nano, toy_texts
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 from memalpha.use.access import Caller, Callers, Grant, ServeConfig

@@ -12,7 +12,7 @@ from huggingface_hub import errors
 
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError, ServiceError
-from memalpha.models.nano import build_nano, toy_texts
+from memalpha.models.registry import build_nano, toy_texts
 from memalpha.use.agent import MemoryAgent, find_trained, load_trained
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -1,22 +1,26 @@
-"""One model for many threads: a thread of its own runs it for all that wait.
+"""Generators for use: one local model for many threads, and a model behind a chat server.
 
-Calls of one kind are joined in one batch. The kinds of calls take turns, and in a batch the owners
-of the calls. A caller gets its own results or its own error: if a joint call fails, each caller's
-items are tried alone. One thread at a time, since the C library keeps what each has freed (of 16,
-gigabytes); it is given back when nothing waits.
+A thread of its own runs the local model for all that wait. Calls of one kind are joined in one
+batch. The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own
+results or its own error: if a joint call fails, each caller's items are tried alone. One thread at
+a time, since the C library keeps what each has freed (of 16, gigabytes); it is given back when
+nothing waits.
 """
 
 import ctypes
 import sys
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from memalpha.agent.codecs import Codec
+from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError
 from memalpha.protocols import Generator
-from memalpha.types import Completion, Prompt, Sampling
+from memalpha.types import Completion, Message, Prompt, Sampling
 
 _LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
@@ -116,3 +120,54 @@ class BatchingGenerator(Turns):
         """Return one completion per prompt, in order; raises what the generator raises for them."""
         kind = sampling if sampling.seed is None else object()
         return self.call(kind, prompts, lambda joined: self.generator.generate(joined, sampling))
+
+
+# ------------------------------------------------------------------------------------------------
+# a chat server
+# Messages go in, text comes out, and the tokenizer stays there.
+
+# of UTF-8 that count as one token: about what models take for English, and more than they take for
+# Chinese
+_BYTES = 4
+
+
+class EndpointGenerator:
+    """A ``Generator`` that asks a chat server; completions have no ids."""
+
+    def __init__(self, client: ChatClient, codec: Codec) -> None:
+        self.client, self.codec = client, codec
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion per prompt; ServiceError if one failed, is empty or was cut off
+        before it made a call.
+        """
+        completions = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
+        for completion in completions:
+            ServiceError.raise_if(
+                completion.cut_off and not self.codec.parse(completion.text, cut_off=True),
+                f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
+                fix="switch its thinking off (extra fields of the request), or raise "
+                "max_completion_length",
+            )
+        return completions
+
+
+class ByteTokenizer:
+    """Stands in for the server's tokenizer in ``AgentStep``: every four bytes of UTF-8 are a token,
+    so lengths are estimates.
+    """
+
+    name_or_path = "the server's"
+    chat_template = "the server's"
+    added_tokens_decoder: Mapping[int, str] = {}
+
+    def __call__(self, text: str, **how: bool) -> SimpleNamespace:
+        """Return ``input_ids``."""
+        data = text.encode("utf-8", "surrogatepass")
+        return SimpleNamespace(
+            input_ids=[int.from_bytes(data[at : at + _BYTES]) for at in range(0, len(data), _BYTES)]
+        )
+
+    def apply_chat_template(self, messages: Sequence[Message], **how: Any) -> str:
+        """Return the contents, one after the other; tools are not shown."""
+        return "\n".join(str(message["content"]) for message in messages)
