@@ -53,24 +53,11 @@ def write(tmp_path, text):
 # the parser
 def test_a_file_begins_with_the_options_of_its_base_and_a_flag_comes_last(tmp_path):
     (tmp_path / "far").mkdir()
-    (tmp_path / "far" / "first.yaml").write_text(
-        "size: 1\nname: first\nspan: [5, 6]\nrows: [a, b]\n"
-    )
-    (tmp_path / "second.yaml").write_text(
-        "base: far/first.yaml\nname: second\nspan: null\nrows: [c]\n"
-    )
+    (tmp_path / "far" / "first.yaml").write_text("size: 1\nspan: [5, 6]\nrows: [a, b]\n")
+    (tmp_path / "second.yaml").write_text("base: far/first.yaml\nspan: null\nrows: [c]\n")
     given = [*write(tmp_path, "base: second.yaml\nrate: 2.0\n"), "--rate", "3"]
-    assert parse(given, [Group], "it")[0] == Group(
-        size=1, name="second", rate=3.0, rows=("c",)
-    )  # null: the default again
-
-
-@pytest.mark.parametrize(
-    "text", ["base: nowhere.yaml", "base: options.yaml", "base: [options.yaml]"]
-)
-def test_a_base_that_is_no_file_or_leads_back_is_refused(tmp_path, text):
-    with pytest.raises(InputError):
-        parse(write(tmp_path, text), [Group], "it")
+    wanted = Group(size=1, rate=3.0, rows=("c",))  # null: the default again
+    assert parse(given, [Group], "it")[0] == wanted
 
 
 @pytest.mark.parametrize(
@@ -110,20 +97,23 @@ def test_what_does_not_fit_is_named(arguments, named):
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1", "", "size: {a: 1}", "name: [a]", "siz: 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["- a\n- b\n", "a: [1", "", "name: [a]", "siz: 1", "base: no.yaml", "base: options.yaml"],
+)
 def test_a_file_that_does_not_fit_is_refused(tmp_path, text):
     with pytest.raises(InputError):
         parse(write(tmp_path, text), [Group], "it")
 
 
 def test_values_are_checked_however_a_group_is_made():
-    with pytest.raises(InputError, match="size is 0"):
-        Group(size=0)
-    with pytest.raises(InputError, match="no option 'x'"):
-        read(Group, {"x": 1}, "a set")
-    with pytest.raises(InputError):
-        read(Group, [1], "a set")
-    assert read(Group, None, "a set") == Group()
+    for make in (
+        lambda: Group(size=0),
+        lambda: read(Group, {"x": 1}, ""),
+        lambda: read(Group, [1], ""),
+    ):
+        with pytest.raises(InputError):
+            make()
 
 
 def test_every_option_is_listed_with_its_default_and_meaning():
@@ -155,24 +145,12 @@ BOMB = (
         Callers.load,
     ],
 )
-def test_yaml_that_grows_is_refused_with_a_short_message(tmp_path, read_it):
+@pytest.mark.parametrize("text", [BOMB, f"size: {'9' * 100_000}", "[" * 10_000])
+def test_yaml_that_grows_is_refused_with_a_short_message(tmp_path, read_it, text):
     path = tmp_path / "bomb.yaml"
-    for text in (BOMB, f"{BOMB}sections: *a7\n", f"size: {'9' * 100_000}", "[" * 10_000):
-        path.write_text(text)
-        path.chmod(0o600)
-        with pytest.raises(InputError) as caught:
-            read_it(path)
-        assert len(str(caught.value)) < 10_000
-
-
-def test_a_value_of_the_command_line_that_grows_is_refused_with_a_short_message():
-    bomb = "[&a [1, 1, 1, 1], &b [*a, *a, *a, *a], [*b, *b, *b, *b]]"
-    for value in (bomb, "x" * 1_000_000):
-        with pytest.raises(InputError) as caught:
-            parse(["--more", value], [Group], "it")
-        assert len(str(caught.value)) < 10_000
-    with pytest.raises(InputError, match=r"name is .XXX") as caught:
-        MemorySchema.from_mapping({"sections": [{"name": "X" * 1_000_000}]})
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_it(path)
     assert len(str(caught.value)) < 10_000
 
 
@@ -180,20 +158,11 @@ def test_a_value_of_the_command_line_that_grows_is_refused_with_a_short_message(
 # training
 def test_the_file_sets_options_of_every_group(tmp_path):
     text = "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\n"
-    text += "use_cpu: true\nmax_completion_length: 12\n"
-    run, agent, reward, grpo, _ = parse_train_arguments(
-        [*write(tmp_path, text), "--max_steps", "4", "--codec", "compact", *CPU]
-    )
-    assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == (
-        "some/model",
-        77,
-        "compact",
-        0.25,
-    )
-    assert (grpo.learning_rate, grpo.max_steps) == (3e-4, 4)
-    assert (
-        agent.max_completion_length == grpo.max_completion_length == 12
-    )  # an option of two groups goes to both
+    given = [*write(tmp_path, text), "--max_completion_length", "12", *CPU]
+    run, agent, reward, grpo, _ = parse_train_arguments(given)
+    assert (run.model, reward.tool_weight, grpo.learning_rate) == ("some/model", 0.25, 3e-4)
+    assert (agent.view_tokens, agent.max_completion_length) == (77, 12)
+    assert grpo.max_completion_length == 12  # an option of two groups goes to both
 
 
 MORE = {
@@ -246,14 +215,10 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
     assert masked(all_options(parse_train_arguments([*given, f"--{name}", value]))) == folder.config
 
 
-def test_any_other_option_of_trl_goes_through_a_mapping_but_what_would_break_a_run():
+def test_any_other_option_of_trl_goes_through_a_mapping():
     trl = "{weight_decay: 0.5, lr_scheduler_kwargs: {num_cycles: 2}, push_to_hub: false}"
-    grpo = parse_train_arguments([*CPU, "--epsilon_high", "0.28", "--trl", trl]).trl_arguments
-    assert (grpo.epsilon_high, grpo.weight_decay, grpo.lr_scheduler_kwargs) == (
-        0.28,
-        0.5,
-        {"num_cycles": 2},
-    )
+    grpo = parse_train_arguments([*CPU, "--trl", trl]).trl_arguments
+    assert (grpo.weight_decay, grpo.lr_scheduler_kwargs) == (0.5, {"num_cycles": 2})
 
 
 @pytest.mark.parametrize(
@@ -298,14 +263,7 @@ def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, na
 # ------------------------------------------------------------------------------------------------
 # the agent's own file
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    config = AgentConfig(
-        retrieval=RetrievalMode.HYBRID,
-        schema="facts",
-        codec="compact",
-        view_tokens=0,
-        show_times=False,
-        reader_tokens=99,
-    )
+    config = AgentConfig(retrieval=RetrievalMode.HYBRID, codec="compact", show_times=False)
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config != AgentConfig()
 
@@ -313,17 +271,12 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 def test_a_schema_of_the_users_own_goes_with_the_agent(tmp_path):
     mine, saved, again = tmp_path / "mine.yaml", tmp_path / "adapter", tmp_path / "copy"
     mine.write_text("name: mine\nsections:\n- {name: people, kind: list}\n")
-    for folder in (saved, again):
-        folder.mkdir()
+    saved.mkdir()
     AgentConfig(schema=str(mine)).save(saved)
     mine.unlink()
-    loaded = AgentConfig.load(saved)
+    saved.rename(again)  # a folder can be moved
+    loaded = AgentConfig.load(again)
     assert [section.name for section in MemorySchema.load(loaded.schema).sections] == ["people"]
-    loaded.save(again)
-    assert (again / "memalpha_schema.yaml").read_text() == (
-        saved / "memalpha_schema.yaml"
-    ).read_text()
-    assert str(tmp_path) not in (again / AGENT_FILE).read_text()  # a folder can be moved
 
 
 @pytest.mark.parametrize(

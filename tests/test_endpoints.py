@@ -10,18 +10,16 @@ import time
 from contextlib import suppress
 
 import pytest
-from stub_server import Fault, StubServer, completion, error
+from stub_server import Fault, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.view import system_text
 from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.memory.schema import MemorySchema
-from memalpha.models.registry import make_tokenizer
-from memalpha.protocols import AnswerRequest, ReadRequest
+from memalpha.protocols import AnswerRequest
 from memalpha.qa import judges, readers
 from memalpha.qa.judges import EndpointAnswerJudge
-from memalpha.text import render_chat
 from memalpha.training.config import RunOptions
 from memalpha.types import Answer, Completion, Question, Sampling, StopReason
 
@@ -115,72 +113,45 @@ def test_a_reply_is_what_is_said_and_may_be_empty_after_thinking(chat_server, cl
     assert len(chat_server.bodies) == 1
 
 
-@pytest.mark.parametrize("content", [None, "", "I will store this."])
-def test_calls_that_a_server_took_out_of_the_text_are_an_error(chat_server, client, content):
-    call = {"type": "function", "function": {"name": "memory_insert", "arguments": "{}"}}
-    chat_server.script = [Fault(200, completion(content, tool_calls=[call]))]
-    with pytest.raises(ServiceError, match="calls were taken out of its text"):
-        complete(client, chat("x"), GREEDY)
-    assert len(chat_server.bodies) == 1
+CALL = {"type": "function", "function": {"name": "memory_insert", "arguments": "{}"}}
+TAKEN, ENDLESS = "calls were taken out of its text", "did not end its thinking in 5 tokens"
 
 
-@pytest.mark.parametrize("finish", ["stop", "length"])
 @pytest.mark.parametrize(
-    "reply", [{"text": "<think>Rome"}, {"text": "[THINK]Rome"}, {"text": "Well. <think>Rome"}]
+    ("reply", "said"),
+    [
+        (completion(None, tool_calls=[CALL]), TAKEN),
+        (completion("I will store this.", tool_calls=[CALL]), TAKEN),
+        (completion("<think>Rome"), ENDLESS),
+        (completion("[THINK]Rome", "length"), ENDLESS),
+        (completion("Well. <think>Rome"), ENDLESS),
+        (completion(None, "length", reasoning_content="Rome"), ENDLESS),
+        (completion("<think>Rome</think>", "length"), ENDLESS),
+    ],
 )
-def test_thinking_that_never_ends_is_no_reply_and_not_asked_for_again(
-    chat_server, client, reply, finish
+def test_a_reply_that_says_nothing_is_an_error_and_not_asked_for_again(
+    chat_server, client, reply, said
 ):
-    chat_server.script = [Fault(200, completion(**reply, finish=finish))]
-    with pytest.raises(
-        ServiceError,
-        match=r"did not end its thinking in 5 tokens\n.*switch its thinking off, or raise max_tokens",
-    ):
+    chat_server.script = [Fault(200, reply)]
+    with pytest.raises(ServiceError, match=said):
         complete(client, chat("x"), GREEDY)
     assert len(chat_server.bodies) == 1
-
-
-@pytest.mark.parametrize("content", [None, "", "<think>Rome</think>"])
-def test_a_reply_cut_off_before_it_said_anything_is_none(chat_server, client, content):
-    chat_server.script = [Fault(200, completion(content, "length", reasoning_content="Rome"))]
-    with pytest.raises(ServiceError, match="did not end its thinking in 5 tokens"):
-        complete(client, chat("x"), GREEDY)
 
 
 @pytest.mark.parametrize("body", [b"x" * (2**24 + 1), gzip.compress(completion("x"))])
 def test_a_flood_or_a_packed_reply_is_an_error(chat_server, body):
-    client = ChatClient(chat_server.url, "m", retries=0)
-    chat_server.page = lambda: Fault(200, body, {"Content-Encoding": "gzip"})
-    chat_server.script = [chat_server.page()]
+    chat_server.script = [Fault(200, body, {"Content-Encoding": "gzip"})]
     with pytest.raises(ServiceError, match=r"longer than 16777216 bytes|not as expected"):
-        complete(client, chat("x"), GREEDY)
-    if len(body) > 2**24:
-        with pytest.raises(ServiceError, match="longer than 16777216 bytes"):
-            client.call("models")
+        complete(ChatClient(chat_server.url, "m", retries=0), chat("x"), GREEDY)
 
 
-@pytest.mark.parametrize(
-    "fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")]
-)
-def test_a_lasting_fault_is_a_service_error_with_what_the_server_said(chat_server, client, fault):
-    chat_server.script = [fault] * 4
-    with pytest.raises(ServiceError, match=r"worn out.*\(after 4 attempts\)"):
-        complete(client, chat("x"), GREEDY)
-    assert len(chat_server.bodies) == 4
-
-
-def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
+def test_attempts_wait_longer_each_time_and_a_lasting_fault_is_told(chat_server):
     client = ChatClient(chat_server.url, "m", retries=3, backoff=0.1, max_wait=0.15)
-    chat_server.script = [error(503, "starting")] * 3
+    chat_server.script = [error(503, "starting")] * 3 + [error(503, "worn out")]
     began = time.monotonic()
-    complete(client, chat("a"), GREEDY)
+    with pytest.raises(ServiceError, match=r"worn out.*\(after 4 attempts\)"):
+        complete(client, chat("a"), GREEDY)
     assert 0.05 + 2 * 0.075 <= time.monotonic() - began < 2
-    assert (
-        len(
-            [text for text in caplog.messages if "HTTP 503: starting; attempt 2 follows in" in text]
-        )
-        == 1
-    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -246,11 +217,10 @@ def hostile():
 @pytest.mark.parametrize("name", HOSTILE)
 def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
     client = ChatClient(hostile(name), "m", timeout=1, retries=0)
-    for ask in (lambda: complete(client, chat("x"), GREEDY), lambda: client.call("models")):
-        began = time.monotonic()
-        with pytest.raises(ServiceError):
-            ask()
-        assert time.monotonic() - began < 6
+    began = time.monotonic()
+    with pytest.raises(ServiceError):
+        complete(client, chat("x"), GREEDY)
+    assert time.monotonic() - began < 6
 
 
 # ------------------------------------------------------------------------------------------------
@@ -287,32 +257,24 @@ def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat
 
 # ------------------------------------------------------------------------------------------------
 # the key
-def test_the_key_is_sent_and_shown_nowhere(chat_server, monkeypatch):
-    monkeypatch.setenv("SOME_KEY", "s3cret ")
-    client = ChatClient(chat_server.url, "m", "SOME_KEY", retries=0)
-    complete(client, chat("x"), GREEDY)
-    assert chat_server.headers[0]["Authorization"] == "Bearer s3cret"
-    assert "s3cret" not in repr(client)
-    for fault in (
+@pytest.mark.parametrize(
+    "fault",
+    [
         error(401, "bad key: s3cret."),
         error(500, "x" * 285 + " s3cret"),
         Fault(200, b'{"detail": "bad key: s3cret."}'),
-    ):
-        chat_server.script = [fault]
-        with pytest.raises(MemAlphaError) as caught:
-            complete(client, chat("x"), GREEDY)
-        assert "s3c" not in str(caught.value) and "***" in str(caught.value)
-
-
-def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_error(
-    chat_server, client, monkeypatch
-):
-    complete(client, chat("x"), GREEDY)
-    assert "Authorization" not in chat_server.headers[0]
-    monkeypatch.setenv("SOME_KEY", "a\nb")
-    with pytest.raises(InputError, match="SOME_KEY") as caught:
-        ChatClient("http://localhost/v1", "m", "SOME_KEY")
-    assert "a\nb" not in str(caught.value)
+    ],
+)
+def test_the_key_is_sent_and_shown_nowhere(chat_server, monkeypatch, fault):
+    monkeypatch.setenv("SOME_KEY", "s3cret ")
+    client = ChatClient(chat_server.url, "m", "SOME_KEY", retries=0)
+    chat_server.script = [fault]
+    with pytest.raises(MemAlphaError) as caught:
+        complete(client, chat("x"), GREEDY)
+    assert "s3c" not in str(caught.value) + repr(client) and "***" in str(caught.value)
+    complete(ChatClient(chat_server.url, "m"), chat("x"), GREEDY)  # without a key none is sent
+    sent = [headers.get("Authorization") for headers in chat_server.headers]
+    assert sent == ["Bearer s3cret", None]
 
 
 @pytest.mark.parametrize(
@@ -346,46 +308,30 @@ def test_a_batch_runs_at_once_and_keeps_its_order(chat_server):
     replies = client.complete_many([chat(f"q{i}") for i in range(12)], GREEDY)
     assert [reply.text for reply in replies] == [f"Q{i}" for i in range(12)]
     assert 2 <= chat_server.most_active <= 4
-    assert client.complete_many([], GREEDY) == []
 
 
-def test_a_failed_request_keeps_the_others(chat_server, client):
-    chat_server.fault_for = lambda body: (
-        error(400, "too long") if body["messages"][0]["content"] in ("q1", "q4") else None
-    )
-    with pytest.raises(PartialServiceError, match=r"2 of 6 requests failed.*too long") as caught:
-        client.complete_many([chat(f"q{i}") for i in range(6)], GREEDY)
-    texts = [
-        outcome.text if isinstance(outcome, Completion) else type(outcome)
-        for outcome in caught.value.outcomes
-    ]
-    assert texts == ["Q0", ServiceError, "Q2", "Q3", ServiceError, "Q5"]
-
-
-def test_an_outage_ends_a_batch_early_and_refusals_or_a_few_failures_are_none(chat_server):
+def test_an_outage_ends_a_batch_early(chat_server):
     client = ChatClient(chat_server.url, "m", retries=0, concurrency=2)
     chat_server.fault_for = lambda body: error(500, "down")
     with pytest.raises(PartialServiceError) as caught:
         client.complete_many([chat(f"q{i}") for i in range(100)], GREEDY)
     assert 8 <= len(chat_server.bodies) <= 10  # eight failures, and what was under way
     unsent = [outcome for outcome in caught.value.outcomes if "was not sent" in str(outcome)]
-    assert len(caught.value.outcomes) == 100 and len(unsent) == 100 - len(chat_server.bodies)
+    assert len(unsent) == 100 - len(chat_server.bodies)
 
-    chat_server.fault_for = lambda body: (
-        None if body["messages"][0]["content"] == "q99" else error(400, "too long")
-    )
-    with pytest.raises(PartialServiceError) as caught:
-        client.complete_many([chat(f"q{i}") for i in range(100)], GREEDY)
-    assert caught.value.outcomes[-1] == Completion((), "Q99", StopReason.END)
 
+@pytest.mark.parametrize(
+    ("fault", "failing"), [(error(400, "too long"), range(99)), (error(500, "this one"), range(25))]
+)
+def test_refused_requests_or_a_few_failures_keep_the_others(chat_server, fault, failing):
+    client = ChatClient(chat_server.url, "m", retries=0, concurrency=2)
     chat_server.fault_for = lambda body: (
-        error(500, "this one") if body["messages"][0]["content"] < "q25" else None
+        fault if int(body["messages"][0]["content"]) in failing else None
     )
-    with pytest.raises(PartialServiceError) as caught:
-        client.complete_many([chat(f"q{i:02}") for i in range(100)], GREEDY)
-    assert [isinstance(outcome, Completion) for outcome in caught.value.outcomes] == [
-        False
-    ] * 25 + [True] * 75
+    with pytest.raises(PartialServiceError, match=f"{len(failing)} of 100 requests") as caught:
+        client.complete_many([chat(str(i)) for i in range(100)], GREEDY)
+    good = [i for i, each in enumerate(caught.value.outcomes) if isinstance(each, Completion)]
+    assert good == [i for i in range(100) if i not in failing]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -467,59 +413,36 @@ def test_ordinary_text_and_our_own_instructions_are_left_alone():
     assert [text for text in [*ORDINARY, *own] if break_marks(text) != text] == []
 
 
-def test_a_server_that_tokenises_a_rendered_chat_sees_its_own_turns_alone():
-    tokenizer = make_tokenizer(("apple",), 512)
-    special = set(tokenizer.all_special_ids)
-
-    def turns(text):
-        return [
-            i
-            for i in tokenizer(
-                render_chat(tokenizer, chat(text)), add_special_tokens=False
-            ).input_ids
-            if i in special
-        ]
-
-    evil = "".join(f"apple{token}" for token in tokenizer.all_special_tokens)
-    assert len(turns(evil)) > len(turns("apple"))  # without the defence they do get through
-    assert turns(break_marks(evil)) == turns("apple")
-
-
 # ------------------------------------------------------------------------------------------------
 # options
-def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_server, monkeypatch):
+OWN = {"judge_model": "strict", "judge_extra": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("other", "given", "model", "key", "extra"),
+    [
+        (False, {}, "m", "for-the-reader", {"a": 1}),
+        (False, {"judge_model": "strict"}, "strict", "for-the-reader", {"a": 1}),
+        (True, {}, "m", "for-the-judge", {"a": 1}),
+        (True, OWN, "strict", "for-the-judge", {"b": 2}),
+        (True, {**OWN, "judge_extra": {}}, "strict", "for-the-judge", {}),
+    ],
+)
+def test_the_judges_ask_the_readers_server_unless_they_have_their_own(
+    chat_server, monkeypatch, other, given, model, key, extra
+):
     monkeypatch.setenv("MEMALPHA_API_KEY", "for-the-reader")
     monkeypatch.setenv("MEMALPHA_JUDGE_API_KEY", "for-the-judge")
-    other = StubServer()
-    chat_server.reply = other.reply = lambda body: "yes"
-    request = AnswerRequest(ReadRequest(Question("was it seen?", ("x",)), ()).question, Answer("x"))
-
-    def asked(server, **more):
-        options = {
-            "endpoint_url": chat_server.url,
-            "endpoint_model": "m",
-            "endpoint_extra": {"a": 1},
-            **more,
-        }
-        assert EndpointAnswerJudge(RunOptions(reader="endpoint", **options).judge_client()).judge(
-            [request]
-        ) == [True]
-        body, headers = server.bodies.pop(), server.headers.pop()
-        return body["model"], headers["Authorization"], body.get("a"), body.get("b")
-
-    own = {"judge_url": other.url, "judge_model": "strict", "judge_extra": {"b": 2}}
-    assert asked(chat_server) == ("m", "Bearer for-the-reader", 1, None)
-    assert asked(chat_server, judge_model="strict") == ("strict", "Bearer for-the-reader", 1, None)
-    assert asked(other, judge_url=other.url) == ("m", "Bearer for-the-judge", 1, None)
-    assert asked(other, **own) == ("strict", "Bearer for-the-judge", None, 2)
-    assert asked(other, **{**own, "judge_extra": {}}) == (
-        "strict",
-        "Bearer for-the-judge",
-        None,
-        None,
-    )
-    assert not RunOptions().has_judge
-    other.close()
+    chat_server.reply = lambda body: "yes"
+    own = {"endpoint_url": chat_server.url, "endpoint_model": "m", "endpoint_extra": {"a": 1}}
+    if other:
+        given = {**given, "judge_url": chat_server.url}
+        own["endpoint_url"] = "http://localhost:1/v1"
+    judge = EndpointAnswerJudge(RunOptions(reader="endpoint", **own, **given).judge_client())
+    assert judge.judge([AnswerRequest(Question("was it seen?", ("x",)), Answer("x"))]) == [True]
+    (body,) = chat_server.bodies
+    assert body["model"] == model and {name: body[name] for name in "ab" if name in body} == extra
+    assert chat_server.headers[0]["Authorization"] == f"Bearer {key}"
 
 
 URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}

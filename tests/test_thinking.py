@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
+from contextlib import nullcontext
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 from stub_server import Fault, completion
 
@@ -78,22 +76,13 @@ def line(city):
 WRITTEN = {"hermes": call, "compact": line, "compact_text": line}
 
 
-def parse(codec, text, cut_off=False):
-    """The calls and the errors of a text."""
-    items = codec.parse(text, cut_off)
-    calls = [item for item in items if isinstance(item, ToolCall)]
-    return calls, [item for item in items if item not in calls]
-
-
 def cities(codec, text):
     """Cities of the calls read, and the errors."""
-    calls, errors = parse(make_codec(codec, SCHEMA), text)
-    assert all(
-        "Marta lives in" in text[item.start : item.end] for item in calls
-    )  # the offsets are those of the whole text
-    return [str(item.arguments["content"]).split()[-1] for item in calls], [
-        error.message for error in errors
-    ]
+    items = make_codec(codec, SCHEMA).parse(text, False)
+    calls = [item for item in items if isinstance(item, ToolCall)]
+    assert all("Marta lives in" in text[call.start : call.end] for call in calls)  # of the whole
+    errors = [item.message for item in items if item not in calls]
+    return [str(item.arguments["content"]).split()[-1] for item in calls], errors
 
 
 # ------------------------------------------------------------------------------------------------
@@ -112,19 +101,21 @@ def test_every_form_of_thinking_is_separated(marks):
         spoken, open_at = content_of(text)
         assert (" ".join(spoken.split()), open_at) == (said, None)
         blanked, open_at = content_of(text, in_place=True)
-        assert (
-            len(blanked) == len(text)
-            and "".join(blanked.split()) == "".join(said.split())
-            and open_at is None
-        )
+        assert (len(blanked), blanked.split(), open_at) == (len(text), said.split(), None)
     assert content_of(f"Well. {opening}Rome") == ("Well. ", 6)
-    for codec, write in WRITTEN.items():
-        wrong, right = write("Rome"), write("Oslo")
-        assert cities(codec, f"{opening}Perhaps\n{wrong}\nno.{closing}\n{right}") == (["Oslo"], [])
-        assert cities(codec, f"Perhaps\n{wrong}\nno.{closing}\n{right}") == (["Oslo"], [])
-        both = f"{opening}a{closing}\n{right}\n{opening}{wrong}{closing}\n{right}\n"
-        assert cities(codec, both) == (["Oslo", "Oslo"], [])
-        assert cities(codec, f"{opening}Perhaps\n{wrong}\n") == ([], ["the thinking never ends"])
+
+
+@pytest.mark.parametrize("marks", MARKS, ids=[marks[0].strip() for marks in MARKS])
+@pytest.mark.parametrize("codec", WRITTEN)
+def test_no_draft_of_the_thinking_is_a_call(marks, codec):
+    (opening, closing), wrong, right = marks, WRITTEN[codec]("Rome"), WRITTEN[codec]("Oslo")
+    for text, outcome in (
+        (f"{opening}Perhaps\n{wrong}\nno.{closing}\n{right}", (["Oslo"], [])),
+        (f"Perhaps\n{wrong}\nno.{closing}\n{right}", (["Oslo"], [])),
+        (f"{opening}a{closing}\n{right}\n{opening}{wrong}{closing}\n", (["Oslo"], [])),
+        (f"{opening}Perhaps\n{wrong}\n", ([], ["the thinking never ends"])),
+    ):
+        assert cities(codec, text) == outcome
 
 
 @pytest.mark.parametrize(
@@ -139,30 +130,6 @@ def test_an_unclosed_draft_is_no_part_of_the_call(text):
 )
 def test_the_tags_of_an_answer_go_with_the_thinking(wrapped):
     assert content_of(f"<think>Rome</think>{wrapped}")[0].strip() == "Oslo"
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                *"ab<>/[]◁▷|{}`+- \n",
-                "think",
-                "<think>",
-                "</think>",
-                "<tool_call>",
-                "</tool_call>",
-                "answer",
-            ]
-        )
-    )
-)
-def test_text_without_thinking_is_not_touched(pieces):
-    text = "".join(pieces)
-    spoken, open_at = content_of(text)
-    if not re.search(r"[<\[◁]/?think", text):
-        assert (spoken, open_at) == (text, None)
-    blanked, again = content_of(text, in_place=True, lines=True)
-    assert len(blanked) == len(text) and (again is None or 0 <= again < len(text))
 
 
 @pytest.mark.parametrize("codec", WRITTEN)
@@ -180,19 +147,12 @@ def test_text_without_thinking_is_not_touched(pieces):
 )
 def test_a_mark_in_what_is_stored_is_data(codec, content):
     made = make_codec(codec, SCHEMA)
-    calls = [
-        to_call(Operation(OperationKind.INSERT, "facts", text))
-        for text in (content, "Marta lives in Oslo")
-    ]
+    contents = [content, "Marta lives in Oslo"]
+    calls = [to_call(Operation(OperationKind.INSERT, "facts", text)) for text in contents]
     text = made.render(calls)
-    assert [item.arguments["content"] for item in parse(made, text)[0]] == [
-        content,
-        "Marta lives in Oslo",
-    ]
-    assert [
-        item.arguments["content"]
-        for item in parse(made, f"<think>{line('Rome')}</think>\n{text}")[0]
-    ][:1] == [content]
+    for written in (text, f"<think>{line('Rome')}</think>\n{text}"):
+        assert made.parse(written, False)[0].arguments["content"] == content
+    assert [call.arguments["content"] for call in made.parse(text, False)] == contents
 
 
 @pytest.mark.parametrize("codec", WRITTEN)
@@ -200,15 +160,14 @@ def test_a_mark_in_what_is_stored_is_data(codec, content):
 def test_wherever_a_completion_is_cut_off_no_draft_is_carried_out(codec, opened):
     made, write = make_codec(codec, SCHEMA), WRITTEN[codec]
     made.begins_thinking = opened  # by the prompt
-    text = (
-        "" if opened else "<think>"
-    ) + f"\nPerhaps\n{write('Rome')}\n- no, she said Oslo</think>\n{write('Oslo')}"
-    for end in range(1, len(text) + 1):
-        calls, errors = parse(made, text[:end], cut_off=end < len(text))
-        assert "Rome" not in str(calls)
-        assert all(0 <= error.start <= error.end <= end for error in errors)
-    assert [item.arguments["content"] for item in calls] == ["Marta lives in Oslo"]
-    assert errors == []
+    draft = f"\nPerhaps\n{write('Rome')}\n- no, she said Oslo</think>\n{write('Oslo')}"
+    text = draft if opened else f"<think>{draft}"
+    for end in range(1, len(text)):
+        items = made.parse(text[:end], True)
+        assert "Rome" not in str([item for item in items if isinstance(item, ToolCall)])
+        assert all(0 <= item.start <= item.end <= end for item in items)
+    (call,) = made.parse(text, False)
+    assert call.arguments["content"] == "Marta lives in Oslo"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -217,12 +176,8 @@ def tokenizer_of(tail="", special=()):
     """A tokenizer whose template ends with ``tail``."""
     made = make_tokenizer(("apple", "boat"), 2048)
     made.add_special_tokens({"additional_special_tokens": list(special)})
-    made.chat_template = made.chat_template.replace("assistant\\n", f"assistant\\n{tail}").replace(
-        "assistant\n", f"assistant\n{tail}"
-    )
-    assert not tail or made.apply_chat_template(
-        [{"role": "user", "content": "x"}], add_generation_prompt=True, tokenize=False
-    ).endswith(tail)
+    for end in ("assistant\\n", "assistant\n"):
+        made.chat_template = made.chat_template.replace(end, end + tail)
     return made
 
 
@@ -242,98 +197,74 @@ def test_a_policy_whose_template_opens_the_thinking_begins_inside_it(tail, opens
     tokenizer = tokenizer_of(tail)
     assert opens_thinking(tokenizer) is opens
     agent = AgentStep(AgentConfig(schema="facts", codec="compact"), tokenizer)
-    instances = [Instance("a", "test", (Chunk("x"),), ())]
     thought = f"Perhaps\n{line('Rome')}\n"
-    for text, contents, codes in (
-        (f"{thought}</think>\n{line('Oslo')}", ["Marta lives in Oslo"], ["applied"]),
-        (
-            thought,
-            [] if opens else ["Marta lives in Rome"],
-            ["unparsed"] if opens else ["unparsed", "applied"],
-        ),
+    for text, contents in (
+        (f"{thought}</think>\n{line('Oslo')}", ["Marta lives in Oslo"]),
+        (thought, [] if opens else ["Marta lives in Rome"]),
     ):
-        (rollout,) = run_rollouts(
-            instances, agent, ScriptedGenerator(lambda _, text=text: text, tokenizer), Sampling(512)
-        )
+        generator = ScriptedGenerator([text], tokenizer)
+        instance = Instance("a", "test", (Chunk("x"),), ())
+        (rollout,) = run_rollouts([instance], agent, generator, Sampling(512))
         assert [entry.content for entry in rollout.memory.entries()] == contents
-        assert [result.code.value for result in rollout.steps[0].outcome.results] == codes
         assert rollout.steps[0].completion.text == text  # training sees all of it
+
+
+@pytest.mark.parametrize("tail", ["", "<think>"])
+def test_a_reader_whose_template_opens_the_thinking_begins_inside_it(tail):
+    tokenizer = tokenizer_of(tail)
     generator = ScriptedGenerator(["Rome or apple</think>boat", "Rome or apple"], tokenizer)
     reader = ModelReader(
         lambda chats: answer_chats(generator, tokenizer, chats, 64), 99, count_words
     )
     question = ReadRequest(Question("Where?", ("boat",)), ("x",))
     assert reader.read([question]) == [Answer("boat")]
-    if opens:
-        with pytest.raises(PartialServiceError, match="did not end its thinking"):
-            reader.read([question])
-    else:
+    ends = pytest.raises(PartialServiceError, match="did not end its thinking")
+    with ends if tail else nullcontext():
         assert reader.read([question]) == [Answer("Rome or apple")]
 
 
 # ------------------------------------------------------------------------------------------------
 # servers
 def test_an_agent_at_a_server_that_thinks_stores_and_answers_what_it_says(chat_server):
-    chat_server.reply = lambda body: (
-        f"<think>\nCould be {call('Rome')}, no.\n</think>\n\n{call('Oslo')}"
-        if "You keep a memory" in body["messages"][0]["content"]
-        else "<think>\nRome or Oslo?\n</think>\n\nOslo"
-    )
-    with MemoryAgent.at_endpoint(
-        ChatClient(chat_server.url, "m", retries=0), AgentConfig(schema="facts")
-    ) as agent:
-        added = agent.add("Marta: I live in Oslo.")
+    client = ChatClient(chat_server.url, "m", retries=0)
+    with MemoryAgent.at_endpoint(client, AgentConfig(schema="facts")) as agent:
+        chat_server.reply = lambda _: f"<think>\n{call('Rome')}, no.\n</think>\n\n{call('Oslo')}"
+        agent.add("Marta: I live in Oslo.")
+        chat_server.reply = lambda body: "<think>\nRome or Oslo?\n</think>\n\nOslo"
         said = agent.ask("Where does Marta live?")
-        assert [entry.content for entry in agent.memory()] == ["Marta lives in Oslo"] and [
-            x.ok for x in added.results
-        ] == [True]
         assert said.text == "Oslo" and said.source.content == "Marta lives in Oslo"
         chat_server.reply = lambda body: "<think>Nothing new.</think>"
         assert agent.add("Marta: hello.").results == ()
-        for text, finish in (
-            (f"<think>\n{call('Rome')}", "length"),
-            (f"<think>\n{call('Rome')}", "stop"),
-        ):
-            chat_server.script = [Fault(200, completion(text, finish))]
+        chat_server.reply = lambda body: f"<think>\n{call('Rome')}"
+        for ask in (agent.add, agent.ask):
             with pytest.raises(ServiceError, match="did not end its thinking"):
-                agent.add("Marta: I am in Rome.")
-        chat_server.reply = lambda body: "<think>Rome"
-        with pytest.raises(ServiceError, match="did not end its thinking"):
-            agent.ask("Where does Marta live?")
+                ask("Where does Marta live?")
         assert [entry.content for entry in agent.memory()] == ["Marta lives in Oslo"]
 
 
 @pytest.mark.parametrize("metric", ["substring", "f1", "exact_match", "bound"])
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (completion("<think>Rome, I think.</think>\nOslo"), None),
+        (completion("Oslo", reasoning="Rome"), None),
+        (completion("Oslo, because", "length"), "was cut off by"),
+        (completion("<think>Oslo"), "did not end its"),
+        (completion("<think>Oslo</think>"), "is empty"),
+        (completion("<think>a</think>Oslo", "length"), "was cut off by"),
+    ],
+)
 def test_an_endpoint_reader_is_scored_by_its_answer_and_masked_without_a_whole_one(
-    chat_server, metric
+    chat_server, metric, reply, error
 ):
-    replies = {
-        "whole": Fault(200, completion("<think>Rome, I think.</think>\nOslo")),
-        "field": Fault(200, completion("Oslo", reasoning="Rome")),
-        "cut": Fault(200, completion("Oslo, because", "length")),
-        "open": Fault(200, completion("<think>Oslo")),
-        "silent": Fault(200, completion("<think>Oslo</think>")),
-        "cut after": Fault(200, completion("<think>a</think>Oslo", "length")),
-    }
-    chat_server.fault_for = lambda body: replies[
-        body["messages"][1]["content"].split("Question: ")[1].split("\n")[0]
-    ]
+    chat_server.fault_for = lambda body: Fault(200, reply)
     reader = EndpointReader(ChatClient(chat_server.url, "m", retries=0), 99, count_words)
-    asked = [
-        ReadRequest(Question(name, ("Oslo",), metric, subject="Marta", stale=("Rome",)), ())
-        for name in replies
-    ]
-    records = QAEvaluator(reader, 1).ask(asked)
-    assert [record.score for record in records[:2]] == [1.0, 1.0] and [
-        record.answer.text for record in records[:2]
-    ] == ["Oslo"] * 2
-    assert all(math.isnan(record.score) and record.answer is None for record in records[2:])
-    for record, said in zip(
-        records[2:],
-        ["was cut off by", "did not end its", "is empty", "was cut off by"],
-        strict=True,
-    ):
-        assert said in record.error
+    question = Question("Where?", ("Oslo",), metric, subject="Marta", stale=("Rome",))
+    (record,) = QAEvaluator(reader, 1).ask([ReadRequest(question, ())])
+    if error is None:
+        assert (record.score, record.answer.text) == (1.0, "Oslo")
+    else:
+        assert math.isnan(record.score) and record.answer is None and error in record.error
 
 
 @pytest.mark.parametrize(

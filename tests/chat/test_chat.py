@@ -5,10 +5,11 @@ import io
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from unittest.mock import DEFAULT, Mock
 
 import pytest
-import torch
 from scripted import ScriptedGenerator
+from stubs import loud_adapter
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -83,52 +84,24 @@ def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
     assert [event.origin.source for event in operations] == ["chat", "chat"]
 
 
-HEAD = "entry\tsection\ttime\tcontent\toperation"
+def test_an_answer_names_the_passage_it_is_from_and_why_shows_all_that_was_read(talk, tmp_path):
+    talking = conversation(tmp_path / "memories.db", archive=True)
+    answers = {"Which pet, a cat?": "a cat", "Is it Oslo?": "Yes."}
 
-
-def answering(talking, **answers):
     def read(chats):
-        asked = [chat[-1]["content"].split("Question: ")[1] for chat in chats]
-        return [
-            next((text for word, text in answers.items() if word in question), "Unknown.")
-            for question in asked
-        ]
+        questions = [chat[-1]["content"].split("Question: ")[1] for chat in chats]
+        return [answers.get(question.split("\n")[0], "Unknown.") for question in questions]
 
     talking.agent.reader = ModelReader(read, 40, talking.agent.step.encoder.count)
-    return talking
-
-
-def test_an_answer_names_the_passage_it_is_from_and_why_shows_all_that_was_read(talk, tmp_path):
-    talking = answering(
-        conversation(tmp_path / "memories.db", archive=True), pet="a cat", Is="Yes."
-    )
     lines = talk(
         talking, "I live in Oslo", "I have a cat", "Which pet, a cat?", "/why", "Is it Oslo?"
     )
-    assert lines[:2] == [
-        "  remembered (1): + 1 User: I live in Oslo",
-        "  remembered (3): + 2 User: I have a cat",
-    ]
-    assert lines[2:4] == ["a cat", "  from facts 2 [2026-01-02]: User: I have a cat"]
-    shown = lines[lines.index(HEAD) + 1].split("\t")
+    assert lines[0] == "  remembered (1): + 1 User: I live in Oslo"
+    assert lines[-2] == "  from no passage in these words: /why shows what was read"
+    answer = lines.index("a cat")
+    assert lines[answer + 1] == "  from facts 2 [2026-01-02]: User: I have a cat"
+    shown = lines[lines.index("entry\tsection\ttime\tcontent\toperation") + 1].split("\t")
     assert shown[:4] == ["2", "facts", "2026-01-02", "User: I have a cat"]
-    assert (
-        lines[lines.index("Yes.") + 1]
-        == "  from no passage in these words: /why shows what was read"
-    )
-
-
-def test_what_is_not_known_is_said_plainly(talk, tmp_path):
-    talking = answering(conversation(tmp_path / "memories.db"))
-    talking.agent.generator.generator = ScriptedGenerator(
-        ["+ Oslo home", ".", ".", "+ Rex dog", "."]
-    )
-    assert talk(talking, "Oslo is home", "Is Oslo in Peru?", "Oslo", "Oslo, Rex", "what car") == [
-        "  remembered (1): + 1 Oslo home",
-        *["I do not know."] * 2,
-        "  remembered (2): + 2 Rex dog",
-        "I do not know.",
-    ]
 
 
 def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
@@ -142,52 +115,6 @@ def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
     assert stored(tmp_path)[0] == []
     assert said("/undo 4")[0] == "  taken back: + 1 User: I live in Oslo"
     assert [event.origin.agent for event in stored(tmp_path)[1]][2:] == ["Marta", "Marta", "Marta"]
-
-
-def test_undo_takes_back_what_still_stands_of_a_message(said, tmp_path):
-    lines = said("one then two then three", "/forget 3 yes", "/undo", "/undo")
-    assert lines[-5:-1] == [
-        "  not taken back: operation 3 was forgotten: forgetting wins over undo",
-        "  taken back: - 2 two",
-        "  taken back: - 1 User: one",
-        "error: nothing was remembered in this conversation that is not taken back",
-    ]
-    assert stored(tmp_path)[0] == []
-
-
-def test_undo_reaches_the_pieces_before_one_that_failed(talk, tmp_path):
-    talking = conversation(tmp_path / "memories.db", max_chunk_tokens=40)
-    generate, calls = talking.agent.generator.generator.generate, iter(range(9))
-
-    def second_fails(*arguments):
-        if next(calls) == 1:
-            raise ServiceError("the model is gone")
-        return generate(*arguments)
-
-    talking.agent.generator.generator.generate = second_fails
-    lines = talk(
-        talking, "I live in Oslo and like tea. My dog is called Rex and he is old.", "/undo"
-    )
-    assert (
-        lines[0].startswith("  remembered (1): + 1 User: I live in Oslo")
-        and lines[1] == "error: the model is gone"
-    )
-    assert (
-        lines[2].startswith("  taken back: - 1 User: I live in Oslo") and stored(tmp_path)[0] == []
-    )
-
-
-def test_a_line_in_another_encoding_is_one_message(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\nz\xff\ntwo\n"), encoding="utf-8")
-    )
-    with (talking := conversation(tmp_path / "m.db")).agent as agent:
-        talking.talk()
-        assert [entry.content for entry in agent.memory(talking.namespace)] == [
-            "User: one",
-            "User: z\\xff",
-            "User: two",
-        ]
 
 
 def test_forgetting_asks_first(said, tmp_path):
@@ -205,19 +132,10 @@ def test_commands_that_are_none(said):
     assert lines[-1] == "  remembered (1): + 1 User: hello"
 
 
-def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, monkeypatch):
+def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path):
     talking = conversation(tmp_path / "memories.db")
-    failures, ask = (
-        iter([ServiceError("the server is down"), KeyboardInterrupt()]),
-        talking.agent.ask,
-    )
-
-    def fails(*arguments, **options):
-        if (error := next(failures, None)) is None:
-            return ask(*arguments, **options)
-        raise error
-
-    monkeypatch.setattr(talking.agent, "ask", fails)
+    failures = [ServiceError("the server is down"), KeyboardInterrupt(), DEFAULT]
+    talking.agent.ask = Mock(wraps=talking.agent.ask, side_effect=failures)
     answers = ["error: the server is down", "interrupted", "  remembered (1): + 1 User: three"]
     assert talk(talking, "one", "two", "three") == answers
 
@@ -230,26 +148,10 @@ def test_what_is_shown_cannot_steer_the_terminal(said):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    from peft import LoraConfig, get_peft_model
-
-    folder = tmp_path_factory.mktemp("nano") / "adapter"
+    folder = loud_adapter(tmp_path_factory.mktemp("nano") / "adapter", seed=0)
     base, tokenizer = load_policy_model("nano")
-    torch.manual_seed(0)
-    model = get_peft_model(
-        base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
-    for name, weight in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=0.5)
-    model.save_pretrained(folder)
-    AgentConfig(
-        schema="facts",
-        codec="compact",
-        max_chunk_tokens=800,
-        view_tokens=200,
-        max_completion_length=16,
-    ).save(folder)
     write_adapter_record(folder, "nano", base.config, tokenizer)
+    replace(CONFIG, max_chunk_tokens=800, view_tokens=200, max_completion_length=16).save(folder)
     return folder
 
 
@@ -267,29 +169,6 @@ def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkey
         said.append(printable_lines(done[0].text.strip()))
     assert not said[0] and said[1]  # else the test could not fail
     monkeypatch.setattr(sys, "stdin", io.StringIO("violin\nviolin\n"))
-    assert (
-        run(
-            [
-                "chat",
-                str(trained),
-                "--store",
-                str(tmp_path / "m.db"),
-                "--user",
-                "marta",
-                "--archive",
-                "true",
-            ]
-        )
-        == 0
-    )
+    options = f"--store {tmp_path}/m.db --user marta --archive true"
+    assert run(["chat", str(trained), *options.split()]) == 0
     assert said[1] not in capsys.readouterr().out
-
-
-def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\nhello there\n"))
-    store = ["--store", str(tmp_path / "memories.db"), "--user", "marta", "--archive", "true"]
-    assert (
-        run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"])
-        == 0
-    )
-    assert "HELLO THERE" in capsys.readouterr().out

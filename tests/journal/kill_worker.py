@@ -6,6 +6,7 @@ before the last try, or after it.
 """
 
 import copy
+import itertools
 import json
 import os
 import random
@@ -15,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from scripted import ScriptedGenerator
 from stores import (
     BY,
     MARTA,
-    SCHEMA,
     agrees,
     contents,
     delete,
@@ -30,8 +31,12 @@ from stores import (
     update,
 )
 
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.memory.schema import ARCHIVE
+from memalpha.models.registry import make_tokenizer
 from memalpha.store.database import Database
-from memalpha.store.journal import Namespace
+from memalpha.use.agent import MemoryAgent
 
 
 class Model:
@@ -40,13 +45,11 @@ class Model:
 
     def plan(self, rng, tag):
         ids = sorted(self.entries)
-        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "other"])
+        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget"])
         if kind == "undo" and self.last is not None:
             return ["undo", self.seq]
         if kind == "forget" and ids:
             return ["forget", rng.choice(ids)]
-        if kind == "other":
-            return [kind]
         steps, free = [], list(ids)
         for n in range(rng.randint(1, 4)):
             what = rng.choice(["insert", "insert", "update", "delete"]) if free else "insert"
@@ -76,13 +79,13 @@ class Model:
             new.seq, new.last = self.seq + 1, (key, self.entries.get(key))
             new.entries.pop(key, None)
             new.entries |= {} if before is None else {key: before}
-        elif action[0] == "forget":
+        else:
             new.seq, new.last = self.seq + 1, None
             new.gone.append(new.entries.pop(action[1]).split()[0])
         return new
 
 
-def act(journal, durable, action):
+def act(durable, action):
     if action[0] == "write":
         make = {"insert": insert, "update": update, "delete": lambda key, *_: delete(key)}
         with durable.writing(BY) as memory:
@@ -90,22 +93,16 @@ def act(journal, durable, action):
                 assert memory.apply(make[kind](*what)).changed
     elif action[0] == "undo":
         durable.undo(action[1], BY)
-    elif action[0] == "forget":
+    else:
         durable.forget(action[1])
-    else:  # another namespace comes and goes
-        other = Namespace("other", "x", "y")
-        if other in journal.namespaces():
-            journal.forget(other)
-        else:
-            journal.memory(other, SCHEMA).apply(insert("of another"), BY)
 
 
 def child(path, model, rng, tag, out):
-    journal, durable = opened(path)
+    _, durable = opened(path)
     for n in range(10_000):
         action = model.plan(rng, f"{tag}n{n}")
         os.write(out, (json.dumps(["try", action]) + "\n").encode())
-        act(journal, durable, action)
+        act(durable, action)
         os.write(out, (json.dumps(["ack", action]) + "\n").encode())
         model = model.after(action)
 
@@ -166,14 +163,9 @@ def settle(path, model, said):
     store = indexed(path)
     memory = memory_of(store, MARTA)
     options = [model] if pending is None else [model, model.after(pending)]
-    fits = [
-        option
-        for option in options
-        if contents(memory) == option.entries and memory.clock - 1 == option.seq
-    ]
-    assert fits, (
-        f"store {contents(memory)} at {memory.clock - 1}, model {[(o.entries, o.seq) for o in options]}, {pending}"
-    )
+    now = contents(memory), memory.clock - 1
+    fits = [option for option in options if now == (option.entries, option.seq)]
+    assert fits, (now, [(option.entries, option.seq) for option in options], pending)
     assert memory.snapshot().next_id == fits[-1].next_id and agrees(store)
     report = store.journal.verify()
     assert report.ok, report.faults
@@ -204,53 +196,42 @@ def kills(folder, trials, seed):
 def undone_by_half(folder):
     """Kill the undo of an ``add`` at each of its write points; return how many there are, and what
     was half undone afterwards."""
-    from scripted import ScriptedGenerator
-
-    from memalpha.agent.config import AgentConfig
-    from memalpha.agent.step import AgentStep
-    from memalpha.memory.schema import ARCHIVE
-    from memalpha.models.registry import make_tokenizer
-    from memalpha.use.agent import MemoryAgent
-
-    step = AgentStep(
-        AgentConfig(schema="facts", codec="compact", archive=True), make_tokenizer(["facts"], 4096)
-    )
+    config = AgentConfig(schema="facts", codec="compact", archive=True)
+    step = AgentStep(config, make_tokenizer(["facts"], 4096))
     script = ["+ Marta city Oslo\n+ Marta drink tea", "= 1 Marta city Rome"]
 
-    def state():
-        with MemoryAgent(step, ScriptedGenerator([]), store=folder / "m.db") as agent:
-            memory = memory_of(agent._store)
-            assert agent.journal.verify().ok
-            return sorted(
-                entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name))
-            )
+    def agent():
+        return MemoryAgent(step, ScriptedGenerator(script), store=folder / "m.db")
 
-    with MemoryAgent(step, ScriptedGenerator(script), store=folder / "m.db") as agent:
-        agent.add("Marta: I live in Oslo.\nMarta: I like tea.", "2024-01-01", namespace=MARTA)
-        (operation,) = agent.add(
-            "Marta: I moved to Rome.\nIvan: Well.", "2024-02-01", namespace=MARTA
-        ).operations
-    whole, halves, point, done = (folder / "m.db").read_bytes(), [], 0, False
-    before = state()
-    after = sorted(
-        ["Marta city Oslo", "Marta drink tea", "Marta: I live in Oslo.", "Marta: I like tea."]
-    )
-    while not done:
-        point += 1
+    def state():
+        with agent() as reopened:
+            memory = memory_of(reopened._store)
+            assert reopened.journal.verify().ok
+            return {entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name))}
+
+    with agent() as first:
+        first.add("Marta: I live in Oslo.\nMarta: I like tea.", namespace=MARTA)
+        (operation,) = first.add("Marta: In Rome.\nIvan: Well.", namespace=MARTA).operations
+    after = {"Marta city Oslo", "Marta drink tea", "Marta: I live in Oslo.", "Marta: I like tea."}
+    whole, before, halves = (folder / "m.db").read_bytes(), state(), []
+    for point in itertools.count(1):
         for path in folder.iterdir():
             path.unlink()
         (folder / "m.db").write_bytes(whole)
         if (pid := os.fork()) == 0:
             try:
-                agent = MemoryAgent(step, ScriptedGenerator([]), store=folder / "m.db")
-                agent.memory(MARTA)
+                second = agent()
+                second.memory(MARTA)
                 arm(point)
-                agent.undo(operation, namespace=MARTA)
+                second.undo(operation, namespace=MARTA)
             finally:
                 os._exit(0)
         done = os.WIFEXITED(os.waitpid(pid, 0)[1])
         now = state()
-        halves += [] if now in (before, after) and (now == after or not done) else [now]
+        if now not in ([after] if done else [before, after]):
+            halves.append(sorted(now))
+        if done:
+            break
     return {"points": point - 1, "halves": halves}
 
 

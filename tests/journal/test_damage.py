@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
-from memalpha.cli import run
 from memalpha.errors import JournalDamagedError, JournalError
 from memalpha.store.journal import Journal
 from memalpha.store.records import (
@@ -65,69 +64,31 @@ def answers(path):
 def spoil(file: Path, how: str, rng: random.Random) -> None:
     data = bytearray(file.read_bytes())
     at = rng.randrange(1, len(data))
-    flipped, zeros = bytes([data[at] ^ 1 << rng.randrange(8)]), bytes(len(data[at : at + 300]))
+    flipped = bytes([data[at] ^ 1 << rng.randrange(8)])
+    zeros = bytes(len(data[at : at + 300]))
     spoilt = {"flip": flipped + data[at + 1 :], "cut": b"", "zero": zeros + data[at + 300 :]}
     file.write_bytes(data[:at] + spoilt[how])
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "zero"])
-def test_damage_of_the_database_is_never_a_wrong_answer(folder, how, capsys):
+def test_damage_of_the_database_is_never_a_wrong_answer(folder, how):
     source, work = made(folder), folder / "work"
     expected, rng, refused = answers(source), random.Random(how), 0
-    for trial in range(20):
+    for _ in range(20):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(source.parent, work)
         spoil(work / "store.db", how, rng)
         said = answers(work / "store.db")
         assert said.items() <= expected.items()
         refused += len(said) < 2
-        action = [
-            ["verify"],
-            ["namespaces"],
-            ["history", "-n", "marta"],
-            ["undo", "3", "-n", "marta"],
-        ][trial % 4]
-        assert run(["journal", action[0], str(work / "store.db"), *action[1:], "--wait", "1"]) in (
-            0,
-            1,
-        )
-        assert "Traceback" not in capsys.readouterr().err
     assert len(expected) == 2 and refused > 0
 
 
-WRONG = ["NULL", "'x'", "-1", "1.5", "x'ff'", "CAST(x'ff' AS TEXT)"]
-COLUMNS = {
-    "log": Record._fields,
-    "heads": ("ns", "seq", "hash"),
-    "state": ("scrub",),
-    "secrets": ("ns", "secret"),
-}
-
-
-@pytest.mark.parametrize("table", COLUMNS)
-def test_any_value_in_any_column_is_an_answer_or_an_error_of_the_store(folder, table):
-    """SQLite takes any value in any column; tables are made without constraints here, so that a
-    damaged file can hold NULL."""
-    source, work = made(folder), folder / "work.db"
-    for column in COLUMNS[table]:
-        for value in WRONG:
-            for where in ("ns = ''", "ns != ''") if table != "state" else ("1",):
-                shutil.copy(source, work)
-                renewed = f"DROP TABLE {table}", f"ALTER TABLE other RENAME TO {table}"
-                set_value = f"UPDATE {table} SET {column} = {value} WHERE {where}"
-                sql(work, f"CREATE TABLE other AS SELECT * FROM {table}", *renewed, set_value)
-                with suppress(JournalError), Journal.open(work, wait=1.0) as journal:
-                    durable = journal.memory(MARTA, SCHEMA)
-                    with suppress(JournalError):
-                        journal.verify()
-                        durable.history()
-                    durable.apply(insert("x"), BY)
-                    durable.forget("1")
-                for path in folder.glob("work.db*"):
-                    path.unlink()
-
-
 EDITS = {
+    "an erasure without a receipt": (
+        "UPDATE log SET body = NULL, salt = NULL WHERE seq = 2 AND ns != ''",
+        r"operations \[2\] have lost their content and no receipt",
+    ),
     "edited body": (
         "UPDATE log SET body = replace(body, 'changed', 'CHANGED')",
         "its body is not the one",
@@ -162,11 +123,10 @@ EDITS = {
 def test_verify_finds_every_edit(folder, name):
     path = made(folder)
     statement, said = EDITS[name]
-    journal = Journal.open(path)
     sql(path, statement, "UPDATE log SET seq = -seq WHERE seq < 0")
-    report = journal.verify()
-    assert not report.ok and any(re.search(said, line) for line in report.faults), report.faults
-    journal.close()
+    with Journal.open(path) as journal:
+        faults = journal.verify().faults
+    assert any(re.search(said, line) for line in faults), faults
     seen = answers(path)  # nothing of what is damaged may be answered
     assert (
         seen.get(IVAN, {"1": "of ivan"}) == {"1": "of ivan"}
@@ -215,23 +175,8 @@ def test_the_chain_by_hand():
     assert fault(first, root("ab"), None) == "" and fault(first, root("ab"), b"k") != ""
     assert hash_header(first.header(), b"k") == hmac.new(b"k", header, "sha256").hexdigest()
     following = seal(first.head, None, ns="ab", kind=RecordKind.APPLY, time=time)
-    assert (following.seq, following.previous) == (2, hashed) and fault(
-        following, first.head, None
-    ) == ""
-    edited = seal(
-        root("ab"), None, ns="ab", kind=RecordKind.APPLY, time=time, entry="9"
-    )  # by itself it is flawless
-    assert fault(edited, root("ab"), None) == "" and "was moved, or the one before it" in fault(
-        following, edited.head, None
-    )
-    assert check([edited, following], root("ab"), following.head, None) != []
+    assert (following.seq, following.previous) == (2, hashed)
     assert check([first, following], root("ab"), following.head, None) == []
-    heads = {"": Head(1, "x"), "ab": Head(4, "y")}
-    total = (
-        sum(
-            int(hashlib.sha256(f"{ns} {h.seq} {h.hash}".encode()).hexdigest(), 16)
-            for ns, h in heads.items()
-        )
-        % 2**256
-    )
-    assert mix(heads.items()) == f"{total:064x}"
+    hashes = [hashlib.sha256(text).hexdigest() for text in (b" 1 x", b"ab 4 y")]
+    total = sum(int(digest, 16) for digest in hashes) % 2**256
+    assert mix({"": Head(1, "x"), "ab": Head(4, "y")}.items()) == f"{total:064x}"

@@ -2,14 +2,11 @@
 later."""
 
 import json
-from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from stores import BY, IVAN, MARTA, SCHEMA, core, insert, opened, state, tell_a_story
+from stores import BY, IVAN, MARTA, SCHEMA, insert, opened, state, tell_a_story
 
-from memalpha.errors import ForgottenError, InputError, MemAlphaError
+from memalpha.errors import ForgottenError, InputError
 from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal, Namespace
 from memalpha.store.records import Record, commit, hash_header, root
@@ -45,12 +42,6 @@ def test_export_and_import_lose_nothing(folder, store):
         (folder / name).read_text().splitlines() for name in ("all.jsonl", "again.jsonl")
     )
     assert again[:-2] == first[:-2] and again[-1] == first[-1]
-    with Journal.open(folder / "third.db") as third:
-        import_journal(third, folder / "marta.jsonl")
-        export_journal(third, folder / "marta2.jsonl")
-    assert (folder / "marta2.jsonl").read_bytes() == (folder / "marta.jsonl").read_bytes()
-    with pytest.raises(InputError, match="a new file in a folder that exists"):
-        export_journal(journal, folder / "marta.jsonl")
 
 
 def test_an_import_is_checked_and_all_or_nothing(folder, store):
@@ -103,60 +94,27 @@ def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, stor
         other.forget(MARTA)
         assert import_journal(other, folder / "second.jsonl") == 1
         assert other.namespaces() == (IVAN,) and other.verify().ok
-    with Journal.open(folder / "third.db") as third:
-        import_journal(third, folder / "second.jsonl")
-        for there in (journal, third):
-            with pytest.raises(ForgottenError):
-                import_journal(there, folder / "first.jsonl")
-            assert there.namespaces() == (IVAN,)
+    with pytest.raises(ForgottenError):
+        import_journal(journal, folder / "first.jsonl")
+    assert journal.namespaces() == (IVAN,)
 
 
-BODY, NOTE = Record._fields.index("body"), Record._fields.index("note")
-
-
-def crafted(path, change):
+def crafted(path, change=lambda data: None):
     """The text of an export of one namespace after a change of its lines, sealed anew, as anybody
     can without a key."""
     data = [json.loads(line) for line in path.read_text().splitlines()]
     head = root(data[1]["begin"])
     change(data)
+    data[-1]["end"] = len(data) - 1
     for line in data:
-        values = line.get("record") if isinstance(line, dict) else None
-        if values:
-            record = Record(*values)
-            if isinstance(record.body, str):
+        if "record" in line:
+            record = Record(*line["record"])
+            if record.body is not None:
                 record = record._replace(commitment=commit(record.body, record.salt))
             record = record._replace(previous=head.hash)
-            record = record._replace(hash=hash_header(record.header(), None))
-            line["record"] = record
-            head = record.head
+            line["record"] = record._replace(hash=hash_header(record.header(), None))
+            head = line["record"].head
     return "\n".join(map(json.dumps, data))
-
-
-def take_in(folder, text):
-    """Import a text, and use everything that came of it; whether it was accepted. Only errors of
-    this package may come."""
-    (folder / "crafted.jsonl").write_text(text)
-    journal = Journal.open(":memory:")
-    try:
-        import_journal(journal, folder / "crafted.jsonl")
-    except InputError as error:
-        assert (
-            journal.namespaces() == ()
-            and "crafted.jsonl, " in str(error)
-            and "\x1b" not in str(error)
-        )
-        assert journal.database.chains() == set() and journal.verify().ok
-        return False
-    durable = journal.memory(MARTA, journal.schema(MARTA))
-    durable.history()
-    journal.verify()
-    for seq in range(durable.memory.clock):
-        for use in (durable.as_of, lambda seq: durable.undo(seq, BY)):
-            with suppress(MemAlphaError):
-                use(seq)
-    durable.apply(insert("goes on"), BY)
-    return True
 
 
 def put(number, column, value):
@@ -165,8 +123,9 @@ def put(number, column, value):
 
 def body(number, **values):
     def change(data):
-        record = data[number]["record"]
-        record[BODY] = json.dumps(json.loads(record[BODY]) | values)
+        record = Record(*data[number]["record"])
+        changed = json.dumps(json.loads(record.body) | values)
+        data[number]["record"] = record._replace(body=changed)
 
     return change
 
@@ -223,68 +182,12 @@ def test_a_crafted_line_is_refused(folder, store, name):
     journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
     journal.forget(IVAN)
     export_journal(journal, folder / "all.jsonl")
-    assert take_in(folder, crafted(folder / "all.jsonl", lambda data: None))
-
-    def change(data):
-        CRAFTED[name](data)
-        data[-1]["end"] = len(data) - 1
-
-    assert not take_in(folder, crafted(folder / "all.jsonl", change))
-
-
-DEEP = json.loads("[" * 300 + "]" * 300)
-VALUES = st.sampled_from(
-    [
-        None,
-        True,
-        -1,
-        0,
-        2**63,
-        10**30,
-        1.5,
-        "",
-        "x",
-        "1",
-        "core",
-        "\ud800",
-        "\x1b",
-        [],
-        ["a"],
-        {},
-        {"id": "1"},
-        DEEP,
-    ]
-)
-
-
-@settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
-@given(data=st.data())
-def test_whatever_an_import_takes_in_can_be_used(folder, store, data):
-    if not (path := folder / "all.jsonl").exists():
-        store[1].forget("2")
-        store[1].apply(core("later"), BY)
-        store[1].undo(store[1].memory.clock - 1, BY)
-        export_journal(store[0], path)
-
-    def change(lines):
-        row = data.draw(st.sampled_from([line["record"] for line in lines if "record" in line]))
-        column = data.draw(st.sampled_from([1, 2, 3, 4, NOTE, BODY, BODY, BODY]))
-        if column not in (NOTE, BODY) or not row[column]:
-            row[column] = data.draw(VALUES)
-            return
-        found = place = json.loads(row[column])
-        while keys := list(place) if isinstance(place, dict) else list(range(len(place))):
-            key = data.draw(st.sampled_from(keys))
-            if not isinstance(place[key], dict | list) or data.draw(st.booleans()):
-                place[key] = data.draw(VALUES)
-                break
-            place = place[key]
-        row[column] = json.dumps(found)
-
-    try:
-        text = crafted(path, change)
-    except (TypeError, ValueError, AttributeError):
-        return  # a value that cannot be sealed
-    take_in(folder, text)
+    path = folder / "crafted.jsonl"
+    path.write_text(crafted(folder / "all.jsonl", CRAFTED[name]))
+    with Journal.open(":memory:") as other:
+        with pytest.raises(InputError, match=r"crafted\.jsonl, ") as caught:
+            import_journal(other, path)
+        assert "\x1b" not in str(caught.value)
+        assert other.database.chains() == set() and other.verify().ok
+        path.write_text(crafted(folder / "all.jsonl"))
+        assert import_journal(other, path) == 5

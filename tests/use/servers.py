@@ -71,16 +71,13 @@ class Server:
     errors = ""
 
     def __init__(self, **options: Any) -> None:
-        options = {
-            "port": 0,
-            **{
-                name: str(value) if isinstance(value, Path) else value
-                for name, value in options.items()
-            },
-        }
-        command, pipe = [sys.executable, WORKER, json.dumps(options)], subprocess.PIPE
+        words = json.dumps({"port": 0, **options}, default=str)
         self.process = subprocess.Popen(
-            command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT
+            [sys.executable, WORKER, words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
         )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -134,16 +131,13 @@ def main(options: dict[str, Any]) -> None:
     agent = make_agent(
         options.pop("store"), options.pop("delay", 0.0), options.pop("archive", False)
     )
-    tokens, user, stdio = (
-        options.pop("tokens", None),
-        options.pop("user", None),
-        options.pop("stdio", False),
-    )
+    tokens, user = options.pop("tokens", None), options.pop("user", None)
     callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
-    if stdio:
+    if options.pop("stdio", False):
         server.serve_stdio(agent, ServeConfig(), callers)
-        return
-    server.serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
+    else:
+        config = ServeConfig(**options)
+        server.serve_http(agent, config, callers, lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

@@ -62,13 +62,6 @@ def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
         assert (found.user if found else None) == name and len(compared) == 3
 
 
-@pytest.mark.parametrize("place", [0, 8, 63])
-def test_a_token_whose_hash_differs_in_one_digit_is_not_known(place):
-    digest = sha256("the token")
-    other = digest[:place] + ("0" if digest[place] != "0" else "1") + digest[place + 1 :]
-    assert Callers([Grant("a", "a", sha256=other)]).grant("the token") is None
-
-
 GOOD = line("marta")
 
 
@@ -106,11 +99,10 @@ def test_a_made_token_opens_the_namespace_it_was_made_for(tmp_path, capsys):
     assert run(["token", "laptop", "--user", "marta", "--session", "s"]) == 0
     told, _, entry = capsys.readouterr().out.splitlines()
     (tmp_path / "tokens.yaml").write_text(f"tokens:\n{entry}\n")
-    callers, key = (
-        Callers.load(tmp_path / "tokens.yaml"),
-        {"authorization": f"Bearer {told.split()[-1]}"},
-    )
-    assert told.split()[-1] not in entry and len(told.split()[-1]) > 40
+    callers = Callers.load(tmp_path / "tokens.yaml")
+    token = told.split()[-1]
+    key = {"authorization": f"Bearer {token}"}
+    assert token not in entry and len(token) > 40
     assert callers.identify(key) == Caller("laptop", Namespace("marta", "default", "s"))
     with pytest.raises(Problem) as problem:
         callers.identify({**key, "memalpha-session": "t"})

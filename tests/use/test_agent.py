@@ -11,16 +11,14 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError
+from memalpha.errors import InputError, JournalBusyError
 from memalpha.models.registry import make_tokenizer
 from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.types import Entry, Operation, OperationKind, ResultCode
+from memalpha.types import Entry, ResultCode
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
 
 CONFIG = AgentConfig(
@@ -104,47 +102,16 @@ def test_what_was_added_outlives_the_agent_with_its_origin(tmp_path):
             and two.after.timestamp == "2024-05-01"
             and two.time >= one.time
         )
-        assert [entry.source_chunk for entry in agent.memory(MARTA)] == [1, 2]
         agent.add("Marta has a dog", namespace=MARTA)
-        assert agent.memory(MARTA)[-1].source_chunk == 3 and agent.journal.verify().ok
+        assert [entry.source_chunk for entry in agent.memory(MARTA)] == [1, 2, 3]
 
 
-def test_undo_and_forget(tmp_path):
-    said = ["+ Marta city Oslo", "= 1 Marta city Rome", "+ Marta secret 1234"]
-    with MemoryAgent(step(), ScriptedGenerator(said), store=tmp_path / "m.db") as agent:
-        operations = [agent.add(text, namespace="marta").operations for text in "abc"]
-        assert operations == [(1,), (2,), (3,)]
-        with pytest.raises(JournalConflictError, match="operation 2"):
-            agent.undo(1, namespace="marta")
-        assert agent.undo(2, namespace="marta").after.content == "Marta city Oslo"
-        assert agent.history("1", namespace="marta")[-1].origin.agent == "user"
-        assert agent.forget("2", namespace="marta").operations == 1
-        assert (
-            agent.step.view._cost.cache_info().currsize
-            == agent.step.encoder.untrusted.cache_info().currsize
-            == 0
-        )
-        assert texts(agent, "marta") == ["Marta city Oslo"]
-        with pytest.raises(ForgottenError):
-            agent.undo(3, namespace="marta")
-        agent.forget_all(namespace="marta")
-        assert agent.journal.namespaces() == () and texts(agent, "marta") == []
-
-
-def test_a_namespace_begun_with_another_schema_can_be_erased_and_nothing_else(tmp_path):
-    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
-        agent.add("the code is quagga", namespace="marta")
-        agent.add("tea", namespace="ivan")
-    with MemoryAgent(
-        step(schema="mem_alpha"), ScriptedGenerator(parrot), store=tmp_path / "m.db"
-    ) as agent:
-        with pytest.raises(InputError, match="was begun with the schema"):
-            agent.forget("1", namespace="marta")
-        assert agent.forget_all(namespace="marta").operations == 1
-        assert agent.journal.namespaces() == (Namespace("ivan"),) and agent.memory("marta") == ()
-        with pytest.raises(InputError, match="no namespace"):
-            agent.forget_all(namespace="marta")
-    assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
+def test_nothing_of_what_is_forgotten_stays_in_a_cache():
+    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
+    agent.add("Marta secret 1234")
+    agent.forget("1")
+    caches = (agent.step.view._cost, agent.step.encoder.untrusted)
+    assert [cache.cache_info().currsize for cache in caches] == [0, 0]
 
 
 WRONG = [  # what the message begins with, and a call
@@ -180,24 +147,9 @@ def test_a_wrong_argument_is_refused_and_nothing_done(tmp_path):
 def test_without_a_store_there_is_one_memory_and_others_may_be_named():
     agent = MemoryAgent(step(), ScriptedGenerator(parrot))
     agent.add("mine", time="  ")  # a blank time is none
-    agent.add("hers", time="", namespace="marta")
+    agent.add("hers", namespace="marta")
     assert texts(agent) == texts(agent, LOCAL) == ["mine"] and texts(agent, "marta") == ["hers"]
-    assert [entry.timestamp for entry in (*agent.memory(), *agent.memory("marta"))] == [None, None]
-
-
-def test_a_long_text_is_read_in_pieces_of_whole_sentences():
-    seen = []
-    agent = MemoryAgent(
-        step(max_chunk_tokens=40),
-        ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or f"+ piece {len(seen)}"),
-    )
-    sentences = [f"Sentence number {i} is here." for i in range(6)]
-    added = agent.add(" ".join(sentences), source="book")
-    assert len(seen) > 1 and " ".join(seen) == " ".join(sentences)
-    assert added.operations == tuple(range(1, len(seen) + 1)) and [
-        r.chunk_index for r in added.steps
-    ] == list(added.operations)
-    assert {event.origin.source for event in agent.history()} == {"book"}
+    assert agent.memory()[0].timestamp is None
 
 
 def test_each_piece_of_a_long_turn_names_its_speaker_where_it_is_read_and_where_it_is_kept():
@@ -205,14 +157,14 @@ def test_each_piece_of_a_long_turn_names_its_speaker_where_it_is_read_and_where_
     said = [f"Sentence {i} is here." for i in range(9)]
     text = f"Ivan: {said[0]}\nZora: {' '.join(said[1:8])}\n\n{said[8]}"
     pieces = [piece.text for piece in agent.pieces(text)]
-    assert len(agent.add(text, "2024-03-05T14:30Z").steps) == len(pieces) > 2
+    assert len(agent.add(text, "2024-03-05T14:30Z", source="book").steps) == len(pieces) > 2
+    assert {event.origin.source for event in agent.history()} == {"book"}
     assert all(agent.step.chunk_tokens(piece) <= 60 for piece in pieces)
     assert pieces[0].startswith("Ivan: ") and {piece[:6] for piece in pieces[1:]} == {"Zora: "}
     with agent._store.reading(LOCAL) as (memory, _):
         lines = [(line.content[:6], line.content[6:]) for line in memory.entries("_archive")]
         assert {line.timestamp for line in memory.entries("_archive")} == {"2024-03-05T14:30Z"}
     assert " ".join(part for _, part in lines) == " ".join(said)
-    assert [label for label, _ in lines] == ["Ivan: "] + ["Zora: "] * (len(lines) - 1)
 
 
 @pytest.mark.parametrize(
@@ -226,45 +178,20 @@ def test_each_piece_of_a_long_turn_names_its_speaker_where_it_is_read_and_where_
         "0",
     ],
 )
-def test_a_time_is_iso_8601_at_every_door(time, tmp_path):
+def test_a_time_is_iso_8601_at_every_door(time):
     agent = MemoryAgent(
         step(schema="mem_alpha", codec="hermes"),
         ScriptedGenerator(lambda p: insert(timestamp=time)),
     )
-    for text in ("x", "Marta: " + "I came. " * 900):
-        with pytest.raises(
-            InputError,
-            match=f"^the time of a text is {re.escape(repr(time))}\n  expected: ISO 8601, such as 2024-03-05",
-        ):
-            agent.add(text, time)
+    with pytest.raises(InputError, match=f"^the time of a text is {re.escape(repr(time))}"):
+        agent.add("Marta: " + "I came. " * 900, time)
     (failed,) = agent.add("x", "2024-03-05").results
-    assert (
-        (failed.ok, failed.code) == (False, ResultCode.BAD_ARGUMENTS)
-        and repr(time) in failed.message
-        and agent.memory() == ()
-    )
-    memory = agent.step.new_memory()
-    result = memory.apply(Operation(OperationKind.INSERT, "episodic", "x", timestamp=time))
-    assert (result.ok, result.code) == (False, ResultCode.BAD_ARGUMENTS) and not memory.changes
-    with pytest.raises(InputError, match=r"^the time is "):
-        memory.apply(Operation(OperationKind.INSERT, "episodic", "x"), time=time)
+    assert failed.code is ResultCode.BAD_ARGUMENTS and agent.memory() == ()
 
 
 def insert(**more):
     arguments = {"section": "episodic", "content": "x", **more}
     return f"<tool_call>{json.dumps({'name': 'memory_insert', 'arguments': arguments})}</tool_call>"
-
-
-@pytest.mark.parametrize(
-    ("time", "wanted"),
-    [("2024-02", "2024-02"), ("", "2024-03-05"), ("2024-02-29T10:00+01:00",) * 2],
-)
-def test_a_time_that_a_call_names_is_kept(time, wanted):
-    agent = MemoryAgent(
-        step(schema="mem_alpha", codec="hermes"), ScriptedGenerator([insert(timestamp=time)])
-    )
-    assert agent.add("x", "2024-03-05").results[0].changed
-    assert [(entry.content, entry.timestamp) for entry in agent.memory()] == [("x", wanted)]
 
 
 def test_a_failure_in_the_middle_says_what_is_there():
@@ -274,38 +201,23 @@ def test_a_failure_in_the_middle_says_what_is_there():
     assert failure.value.__notes__[0].startswith("the first 1 of ") and texts(agent) == ["first"]
 
 
-@settings(max_examples=30)
-@given(st.text(min_size=1).filter(str.strip) | st.just("<chunk> " * 20))
-def test_pieces_hold_the_whole_text(text):
-    agent = MemoryAgent(step(max_chunk_tokens=12), ScriptedGenerator(parrot))
-    pieces = agent.pieces(text)
-    assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
-    assert all(
-        agent.step.chunk_tokens(piece.text) <= 12 for piece in pieces
-    )  # as the prompt shows it
-
-
 def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
     journal = Journal.open(":memory:")
     other = MemoryAgent(step(), ScriptedGenerator(parrot), store=journal)
-    interruptions = iter(["first", "second"])
+    interruptions = ["second", "first"]
 
     def interrupted(prompt):
-        if text := next(interruptions, None):
-            other.add(text, namespace=MARTA)
-        return f"+ saw {prompt.messages[-1]['content'].count('first')} {prompt.messages[-1]['content'].count('second')}"
+        if interruptions:
+            other.add(interruptions.pop(), namespace=MARTA)
+        shown = prompt.messages[-1]["content"]
+        return f"+ saw {shown.count('first')} {shown.count('second')}"
 
     agent = MemoryAgent(step(), ScriptedGenerator(interrupted), store=journal)
     agent.add("text", namespace=MARTA)
     assert texts(agent, MARTA) == ["first", "second", "saw 1 1"]
-    count = iter(range(99))
-    racing = ScriptedGenerator(
-        lambda p: f"+ {other.add(f'text {next(count)}', namespace=IVAN).operations}"
-    )
-    always = MemoryAgent(step(), racing, store=journal)
+    interruptions += ["fourth", "third"] * 9
     with pytest.raises(JournalBusyError, match="5 times"):
-        always.add("text", namespace=IVAN)
-    assert texts(agent, IVAN) == [f"text {i}" for i in range(5)]
+        agent.add("text", namespace=MARTA)
 
 
 def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
@@ -331,7 +243,6 @@ def test_texts_of_one_namespace_are_read_one_after_the_other():
     )
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: agent.add(f"text {i}"), range(24)))
-    assert sorted(texts(agent)) == sorted(f"text {i}" for i in range(24))
     views = [
         prompt.messages[-1]["content"].split("<memory>")[1]
         for prompt in agent.generator.generator.prompts
@@ -341,18 +252,11 @@ def test_texts_of_one_namespace_are_read_one_after_the_other():
     )  # each saw all before it, none was read twice
 
 
-def test_awaited_calls_do_the_same(tmp_path):
-    async def story():
-        agent = AsyncMemoryAgent(
-            MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db")
-        )
-        added = await asyncio.gather(
-            *(agent.add(f"text {i}", namespace=f"user {i}") for i in range(5))
-        )
-        assert [each.operations for each in added] == [(1,)] * 5
-        assert (await agent.ask("text", namespace="user 3")).text == "text 3"
-        assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
-        assert [len(await agent.memory(f"user {i}")) for i in range(5)] == [0, 1, 1, 1, 1]
-        await agent.close()
-
-    asyncio.run(story())
+@pytest.mark.anyio
+async def test_awaited_calls_do_the_same():
+    agent = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot)))
+    await asyncio.gather(*(agent.add(f"text {i}", namespace=f"user {i}") for i in range(5)))
+    assert (await agent.ask("text", namespace="user 3")).text == "text 3"
+    assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
+    assert [len(await agent.memory(f"user {i}")) for i in range(5)] == [0, 1, 1, 1, 1]
+    await agent.close()

@@ -1,11 +1,6 @@
 """The archive in use: found, undone, forgotten to the last byte, and apart for each user."""
 
-import random
-from itertools import pairwise
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
@@ -13,8 +8,6 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
-from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import Journal
 from memalpha.use.agent import MemoryAgent
 
 CONFIG = AgentConfig(
@@ -94,66 +87,6 @@ def test_with_an_undo_lines_leave_and_return_and_with_its_undo_they_are_as_befor
     assert held(agent) == before and agent.journal.verify().ok
 
 
-TOWNS, DRINKS = ("Oslo", "Rome", "Lima", "Bonn"), ("tea", "milk", "cocoa", "juice")
-
-
-def write_story(agent, seed):
-    """A few texts about towns and drinks, each with a line that no operation says; return the
-    operations of each ``add``."""
-    rng, script, texts, known = random.Random(seed), [], [], {}
-    for number in range(4):
-        text, said = [f"Ivan: well, number {number}."], []
-        for what, values in (("city", TOWNS), ("drink", DRINKS)):
-            if rng.random() < 0.7:
-                value = rng.choice(values)
-                text.append(f"Marta: {what} now {value} in year {number}.")
-                said.append(
-                    f"= {known[what]} Marta {what} {value} {number}"
-                    if what in known
-                    else f"+ Marta {what} {value} {number}"
-                )
-                known.setdefault(what, len(known) + 1)
-        script.append("\n".join(said) or "nothing")
-        texts.append("\n".join(text))
-    agent.generator.generator = ScriptedGenerator(script)
-    return [
-        agent.add(text, f"2024-0{number + 1}-01", namespace="marta").operations
-        for number, text in enumerate(texts)
-    ]
-
-
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**9), order=st.randoms(use_true_random=False))
-def test_undoing_all_of_an_add_leaves_what_was_before_it_in_any_order(seed, order):
-    agent = opened(None)
-    operations = write_story(agent, seed)
-    durable = agent.journal.memory(agent._whose("marta"), STEP.schema)
-    seen = []
-    for numbers in reversed([each for each in operations if each]):
-        past, now = durable.as_of(numbers[0] - 1), held(agent)
-        shuffled = order.sample(numbers, len(numbers))
-        for number in shuffled:
-            agent.undo(number, namespace="marta")
-        expected = (
-            [entry.content for entry in past],
-            [line.content for line in past.entries(ARCHIVE.name)],
-        )
-        later = [
-            line for line in lines(agent) if line not in expected[1]
-        ]  # of texts without operations, read since
-        assert held(agent)[0] == expected[0] and all(
-            line.startswith("Ivan: well, number") for line in later
-        )
-        assert [line for line in lines(agent) if line not in later] == expected[1]
-        undone = {event.undoes: event.seq for event in agent.history(namespace="marta")}
-        seen.append((now, [undone[number] for number in order.sample(numbers, len(numbers))]))
-    for now, numbers in reversed(seen):
-        for number in numbers:
-            agent.undo(number, namespace="marta")
-        assert held(agent) == now
-    assert agent.journal.verify().ok
-
-
 def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
     agent = opened(None, ["+ Marta city Oslo\n+ Marta drink tea"])
     city, drink = agent.add(
@@ -172,30 +105,6 @@ def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
     agent.undo(hello + 1, namespace="marta")
     agent.undo(drink, namespace="marta")
     assert held(agent) == (["Marta city Oslo"], ["Marta: city is Oslo.", "Ivan: hello."])
-
-
-def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_has_its_words(
-    agent, tmp_path
-):
-    path = tmp_path / "m.db"
-    assert b"zebrastreet" in path.read_bytes() + (tmp_path / "m.db-wal").read_bytes()
-    receipt = agent.forget("1", namespace="marta")
-    assert found(agent, "Oslo") == found(agent, "Rome") == {"unknown"}
-    assert found(agent, "tea") == {
-        "[2024-01-01] Marta drink tea",
-        "[2024-01-01] Marta: I like tea.",
-    }
-    assert {entry.content for entry in receipt.said_by} == {
-        "Marta drink tea",
-        "Marta: I like tea.",
-    }  # the name
-    agent.close()
-    left = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    assert not any(word in left for word in (b"zebrastreet", b"Oslo", b"moved to Rome"))
-    assert b"Marta drink tea" in left and b"said_by" not in left
-    with opened(path) as again:
-        assert [entry.content for entry in again.memory("marta")] == ["Marta drink tea"]
-        assert again.journal.verify().faults == ()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +126,7 @@ def test_forgetting_an_entry_erases_the_lines_that_say_it_and_lists_what_else_ha
             "warfarin",
         ),
         (
-            ["Ann: x.", *[f"Ben: Oslo is so rainy, day {n}." for n in range(20)]],
+            ["Ann: I live in Oslo.", *[f"Ben: Oslo is so rainy, day {n}." for n in range(20)]],
             ["+ Ann city Oslo", *"-" * 20],
             "Oslo",
         ),
@@ -230,6 +139,7 @@ def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_a
         for number, text in enumerate(texts):
             agent.add(text, f"2024-01-{number + 1:02}", namespace="ann")
         receipt = agent.forget("1", namespace="ann")
+        assert texts[0] not in lines(agent, "ann")
         left = {entry.id for entry in agent.memory("ann") if word.lower() in entry.content.lower()}
         left |= {
             hit.entry.id
@@ -250,30 +160,19 @@ def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_a
 
 def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
     path = tmp_path / "m.db"
-    texts = [f"Marta: The number of box {number} is {number * 37}." for number in range(8)]
+    said = [f"Marta: The number of box {number} is {number * 37}." for number in range(5)]
     with (
-        opened(path, ["+ box 0", "+ box 2", "+ box 4"]) as one,
+        opened(path, ["+ box 0", "+ box 2"]) as one,
         opened(path, ["+ box 1", "+ box 3"]) as two,
     ):  # two processes
         for number in range(3):
-            (one, two)[number % 2].add(texts[number], namespace="marta")
+            (one, two)[number % 2].add(said[number], namespace="marta")
         one.undo(one.history(namespace="marta")[-2].seq, namespace="marta")  # of box 2
-        two.add(texts[3], namespace="marta")
-        assert [event.before for event in two.history("4", namespace="marta")] != []
+        two.add(said[3], namespace="marta")
         one.forget("4", namespace="marta")  # box 3, the newest
-        one.add(texts[4], namespace="marta")
-        export_journal(one.journal, tmp_path / "all.jsonl")
-    with Journal.open(tmp_path / "copy.db") as copy:
-        import_journal(copy, tmp_path / "all.jsonl")
-    for store in (path, tmp_path / "copy.db"):
-        with opened(store, ["+ box 5"]) as again:
-            again.add(texts[5], namespace="marta")
-            numbers = [event.chunk for event in again.history(namespace="marta") if event.operation]
-            chunks = [entry.source_chunk for entry in again.memory("marta")]
-            assert (
-                all(first <= second for first, second in pairwise(numbers))
-                and len(set(chunks)) == len(chunks) == 4
-            )
-            again.forget("6", namespace="marta")  # box 5
-            assert lines(again) == [texts[0], texts[1], texts[4]]
-            assert again.journal.verify().ok
+    with opened(path, ["+ box 4"]) as again:
+        again.add(said[4], namespace="marta")
+        chunks = [entry.source_chunk for entry in again.memory("marta")]
+        assert len(set(chunks)) == len(chunks) == 3
+        again.forget("5", namespace="marta")  # box 4
+        assert lines(again) == said[:2] and again.journal.verify().ok

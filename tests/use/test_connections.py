@@ -51,7 +51,10 @@ def test_connections_that_say_nothing_or_never_end_a_header_shut_nobody_out(serv
 
 def test_a_request_of_two_lengths_is_refused_and_its_connection_closed(server):
     smuggled = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    both = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    both = (
+        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    )
     with connected(server, 1, both + smuggled) as (sock,), sock.makefile("rb") as answers:
         answer = answers.read()
     assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1

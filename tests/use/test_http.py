@@ -2,8 +2,6 @@
 fails."""
 
 import json
-import sqlite3
-import time
 
 import httpx
 import pytest
@@ -45,85 +43,34 @@ def problem(response):
 
 def test_a_story(marta):
     assert marta.get("/v1/memory").json() == {"entries": [], "total": 0}
-    added = marta.post(
-        "/v1/add", json={"text": "Marta lives in Oslo", "time": "2024-03-05", "source": "letter 1"}
-    ).json()
-    assert added["operations"] == [1] and added["pieces"] == 1
-    assert added["results"] == [
-        {"ok": True, "code": "applied", "message": "insert 1", "entry": "1"}
-    ]
+    text = {"text": "Marta lives in Oslo", "time": "2024-03-05", "source": "letter 1"}
+    added = marta.post("/v1/add", json=text).json()
+    result = {"ok": True, "code": "applied", "message": "insert 1", "entry": "1"}
+    assert added == {**added, "operations": [1], "pieces": 1, "results": [result]}
     marta.post("/v1/add", json={"text": "Ivan is a nurse"})
     page = marta.get("/v1/memory", params={"offset": 1, "limit": 1}).json()
     assert page["total"] == 2 and [entry["id"] for entry in page["entries"]] == ["2"]
     found = marta.post("/v1/search", json={"query": "nurse", "k": 1}).json()["entries"]
     assert [(entry["id"], entry["content"]) for entry in found] == [("2", "Ivan is a nurse")]
     reply = marta.post("/v1/ask", json={"question": "Where does Marta live?"}).json()
-    assert (
-        reply["answer"] == "[2024-03-05] Marta lives in Oslo"
-        and reply["entries"][0]["timestamp"] == "2024-03-05"
-    )
+    assert reply["answer"] == "[2024-03-05] Marta lives in Oslo"
     assert (reply["source"]["id"], reply["source"]["timestamp"]) == ("1", "2024-03-05")
-    assert marta.post("/v1/ask", json={"question": "?"}).json() == {
-        "answer": "unknown",
-        "source": None,
-        "entries": [],
-    }
+    unknown = {"answer": "unknown", "source": None, "entries": []}
+    assert marta.post("/v1/ask", json={"question": "?"}).json() == unknown
     assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
     events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]
     told = [(event["operation"], event["kind"], event["agent"]) for event in events]
     assert told == [(2, "apply", "scripted"), (3, "undo", "marta's client")]
-    assert all(event["time"].endswith("+00:00") and event["prompt_hash"] for event in events[:1])
-    mistake = marta.post(
-        "/v1/add", json={"text": "make a mistake"}
-    ).json()  # of the model: no problem
-    assert mistake["operations"] == [] and mistake["results"][0]["code"] == "unknown_id"
+    mistake = marta.post("/v1/add", json={"text": "make a mistake"}).json()
+    assert mistake["results"][0]["code"] == "unknown_id"  # of the model: no problem
     assert problem(marta.post("/v1/undo", json={"operation": 2}))["status"] == 409
     assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
-    forgotten = marta.post("/v1/forget", json={"entry": "1", "also": None}).json()
-    assert (
-        forgotten["entry"],
-        forgotten["operations"],
-        forgotten["said_by"],
-        forgotten["scrubbed"],
-    ) == ("1", 1, [], True)
-    assert marta.get("/v1/memory").json()["total"] == 0
+    receipt = marta.post("/v1/forget", json={"entry": "1", "also": None}).json()
+    assert receipt == {**receipt, "operations": 1, "said_by": [], "scrubbed": True}
     assert "Oslo" not in marta.get("/v1/history").text
     assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410
     assert marta.delete("/v1/memory").json()["operations"] == 4
     assert marta.get("/v1/history").json() == {"operations": [], "total": 0}
-
-
-def test_forget_tells_what_else_has_its_words_and_is_true_while_somebody_reads(tmp_path):
-    with (
-        running(store=tmp_path / "m.db", user="marta", archive=True) as server,
-        client(server) as http,
-    ):
-        for text in ("Ann: gold!\nAnn has gold", "Ben: gold?\nBen asks"):
-            assert http.post("/v1/add", json={"text": text}).json()["pieces"] == 1
-        reader = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM log").fetchall()
-        response = http.post("/v1/forget", json={"entry": "1"})
-        receipt = response.json()
-        assert (
-            response.status_code == 200 and not receipt["scrubbed"] and receipt["operations"] == 2
-        )
-        assert {entry["content"] for entry in receipt["said_by"]} == {"Ann: gold!", "Ben: gold?"}
-        first, *others = [entry["id"] for entry in receipt["said_by"]]
-        assert (
-            http.post("/v1/forget", json={"entry": first, "also": [*others, "99"]}).status_code
-            == 400
-        )
-        assert (
-            http.post("/v1/forget", json={"entry": first, "also": others}).json()["operations"] == 2
-        )
-        assert http.post("/v1/ask", json={"question": "gold"}).json()["answer"] == "unknown"
-        assert b"gold" in (tmp_path / "m.db-wal").read_bytes()
-        reader.close()
-        end = time.monotonic() + 20
-        while any(b"gold" in path.read_bytes() for path in tmp_path.glob("m.db*")):
-            assert time.monotonic() < end  # the server tries again by itself
-            time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
@@ -167,109 +114,55 @@ def test_what_is_refused_is_told_and_nothing_is_written(marta, method, path, bod
 )
 def test_no_token_no_answer(server, headers):
     with client(server, None, **headers) as http:
-        for response in (
-            http.get("/v1/memory"),
-            http.post("/mcp", json={}),
-            http.get("/no/such/path"),
-        ):
-            assert (
-                problem(response)["status"] == 401
-                and response.headers["www-authenticate"] == "Bearer"
-            )
-        assert http.get("/health").json()["status"] == "running" and http.get("/ready").json() == {
-            "status": "ready"
-        }
+        for path in ("/v1/memory", "/mcp", "/no/such/path"):
+            refused = http.get(path)
+            assert problem(refused)["status"] == 401
+            assert refused.headers["www-authenticate"] == "Bearer"
+        assert http.get("/health").status_code == http.get("/ready").status_code == 200
 
 
 def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
     with client(server, "backend") as backend, client(server, "zoe") as zoe:
-        assert problem(zoe.get("/v1/memory", headers={"Memalpha-User": "marta"}))["status"] == 403
-        assert problem(backend.get("/v1/memory"))["status"] == 400
-        assert (
-            problem(
-                backend.get("/v1/memory", headers={"Memalpha-User": "x", "Memalpha-Agent": "other"})
-            )["status"]
-            == 403
-        )
-        for raw in ("zo%FF", "%20", "a%00b", "x" * 300):
-            assert (
-                problem(backend.get("/v1/memory", headers={"Memalpha-User": raw}))["status"] == 400
-            )
-        backend.post(
-            "/v1/add", json={"text": "zoë likes tea"}, headers={"Memalpha-User": "zo%C3%AB"}
-        )
+        headers = {"Memalpha-User": "zo%C3%AB"}
+        backend.post("/v1/add", json={"text": "zoë likes tea"}, headers=headers)
         assert zoe.get("/v1/memory").json()["total"] == 0
-        assert (
-            zoe.get("/v1/memory", headers={"Memalpha-Agent": "chat"}).json()["entries"][0][
-                "content"
-            ]
-            == "zoë likes tea"
-        )
-
-
-@pytest.mark.parametrize("name", ["Authorization", "Memalpha-User"])
-def test_a_header_that_decides_may_not_come_twice(server, name):
-    headers = {"Authorization": "Bearer token-of-marta", "Memalpha-User": "marta"}
-    twice = [
-        *headers.items(),
-        (name, "Bearer token-of-ivan" if name == "Authorization" else "marta"),
-    ]
-    assert httpx.get(f"{server.url}/v1/memory", headers=twice, trust_env=False).status_code == 400
+        assert zoe.get("/v1/memory", headers={"Memalpha-Agent": "chat"}).json()["total"] == 1
+        for caller, status, asked in (
+            (zoe, 403, {"Memalpha-User": "marta"}),
+            (backend, 403, {**headers, "Memalpha-Agent": "other"}),
+            (backend, 400, {}),
+            *((backend, 400, {"Memalpha-User": raw}) for raw in ("zo%FF", "%20", "a%00b")),
+        ):
+            assert problem(caller.get("/v1/memory", headers=asked))["status"] == status
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:8080", "127.0.0.1.evil.example", "evil@127.0.0.1", "", "[::1"]
+    ("more", "status"),
+    [
+        ([("Host", "localhost:80")], 200),
+        ([("Host", "[::1]")], 200),
+        ([("Host", "evil.example:8080")], 421),
+        ([("Host", "127.0.0.1.evil.example")], 421),
+        ([("Host", "evil@127.0.0.1")], 421),
+        ([("Origin", "http://localhost:3000")], 200),
+        ([("Origin", "https://evil.example")], 403),
+        ([("Origin", "null")], 403),
+        ([("Origin", "http://127.0.0.1.evil.example")], 403),
+        ([("Authorization", "Bearer token-of-ivan")], 400),  # what decides may not come twice
+        ([("Memalpha-User", "marta"), ("Memalpha-User", "marta")], 400),
+    ],
 )
-def test_a_name_that_is_not_this_machine_is_refused(server, host):
-    with client(server, "marta", Host=host) as http:
-        for response in (http.get("/health"), http.get("/v1/memory")):
-            assert response.status_code in (400, 421) and (
-                not host or problem(response)["status"] == 421
-            )
+def test_names_of_this_machine_its_pages_and_headers_that_decide(server, more, status):
+    headers = [("Authorization", "Bearer token-of-marta"), *more]
+    with httpx.Client(base_url=server.url, headers=headers, trust_env=False) as http:
+        assert http.get("/v1/memory").status_code == status
+        assert status == 200 or http.post("/mcp", json={}).status_code == status
 
 
-@pytest.mark.parametrize(
-    "origin",
-    ["https://evil.example", "null", "http://127.0.0.1.evil.example", "http://evil.example:80@x"],
-)
-def test_a_page_from_elsewhere_is_refused(server, origin):
-    with client(server, "marta", Origin=origin) as http:
-        assert problem(http.post("/v1/add", json={"text": "planted"}))["status"] == 403
-        assert problem(http.post("/mcp", json={}))["status"] == 403
-
-
-def test_this_machine_may_be_called_by_its_names_and_pages(server):
-    for more in (
-        {"Host": f"localhost:{server.port}"},
-        {"Host": "[::1]"},
-        {"Origin": "http://localhost:3000"},
-    ):
-        with client(server, "marta", **more) as http:
-            assert http.get("/v1/memory").status_code == 200
-
-
-def test_the_description_names_every_operation_and_its_problems(server):
+def test_the_description_names_the_problems_and_headers_of_an_operation(server):
     with client(server) as http:
-        described = http.get("/openapi.json").json()
-    assert {
-        (path, method) for path, methods in described["paths"].items() for method in methods
-    } == {
-        ("/health", "get"),
-        ("/ready", "get"),
-        ("/v1/add", "post"),
-        ("/v1/ask", "post"),
-        ("/v1/search", "post"),
-        ("/v1/memory", "get"),
-        ("/v1/memory", "delete"),
-        ("/v1/history", "get"),
-        ("/v1/undo", "post"),
-        ("/v1/forget", "post"),
-    }
-    add = described["paths"]["/v1/add"]["post"]
+        add = http.get("/openapi.json").json()["paths"]["/v1/add"]["post"]
     problems = {"400", "401", "403", "408", "409", "410", "413", "421", "422", "500", "502", "503"}
     assert set(add["responses"]) == {"200", *problems} and add["security"] == [{"HTTPBearer": []}]
-    assert {each["name"] for each in add["parameters"]} == {
-        "Memalpha-User",
-        "Memalpha-Agent",
-        "Memalpha-Session",
-    }
+    names = {each["name"] for each in add["parameters"]}
+    assert names == {"Memalpha-User", "Memalpha-Agent", "Memalpha-Session"}

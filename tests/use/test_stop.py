@@ -4,7 +4,6 @@ also after kill -9."""
 import shlex
 import signal
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -88,14 +87,6 @@ def test_a_server_that_should_not_start_says_why(tmp_path, capsys, monkeypatch, 
     assert says in told and "expected: " in told and not (tmp_path / "s.db").exists()
 
 
-def test_without_the_extra_the_install_line_is_shown(tmp_path, capsys, monkeypatch):
-    for name in ("memalpha.use.server", "memalpha.use.api"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert run(["serve", "no/agent", "--store", str(tmp_path / "s.db"), "--user", "marta"]) == 1
-    assert "pip install -e '.[serve]'" in capsys.readouterr().err
-
-
 def test_a_port_in_use_is_said(tmp_path):
     with (
         socket.create_server(("127.0.0.1", 0)) as used,
@@ -110,22 +101,17 @@ def test_a_port_in_use_is_said(tmp_path):
 
 def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     trained, given = build_nano(tmp_path / "agent", toy_texts(), layers=1, hidden=32), []
-    AgentConfig(
-        schema="facts",
-        codec="compact",
-        max_chunk_tokens=200,
-        view_tokens=200,
-        max_completion_length=4,
-    ).save(trained)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200).save(
+        trained
+    )
     monkeypatch.setattr(
         "memalpha.use.server.serve_http", lambda *arguments: given.extend(arguments)
     )
-    options = "--user marta --port 7 --max-requests=9 --allow_origin https://a.example "
-    options += "--allow-host a.example b.example"
-    reader = ["--reader-url", "http://127.0.0.1:1/v1", "--reader-model", "m", "--retrieve-k", "3"]
     (tmp_path / "key").write_bytes(b"a key\n")
-    keyed = ["--store", str(tmp_path / "s.db"), "--key-file", str(tmp_path / "key")]
-    assert run(["serve", str(trained), *keyed, *options.split(), *reader]) == 0
+    options = f"--store {tmp_path}/s.db --key-file {tmp_path}/key --user marta --port 7"
+    options += " --max-requests=9 --allow_origin https://a.example --allow-host a.example b.example"
+    options += " --reader-url http://127.0.0.1:1/v1 --reader-model m --retrieve-k 3"
+    assert run(["serve", str(trained), *options.split()]) == 0
     agent, config, callers, _ = given
     assert config == ServeConfig(
         port=7,
@@ -135,8 +121,8 @@ def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     )
     assert callers.identify({}) == Caller("local", Namespace("marta"))
     assert (agent.name, agent.retrieve_k, agent.reader.budget_tokens) == ("agent", 3, 2048)
-    with agent._store.writing(Namespace("marta"), Origin("me")) as memory:
-        memory.apply(Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"))
+    durable = agent.journal.memory(Namespace("marta"), agent.step.schema)
+    durable.apply(Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))
     agent.close()
     with Journal.open(tmp_path / "s.db", key=b"a key") as journal:
         assert journal.verify().ok and journal.namespaces() == (Namespace("marta"),)

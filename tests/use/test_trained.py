@@ -1,7 +1,6 @@
 """Loading a trained agent: folders, and Hub names with a stand-in for the Hub's client."""
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -41,7 +40,7 @@ def hub(whole, tmp_path, monkeypatch):
         if name != "somebody/agent" or revision not in (None, COMMIT):
             kind = errors.RevisionNotFoundError if revision else errors.RepositoryNotFoundError
             raise kind("not there", response=missing)
-        asked.append(allow_patterns)
+        asked.extend(allow_patterns)
         shutil.copytree(whole, snapshot, dirs_exist_ok=True)
         return str(snapshot)
 
@@ -53,13 +52,9 @@ def test_a_hub_name_is_fetched_without_code_and_used(hub, whole, tmp_path):
     with MemoryAgent.load("somebody/agent", store=tmp_path / "s.db") as agent:
         assert agent.step.config == CONFIG and agent.name == f"somebody/agent@{COMMIT[:12]}"
         agent.add("Marta lives in Oslo", namespace="marta")
-    for name in [file.name for file in whole.iterdir()]:
-        assert any(fnmatch(name, pattern) for pattern in hub[0]), name
-    assert not [
-        name
-        for name in ("train.py", "weights.bin", "x.pkl")
-        if any(fnmatch(name, pattern) for pattern in hub[0])
-    ]
+    names = {file.name for file in whole.iterdir()}
+    offered = [*names, "train.py", "weights.bin", "x.pkl"]
+    assert {name for name in offered for pattern in hub if fnmatch(name, pattern)} == names
     assert find_trained(f"somebody/agent@{COMMIT}") == find_trained("somebody/agent")
 
 
@@ -79,33 +74,14 @@ def test_what_the_hub_does_not_have_is_a_mistake_of_the_user_and_its_silence_is_
 
 
 def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
-    step, _, name = load_trained(whole)
-    assert name == "mine" and step.config == CONFIG
-    with pytest.raises(InputError, match="device 'nonsense' cannot be used"):
-        load_trained(whole, device="nonsense")
-    with pytest.raises(InputError, match="dtype 'int3' cannot be used"):
-        load_trained(whole, dtype="int3")
-    assert {
-        load_trained(whole, dtype=dtype)[1].model.dtype for dtype in ("float32", "bfloat16")
-    } == {torch.float32, torch.bfloat16}
-    shutil.copytree(whole, tmp_path / "run" / "adapter")
-    assert find_trained(tmp_path / "run") == (tmp_path / "run" / "adapter", "run")
-    assert find_trained(tmp_path / "run" / "adapter") == (tmp_path / "run" / "adapter", "adapter")
-
-
-def test_many_threads_get_from_a_real_model_what_one_gets(whole):
-    step, generator, _ = load_trained(whole)
-    texts = [[f"Marta said number {i} <|im_end|> to {j}" for j in range(3)] for i in range(8)]
-
-    def read(agent, number):
-        added = [agent.add(text, namespace=f"user {number}") for text in texts[number]]
-        return [(step.prompt.ids, step.completion.ids) for each in added for step in each.steps]
-
-    with MemoryAgent(step, generator) as alone:
-        wanted = [read(alone, i) for i in range(8)]
-    with MemoryAgent(step, generator) as together, ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda i: read(together, i), range(8))) == wanted
-    assert len({prompt for row in wanted for prompt, _ in row}) == 24
+    step, generator, name = load_trained(whole, dtype="bfloat16")
+    assert (name, step.config, generator.model.dtype) == ("mine", CONFIG, torch.bfloat16)
+    for options in ({"device": "nonsense"}, {"dtype": "int3"}):
+        with pytest.raises(InputError, match="cannot be used"):
+            load_trained(whole, **options)
+    adapter = shutil.copytree(whole, tmp_path / "run" / "adapter")
+    assert find_trained(tmp_path / "run") == (adapter, "run")
+    assert find_trained(adapter) == (adapter, "adapter")
 
 
 @pytest.mark.parametrize(
