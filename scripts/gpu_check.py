@@ -190,7 +190,7 @@ def checks(
     )
     given = [packed.Row((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
     with torch.autocast(device, torch.bfloat16), Watch() as seen:
-        sum(scores.logps.sum() for scores in packed.packed_logps(model, given)).backward()
+        sum(of_row.logps.sum() for of_row in packed.packed_logps(model, given)).backward()
     found["B2"] = (
         seen.logits < tokens,
         f"logits of {seen.logits} of {tokens} tokens at once in the update",

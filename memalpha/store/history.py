@@ -216,7 +216,8 @@ def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change
     }
     chunks = {event.chunk for event in of_lines if event.entry in touched}
     named_by = lines_by_operation(history, [event for event in history if event.chunk in chunks])
-    then, now = _undone(history[: first - 1]), _undone(history)
+    then = _undone(history[: first - 1])
+    now = _undone(history)
 
     def stands(event: Event, undone: set[int]) -> bool:
         siblings = {number for number in named_by if history[number - 1].chunk == event.chunk}

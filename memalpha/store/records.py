@@ -253,7 +253,8 @@ def seal(
 
 def fault(record: Record, before: Head, key: bytes | None) -> str:
     """Return what is wrong with one record that should follow ``before``, or an empty text."""
-    body, salt = record.body, record.salt
+    body = record.body
+    salt = record.salt
     try:
         RecordKind(record.kind)
         moment_of(record.time)

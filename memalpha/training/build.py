@@ -78,17 +78,16 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
         "eval_strategy is 'steps', and there are no held-out instances",
         fix="add --eval_data",
     )
-    set_seed(
-        arguments.trl_arguments.seed
-    )  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
+    set_seed(seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run, trained=training, top_layers=run.train_layers)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, model, tokenizer)
     if training:
-        cut, coverage = run.rollout_cut, run.rollout_coverage
-        train = start_from_teacher(train, agent, run.rollout_chunks, seed, cut, coverage)
+        train = start_from_teacher(
+            train, agent, run.rollout_chunks, seed, run.rollout_cut, run.rollout_coverage
+        )
     return RunComponents(
         model,
         tokenizer,
@@ -149,8 +148,10 @@ def split_held_out(
 def make_generator(
     arguments: TrainArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Generator:
-    """Return what draws the rollouts. In 16 bits, adapters stay apart (a sum rounds); off policy,
-    log-probabilities are kept.
+    """Return what draws the rollouts.
+
+    In 16 bits adapters stay apart, since a sum with the weights would round. In 16 bits and off
+    policy the drawn log-probabilities are kept, to weigh the loss with.
     """
     run = arguments.run
     if run.vllm_urls:
@@ -161,6 +162,7 @@ def make_generator(
             timeout=run.endpoint_timeout,
             wait=run.vllm_wait,
         )
+    # exact: every weight has 32 bits
     merge = exact(model) and not arguments.trl_arguments.bf16
     return HFGenerator(
         model,

@@ -93,7 +93,7 @@ class WholeCheckpoints(WithoutArguments):
     still need.
     """
 
-    batches: list[Any]
+    update_batches: list[UpdateBatch]
     _served: int
     _saving_to: str | None = None
 
@@ -104,7 +104,7 @@ class WholeCheckpoints(WithoutArguments):
             self._check_processes(path.parent)
         if resume_from_checkpoint and path.is_file():
             pending = torch.load(path, map_location=self.args.device, weights_only=True)
-            self.batches = [UpdateBatch.from_fields(fields) for fields in pending]
+            self.update_batches = [UpdateBatch.from_fields(fields) for fields in pending]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -204,8 +204,10 @@ class WholeCheckpoints(WithoutArguments):
             shutil.rmtree(path)
 
     def _save_pending(self, folder: Path) -> None:
-        if self.state.global_step % self.steps_per_batch:
-            torch.save([asdict(batch) for batch in self.batches], folder / self._pending_name)
+        if self.state.global_step % self.steps_per_draw:
+            torch.save(
+                [asdict(batch) for batch in self.update_batches], folder / self._pending_name
+            )
 
     @property
     def _pending_name(self) -> str:

@@ -176,7 +176,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         vllm_urls: vLLM servers that draw the rollouts of a LoRA policy, e.g.
             ``[http://localhost:8000/v1]`` (docs/scale.md).
         vllm_wait: Seconds to wait for a vLLM server that went away.
-        staleness: Batches drawn ahead, before the update of the one at hand (0 = on policy);
+        staleness: Draws of rollouts begun before the update of the one at hand (0 = on policy);
             importance weights correct for it.
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes,
             cannot be scored.
@@ -336,8 +336,8 @@ class GRPOOptions(TrainerOptions):
 
     Attributes:
         num_generations: G, the rollouts of one instance.
-        steps_per_generation: Optimizer steps a batch of rollouts.
-        num_iterations: How often each batch is gone through.
+        steps_per_generation: Optimizer steps that share a draw of rollouts.
+        num_iterations: How often each draw is gone through.
         temperature: Sampling temperature of the rollouts.
         loss_type: ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``.
         beta: KL coefficient; 0 = off.

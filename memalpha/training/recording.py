@@ -49,7 +49,9 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
     state: TrainerState
 
     def __init__(self, folder: RunFolder, arguments: TrainArguments, report: EventReport) -> None:
-        self.folder, self.arguments, self.report = folder, arguments, report
+        self.folder = folder
+        self.arguments = arguments
+        self.report = report
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
         """Know where the training stands."""

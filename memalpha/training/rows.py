@@ -1,4 +1,8 @@
-"""Training rows: one per (rollout, chunk) of scored rollouts, with group-relative advantages.
+"""Training rows, one for each chunk step, with group-relative advantages.
+
+A chunk step is one completion of one rollout on one chunk: the agent reads the chunk and its view
+of the memory, and writes calls. What is rolled out and scored together is a draw. It trains one or
+more optimizer steps, each on an update batch of its rows, in micro-batches of ``rows_per_forward``.
 
 Advantages: GRPO (arXiv 2402.03300, section 4.1.2), Mem-alpha (arXiv 2509.25911, section 3.4). A NaN
 reward masks its row: it enters no mean and gets advantage 0. Divided is by the unbiased standard
@@ -9,7 +13,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -72,7 +76,8 @@ class TrainingRow:
         total: Its reward; NaN: it could not be scored.
         left_out: It has no loss.
         sampled: Log-probability of each id as it was drawn, where those are kept.
-        old: Log-probabilities (T,) under the policy before the batch's updates, where they weigh.
+        old: Log-probabilities (T,) under the policy before the draw's updates; None with one
+            update and without importance weights, where they equal those of now.
         reference: Log-probabilities (T,) under the reference of the KL term.
         weight: Importance weight (T,) of trained over sampled probability.
     """
@@ -94,22 +99,27 @@ class TrainingRow:
 
 @dataclass
 class UpdateBatch:
-    """Rows that are trained together; ``totals`` (2,): how many rows, without padding, and how many
-    trained ids all ranks drew together for this step and those that share its rollouts.
+    """This rank's rows of one optimizer step, or of a micro-batch of it.
+
+    Attributes:
+        row_count: Rows of the whole draw on all ranks, without padding; a float32 scalar.
+        token_count: Ids in them that have a loss.
     """
 
     rows: list[TrainingRow]
-    totals: Tensor
+    row_count: Tensor
+    token_count: Tensor
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> "UpdateBatch":
         """Undo ``asdict``."""
-        return cls([TrainingRow(**row) for row in fields["rows"]], fields["totals"])
+        rows = [TrainingRow(**row) for row in fields["rows"]]
+        return cls(rows, fields["row_count"], fields["token_count"])
 
-    def parts(self, most: int) -> list["UpdateBatch"]:
-        """Return the batch in parts of at most ``most`` rows."""
+    def micro_batches(self, most: int) -> list["UpdateBatch"]:
+        """Return the rows in order, at most ``most`` in each, with the draw's counts."""
         starts = range(0, len(self.rows), most)
-        return [UpdateBatch(self.rows[start : start + most], self.totals) for start in starts]
+        return [replace(self, rows=self.rows[start : start + most]) for start in starts]
 
 
 def padding_row(token: int) -> TrainingRow:

@@ -33,16 +33,16 @@ def spread(sources: Sequence[str], seed: int) -> list[int]:
     return [index for _, index in sorted(places)]
 
 
-def instances_of_batch(sources: Sequence[str], batch: int, groups: int, seed: int) -> list[int]:
-    """Return the ``groups`` instances of a batch of rollouts, counted over all epochs; what is left
+def instances_of_draw(sources: Sequence[str], draw: int, groups: int, seed: int) -> list[int]:
+    """Return the ``groups`` instances of a draw of rollouts, counted over all epochs; what is left
     at the end of an epoch is not read. An epoch has its own order.
     """
-    epoch, place = divmod(batch, len(sources) // groups)
+    epoch, place = divmod(draw, len(sources) // groups)
     return spread(sources, seed + epoch)[place * groups : (place + 1) * groups]
 
 
 class Drawn(NamedTuple):
-    """The rollouts of a batch and their rewards, each perhaps still to come."""
+    """The rollouts of a draw and their rewards, each perhaps still to come."""
 
     rollouts: Future[list[Rollout]]
     rewards: Future[list[list[StepReward]]]

@@ -3,17 +3,14 @@ reward parts.
 
 A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout,
 a failed verdict its chunk step only, a function of ``rewards`` what it scores. Only
-``check_masked_share`` stops a run, on all processes together. Questions may also be asked right
-after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the
-recorded operations: where facts are annotated, which may change later, without its archive (there
-the chunk itself would answer, and what is not written cannot be updated); of other text with it, so
-that an entry is paid where it helps beside the lines it repeats.
+``check_masked_share`` stops a run, on all processes together.
 """
 
 import asyncio
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import isawaitable
+from itertools import islice
 
 from memalpha.agent.archive import archive_chunk
 from memalpha.agent.rollout import Rollout
@@ -30,8 +27,8 @@ from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
 
 class RolloutScorer:
-    """Turns rollouts into reward parts; without content weight ``judge`` is not asked and r4 is
-    NaN.
+    """Turns rollouts into reward parts; without ``content_weight`` the judge is not asked, and the
+    part ``content`` (r4) is NaN.
     """
 
     def __init__(
@@ -75,7 +72,9 @@ class RolloutScorer:
         chunks = [_write_requests(rollout, self.reward_config) for rollout in rollouts]
         writes = [request for requests in chunks for request in requests if request.results]
         answers = iter(ask_all(self.judge.judge, writes, type(self.judge).__name__))
-        knows = isinstance(self.judge, SilenceJudge) and self.reward_config.judge_silence
+        silence_judge = None
+        if isinstance(self.judge, SilenceJudge) and self.reward_config.judge_silence:
+            silence_judge = self.judge
         for rollout, requests in zip(rollouts, chunks, strict=True):
             for place, request in enumerate(requests):
                 verdict = next(answers) if request.results else []
@@ -83,8 +82,8 @@ class RolloutScorer:
                     rollout.errors[request.chunk_index] = str(verdict)
                 else:
                     rollout.verdicts[place] = verdict
-                if knows and not request.results:
-                    rollout.nothing_due[place] = self.judge.nothing_due(request)  # type: ignore[attr-defined]
+                if silence_judge is not None and not request.results:
+                    rollout.nothing_due[place] = silence_judge.nothing_due(request)
 
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
         """Return how many rollouts have an unscored step; one is enough, since chunks without
@@ -246,7 +245,11 @@ def ask_after_chunks(
     rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator
 ) -> list[list[list[QuestionRecord]]]:
     """Return, for each chunk of each rollout, its questions (those whose last evidence it is),
-    asked on the memory of then.
+    asked on the memory of then, for ``immediate_weight``.
+
+    That memory is built again from the recorded operations. Annotated facts may change later: they
+    are asked without the archive, where the chunk itself would answer, though only what an entry
+    says can be updated. Other text is asked with it: an entry is paid if it helps beside the lines.
     """
     requests: list[ReadRequest] = []
     counts: list[list[int]] = []  # of questions, by rollout and chunk
@@ -271,4 +274,4 @@ def ask_after_chunks(
                     requests.append(ReadRequest(question, found.passages))
             counts[-1].append(len(requests) - before)
     records = iter(evaluator.ask(requests))
-    return [[[next(records) for _ in range(n)] for n in of_rollout] for of_rollout in counts]
+    return [[list(islice(records, count)) for count in of_rollout] for of_rollout in counts]

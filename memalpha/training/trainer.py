@@ -1,8 +1,9 @@
 """GRPO over chunk steps, as a subclass of TRL's trainer (``trl>=1.16,<1.17``).
 
 A step of :class:`MemoryGRPOTrainer`, from top to bottom: draw rollouts and score them, make rows of
-them (one per rollout and chunk, ordered instance, chunk, rollout), compute the log-probabilities of
+them (one per chunk step, ordered instance, chunk, rollout), compute the log-probabilities of
 before, then forward and backward over the rows. TRL's is the loss, transformers' the loop around.
+Draw, update batch and micro-batch are defined in ``rows.py``; only rewards are called scores.
 
 Rows without a loss fill up the ranks that have fewer; they enter no statistic. A masked row has
 advantage 0, but counts in the loss's mean and its KL term. Random numbers depend on (seed, step,
@@ -52,13 +53,13 @@ from memalpha.training.rows import (
     padding_row,
     shuffle_advantages,
 )
-from memalpha.training.schedule import Drawn, at_once, in_background, instances_of_batch
+from memalpha.training.schedule import Drawn, at_once, in_background, instances_of_draw
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.weights import Sharding, hand_over, sharding_of, whole_weights
 from memalpha.types import Instance, Sampling
+from memalpha.update.logps import TokenLogps
 from memalpha.update.packed import Row, packed_logps
 from memalpha.update.prepare import prepare_policy
-from memalpha.update.scores import TokenScores
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     control: Any
     on_rollouts: Any = None
-    """Called with (rollouts, rows, rewards) after each batch."""
+    """Called with (rollouts, rows, rewards) after each draw."""
     validate: Any = None
     """Called by all ranks every ``eval_steps`` steps; returns the means over held-out instances by
     name."""
@@ -97,9 +98,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.generator = generator
         self.scorer = scorer
         self.options = options
-        self.batches: list[UpdateBatch] = []  # of the rollouts at hand, one for each optimizer step
+        self.update_batches: list[UpdateBatch] = []  # of the draw at hand
         self.skipped_in_a_row = 0
-        self.products = Products()  # of the frozen weights, which no step changes
+        self.products = Products()  # frozen weights, laid out to multiply fast
         self._drawn = deque[Drawn]()
         self._scoring = threading.Lock()
         self._served = -1  # step whose adapter the vLLM servers hold
@@ -129,14 +130,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             expected="0",
             fix="set router_aux_loss_coef: 0",
         )
-        # Log-probabilities that are kept were drawn with other rounding, or by an older policy:
-        # TRL's loss then takes importance weights.
+        # Not vLLM itself: TRL's switch for importance weights. Log-probabilities that are kept were
+        # drawn with other rounding, or by an older policy, so the loss needs such weights.
         self.use_vllm = bool(getattr(generator, "logprobs", False))
         self._weighs = self.use_vllm and self.vllm_importance_sampling_correction
 
     @property
-    def steps_per_batch(self) -> int:
-        """Optimizer steps that train the same rollouts."""
+    def steps_per_draw(self) -> int:
+        """Optimizer steps that train the same rollouts: its update batches times the passes."""
         return int(self.args.steps_per_generation * self.num_iterations)
 
     # One step ------------------------------------------------------------------------------------
@@ -144,29 +145,33 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Draw a batch if it is time, and go forward and backward over one step's rows,
-        ``rows_per_forward`` at a time; gradients sync once, at the end.
+        """Draw rollouts if it is time, and go forward and backward over one update batch, in
+        micro-batches of ``rows_per_forward``; gradients sync once, at the end.
+
+        ``inputs``, what transformers' loader gives, is ignored: the step number says what is read.
         """
         step = self.state.global_step
-        if not self.batches or step % self.steps_per_batch == 0:
+        if not self.update_batches or step % self.steps_per_draw == 0:
             model.train()
-            self.batches = self._next_batches()
-        batch = self.batches[step % self.args.steps_per_generation]
+            self.update_batches = self._next_update_batches()
+        # a draw has steps_per_generation update batches, and passes through them in turn
+        update_batch = self.update_batches[step % self.args.steps_per_generation]
         most = self.options.rows_per_forward
         total = torch.zeros((), device=self.args.device)
         with self._timed("step_time"), explain_out_of_memory(most):
-            parts = batch.parts(most)
-            for part in parts:
-                last = part is parts[-1]
+            micro_batches = update_batch.micro_batches(most)
+            for micro_batch in micro_batches:
+                last = micro_batch is micro_batches[-1]
                 self.accelerator.sync_gradients = last
                 sync = nullcontext() if last else self.accelerator.no_sync(model)
                 with using(self.products), sync:
-                    # transformers' step: TRL's draws, and counts every part as a step
-                    total = total + Trainer.training_step(self, model, part, num_items_in_batch)
+                    # transformers' step: TRL's draws, and counts every micro-batch as a step
+                    loss = Trainer.training_step(self, model, micro_batch, num_items_in_batch)
+                    total = total + loss
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
-    def _next_batches(self) -> list[UpdateBatch]:
-        """Return scored rows of new rollouts, a batch for each of ``steps_per_generation``."""
+    def _next_update_batches(self) -> list[UpdateBatch]:
+        """Return the scored rows of a new draw, in ``steps_per_generation`` update batches."""
         rollouts, rewards = self._drawn_and_scored()
         rows = self._rows(rollouts, rewards)
         self._record_rollouts(rollouts, rewards, rows)
@@ -176,30 +181,33 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         errors = gather_object([first_error(rollouts)])
         check_masked_share(int(masked), int(count), self.scorer.max_masked_share, errors)
         trained = sum(len(row.completion_ids) for row in rows if not row.left_out)
-        totals = self.sum_over_ranks([len(rows), trained])
+        row_count, token_count = self.sum_over_ranks([len(rows), trained])
         missing = self._padded_count(len(rows)) - len(rows)
         end = self.processing_class.eos_token_id
         rows = [*rows, *(padding_row(end) for _ in range(missing))]
         with torch.no_grad(), restored(self.model.parameters(), "requires_grad"):
-            self._score_before(rows)
+            self._logps_before(rows)
         # a step gets random rows, but in their order, in which neighbours share their prefix
         places = torch.randperm(len(rows)).chunk(self.args.steps_per_generation)
-        parts = [sorted(part.tolist()) for part in places]
-        return [UpdateBatch(list(map(rows.__getitem__, part)), totals) for part in parts]
+        update_batches = []
+        for part in places:
+            own = [rows[place] for place in sorted(part.tolist())]
+            update_batches.append(UpdateBatch(own, row_count, token_count))
+        return update_batches
 
-    def _score_before(self, rows: Sequence[TrainingRow]) -> None:
+    def _logps_before(self, rows: Sequence[TrainingRow]) -> None:
         """Set the log-probabilities that the loss compares with, where it does."""
-        if self.steps_per_batch > 1 or self._weighs:
-            for row, scores in zip(rows, self._scores(self.model, rows), strict=True):
-                row.old = scores.logps
+        if self.steps_per_draw > 1 or self._weighs:
+            for row, of_policy in zip(rows, self._logps(self.model, rows), strict=True):
+                row.old = of_policy.logps
         if self._weighs:
             self._weigh(rows)
         if self.beta:
             policy = self.accelerator.unwrap_model(self.model)
             with nullcontext() if self.ref_model else use_adapter(policy, "ref"):
-                of_reference = self._scores(self.ref_model or self.model, rows)
-            for row, scores in zip(rows, of_reference, strict=True):
-                row.reference = scores.logps
+                results = self._logps(self.ref_model or self.model, rows)
+            for row, of_reference in zip(rows, results, strict=True):
+                row.reference = of_reference.logps
 
     def _weigh(self, rows: Sequence[TrainingRow]) -> None:
         """Set the importance weights, of trained over sampled probability, and log how far both are
@@ -219,7 +227,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         name = "sampling/sampling_logp_difference"
         self._record({f"{name}/mean": mean, "sampling/importance_sampling_ratio/mean": mean_weight})
         self._record({f"{name}/max": max(gather_object([max(gaps, default=0.0)]))})
-        first = not self.batches
+        first = not self.update_batches
         InputError.raise_if(
             first and isinstance(self.generator, VLLMServers) and mean > MOST_APART,
             f"log-probabilities of the vLLM servers differ from the policy's by {mean:.2f}",
@@ -227,22 +235,22 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             fix="serve the base model that is trained",
         )
 
-    def _scores(
+    def _logps(
         self, model: Any, rows: Sequence[TrainingRow], compute_entropy: bool = False
-    ) -> list[TokenScores]:
+    ) -> list[TokenLogps]:
         """Log-probabilities of completions, ``rows_per_forward`` at a time."""
         most = self.options.rows_per_forward
-        scores: list[TokenScores] = []
+        logps: list[TokenLogps] = []
         packable = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in rows]
         for start in range(0, len(rows), most):
             with using(self.products), self.accelerator.autocast():
-                scores += packed_logps(
+                logps += packed_logps(
                     model,
                     packable[start : start + most],
                     temperature=self.temperature,
                     compute_entropy=compute_entropy,
                 )
-        return scores
+        return logps
 
     def _prepare_inputs(self, inputs: UpdateBatch) -> UpdateBatch:
         return inputs  # finished; TRL would draw and score here
@@ -254,19 +262,25 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
-        """Return TRL's loss of some rows; it is given their log-probabilities in place of a
-        model.
+        """Return TRL's loss of a micro-batch.
+
+        TRL would run the model on padded rows; here the packed rows have had their forward already.
+        So what travels to TRL as its ``model`` is (log-probabilities, entropies, None), and
+        ``_get_per_token_logps_and_entropies``, where TRL asks a model for them, gives it back.
+
+        With the default options TRL's ``_compute_loss`` is the same formula as ``loss_of`` in
+        examples/grpo_in_one_file.py; tests/training/test_one_file.py compares the gradients.
         """
         rows = inputs.rows
         device = self.args.device
-        scores = self._scores(model, rows, compute_entropy=True)
+        of_rows = self._logps(model, rows, compute_entropy=True)
         mask = padded([[int(not row.left_out)] * len(row.completion_ids) for row in rows], device)
         tensors = {
             # TRL puts ids and masks together for a forward of its own, which does not take place
             **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), mask),
             "completion_mask": mask,
             "advantages": torch.tensor([row.advantage for row in rows], device=device),
-            "num_items_in_batch": inputs.totals[1],
+            "num_items_in_batch": inputs.token_count,
         }
         for name, field in (
             ("old_per_token_logps", "old"),
@@ -277,12 +291,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             values = [getattr(row, field) for row in rows]
             if not any(value is None for value in values):
                 tensors[name] = padded(values, device)
-        logps, entropies = (padded(values, device) for values in zip(*scores, strict=True))
+        logps, entropies = (padded(values, device) for values in zip(*of_rows, strict=True))
         of_policy = (logps, entropies, None)
         loss: Tensor = self._compute_loss(of_policy, tensors)
         if self.loss_type in ROW_MEAN_LOSSES:
+            # (sum / len(rows)) becomes sum / (row_count / splits) * ranks; syncing divides by ranks
             ranks_and_splits = self.accelerator.num_processes * self.args.steps_per_generation
-            loss = loss * len(rows) * ranks_and_splits / inputs.totals[0]
+            loss = loss * len(rows) * ranks_and_splits / inputs.row_count
         return loss
 
     def _get_per_token_logps_and_entropies(self, model: Any, *_: Any, **__: Any) -> Any:
@@ -349,12 +364,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._served = self.state.global_step
 
     def _drawn_and_scored(self) -> tuple[list[Rollout], list[list[StepReward]]]:
-        """Return a batch of rollouts and the rewards of their steps; draw those that ``staleness``
-        allows beside it.
+        """Return the rollouts of a draw and the rewards of their steps.
+
+        With staleness 0: one draw, awaited at once. Else the draws of up to ``staleness`` later
+        steps are begun before the oldest is taken.
         """
         with self._timed("time/rollouts"):
             while len(self._drawn) <= self.options.staleness:
-                step = self.state.global_step + len(self._drawn) * self.steps_per_batch
+                step = self.state.global_step + len(self._drawn) * self.steps_per_draw
                 if self._drawn and step >= self.state.max_steps:
                     break
                 self._drawn.append(self._draw(step))
@@ -369,7 +386,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         ahead = isinstance(self.generator, VLLMServers) and self.options.staleness
         start: Any = in_background if ahead else at_once
         with self._ready_to_draw():
-            instances, sampling = self._instances(step), self._sampling(step)
+            instances = self._instances(step)
+            sampling = self._sampling(step)
             draw = partial(run_rollouts, instances, self.agent, self.generator, sampling)
             rollouts = start(draw)
         return Drawn(rollouts, in_background(partial(self._score, rollouts)))
@@ -384,8 +402,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         group = self.num_generations
         count = self.args.generation_batch_size // group
         sources = [instance.source for instance in self.instances]
-        batch = step // self.steps_per_batch
-        places = instances_of_batch(sources, batch, count, self.args.seed)
+        draw = step // self.steps_per_draw
+        places = instances_of_draw(sources, draw, count, self.args.seed)
         share = self.args.generation_batch_size // self.accelerator.num_processes
         first = self.accelerator.process_index * share
         mine = [place for place in places for _ in range(group)][first : first + share]

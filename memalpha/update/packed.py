@@ -1,10 +1,17 @@
 """Log-probabilities of completions with the common prompt prefix computed once, and an exact
 gradient.
 
-Rows with equal first ``shared`` prompt ids follow one copy of that prefix: [prefix A][rest of row
-1][rest of row 2]... Each row attends to its prefix and itself only, and its positions restart after
-the prefix, so values equal those of a forward over the row alone. Logits are divided by the
-temperature before the log-softmax, as in TRL; entropies (nats) have no gradient.
+Rows with equal first ``shared`` prompt ids follow one copy of that prefix. Each attends to its
+prefix and itself only, and its positions restart after the prefix, so values equal those of a
+forward over the row alone. Two rows, prompts P Q b and P Q c (P Q is shared), completions x y and
+u v w, whose last tokens predict nothing:
+
+    input_ids     P  Q  b  x  c  u  v
+    position_ids  0  1  2  3  2  3  4
+    targets             x  y  u  v  w
+
+Logits are divided by the temperature before the log-softmax, as in TRL; entropies (nats) have no
+gradient.
 """
 
 from collections.abc import Sequence
@@ -15,8 +22,8 @@ from torch import Tensor, nn
 
 from memalpha.errors import InputError
 from memalpha.update.attention import NAME, group_layout
+from memalpha.update.logps import TokenLogps, frozen_head, hidden_logps, token_logps
 from memalpha.update.prepare import base_model
-from memalpha.update.scores import TokenScores, frozen_head, hidden_scores, token_scores
 
 
 class Row(NamedTuple):
@@ -55,8 +62,8 @@ def packed_logps(
     *,
     temperature: float = 1.0,
     compute_entropy: bool = False,
-) -> list[TokenScores]:
-    """Score each row's completion, differentiably, in one forward.
+) -> list[TokenLogps]:
+    """Return the log-probabilities of each row's completion, differentiably, in one forward.
 
     ``model`` has gone through ``prepare_policy``; with an attention that cannot share prefixes,
     each row has a forward of its own. InputError for rows without a prompt.
@@ -66,11 +73,11 @@ def packed_logps(
             packed_logps(model, [row], temperature=temperature, compute_entropy=compute_entropy)
             for row in rows
         )
-        return [scores for (scores,) in alone]
-    scores = _score(model, pack_rows(rows), temperature, compute_entropy)
+        return [of_row for (of_row,) in alone]
+    of_pack = _pack_logps(model, pack_rows(rows), temperature, compute_entropy)
     lengths = [len(row.completion_ids) for row in rows]
-    parts = (torch.split(values, lengths) for values in scores)
-    return [TokenScores(*values) for values in zip(*parts, strict=True)]
+    parts = (torch.split(values, lengths) for values in of_pack)
+    return [TokenLogps(*values) for values in zip(*parts, strict=True)]
 
 
 def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
@@ -99,7 +106,7 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
     ids = list[int]()
     positions = list[int]()
     groups = list[Group]()
-    predictors: list[list[int]] = [[]] * len(rows)
+    predictors: list[list[int]] = [[] for _ in rows]
     for prefix, indices in _by_prefix(rows).items():
         groups.append(Group(len(ids), len(prefix), [_own_length(rows[i]) for i in indices]))
         ids.extend(prefix)
@@ -123,18 +130,24 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
     )
 
 
-def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
+def _pack_logps(
+    model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool
+) -> TokenLogps:
     base = base_model(model)
     device = next(model.parameters()).device
     predictors = pack.predictors.to(device)
     targets = pack.targets.to(device)
     head = frozen_head(base)
+    # transformers computes the logits of these positions only.
     options: dict[str, Any] = {"logits_to_keep": predictors}
-    if head is not None:  # the body's output alone, and logits of no token
+    if head is not None:
+        # -1 keeps the last hidden state only, the head's input; no position: the head computes
+        # nothing.
         options = {"output_hidden_states": -1, "logits_to_keep": predictors[:0]}
     if base.config._attn_implementation == NAME:
         options["prefix_layout"] = [group_layout(*group, device) for group in pack.groups]
-        # with four axes transformers makes none of its own
+        # transformers passes a mask of four axes on as it is, and builds no (L, L) one; the layout
+        # says who attends to whom, and nobody reads this one.
         options["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
     output = model(
         input_ids=pack.input_ids.to(device),
@@ -143,9 +156,9 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
         **options,
     )
     if head is None:
-        return token_scores(output.logits[0], targets, temperature, compute_entropy)
+        return token_logps(output.logits[0], targets, temperature, compute_entropy)
     hidden = output.hidden_states[-1][0, predictors]
-    return hidden_scores(hidden, head.weight, targets, temperature, compute_entropy)
+    return hidden_logps(hidden, head.weight, targets, temperature, compute_entropy)
 
 
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:

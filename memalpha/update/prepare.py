@@ -95,7 +95,9 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
         names = [name for name in self.active_adapters if name in self.lora_A]
         if args or kwargs or len(names) != 1 or self.disable_adapters or self.merged:
             return super().forward(x, *args, **kwargs)  # type: ignore[no-any-return]
-        base, a, b = self.base_layer, self.lora_A[names[0]].weight, self.lora_B[names[0]].weight
+        base = self.base_layer
+        a = self.lora_A[names[0]].weight
+        b = self.lora_B[names[0]].weight
         kind = _product_type(base.weight)
         fits = plain(a, b) and _casts(x, kind) and _casts(base.weight, kind)
         if not fits or not (torch.is_grad_enabled() or kind is not torch.float32):
@@ -174,7 +176,10 @@ class FastRMSNorm:
         gradient is recorded.
         """
         if x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, self.weight):
-            return RMSNormProduct.apply(x, self.weight, self.variance_epsilon)  # type: ignore[no-any-return, no-untyped-call]
+            y: Tensor = RMSNormProduct.apply(  # type: ignore[no-untyped-call]
+                x, self.weight, self.variance_epsilon
+            )
+            return y
         return super().forward(x)  # type: ignore[misc, no-any-return]
 
 
@@ -184,7 +189,9 @@ class RMSNormProduct(torch.autograd.Function):
     """
 
     @staticmethod
-    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)  # type: ignore[untyped-decorator]
+    @torch.amp.custom_fwd(  # type: ignore[untyped-decorator]
+        device_type="cpu", cast_inputs=torch.float32
+    )
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Normalise x (..., features) by weight (features,)."""
         r: Tensor = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(epsilon).rsqrt_()

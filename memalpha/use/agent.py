@@ -125,7 +125,7 @@ class MemoryAgent:
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
         self.generator = BatchingGenerator(generator, max_batch)
-        self._reading = Turns(max_batch)
+        self._reader_turns = Turns(max_batch)  # of a reader with a model of its own
         self._default = LOCAL if store is None else None
         self._owned = not isinstance(store, Journal)
         opened = IN_MEMORY if store is None else store
@@ -238,7 +238,7 @@ class MemoryAgent:
         with self._writing(whose):
             try:
                 for piece in pieces:
-                    steps.append(self._read(whose, piece, source))
+                    steps.append(self._add_piece(whose, piece, source))
                     first = steps[-1].chunk_index  # those of the archive come after
                     operations += range(first, first + len(steps[-1].outcome.changes))
             except MemAlphaError as error:
@@ -267,7 +267,7 @@ class MemoryAgent:
             self.step.check_chunk(chunk, "a text")
         return chunks
 
-    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> StepRecord:
+    def _add_piece(self, whose: Namespace, chunk: Chunk, source: str) -> StepRecord:
         sampling = Sampling(self.step.config.max_completion_length)
         source = source or f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
         for _ in range(_TRIES):
@@ -340,12 +340,13 @@ class MemoryAgent:
         positions = self.reader.fitting(request)
         if not positions:
             return Reply(UNKNOWN, retrieved.hits, ())
-        read = partial(answer, self.reader)
+        answer_all = partial(answer, self.reader)
         if isinstance(self.reader, ModelReader):
-            model = self._reading if self.reader.own_model else self.generator
-            (outcome,) = model.call(self.reader, [request], read, owner=whose)
+            # a reader on the policy's model takes turns with it
+            turns = self._reader_turns if self.reader.own_model else self.generator
+            (outcome,) = turns.call(self.reader, [request], answer_all, owner=whose)
         else:
-            outcome = read([request])[0]
+            (outcome,) = answer_all([request])
         if isinstance(outcome, ServiceError):
             raise outcome
         entries = tuple(retrieved.entries[position] for position in positions)

@@ -252,7 +252,8 @@ def _endpoint(
     """
 
     def listed(call: _Call) -> _Call:
-        name, signature = call.__name__, inspect.signature(call, eval_str=True)
+        name = call.__name__
+        signature = inspect.signature(call, eval_str=True)
         fields: dict[str, Any] = {
             each.name: (each.annotation, ... if each.default is each.empty else each.default)
             for each in list(signature.parameters.values())[2:]
@@ -296,13 +297,13 @@ class Operations:
 
     def call(self, name: str, caller: Caller, request: BaseModel) -> ApiAnswer:
         """Run one of ``ENDPOINTS``; every error is a Problem."""
-        known = name == "forget_all"
+        schema_fits = name == "forget_all"  # which asks for none
         try:
-            known = known or self.agent.memory(caller.namespace) is not None
+            schema_fits = schema_fits or self.agent.memory(caller.namespace) is not None
             answer: ApiAnswer = getattr(self, name)(caller, **dict(request))
             return answer
         except InputError as error:  # shown only if the client can have caused it
-            if not known:  # the namespace was begun with another schema
+            if not schema_fits:  # the namespace was begun with another schema
                 raise problem_of(JournalError(str(error))) from error
             raise problem_of(error if name in _CLIENT else ServiceError(str(error))) from error
         except Exception as error:  # the model and its libraries may raise anything
@@ -344,7 +345,7 @@ class Operations:
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone; says which entry the answer was read from."""
+        """Answer a question from the memory alone; source is the passage with most of its words."""
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
             {"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)}

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -41,7 +42,9 @@ class Gate:
     """
 
     def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
-        self._app, self._config, self._callers = app, config, callers
+        self._app = app
+        self._config = config
+        self._callers = callers
         self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +95,8 @@ class Gate:
         for name in _ONCE:  # a proxy may have read the other one
             if len(headers.getlist(name)) > 1:
                 raise Problem(HTTPStatus.BAD_REQUEST, f"the header {name} comes twice", "once")
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        origin = headers.get("origin")
         if not self._config.knows_host(host):
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
@@ -162,7 +166,8 @@ def build_app(
         agent.close()
 
     app = build_api(operations, lifespan)
-    app.add_route("/mcp", StreamableHTTPASGIApp(mcp), methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
+    mcp_app: Any = StreamableHTTPASGIApp(mcp)
+    app.add_route("/mcp", mcp_app, methods=["POST"], include_in_schema=False)
     return Gate(app, config, callers)
 
 

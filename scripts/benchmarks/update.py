@@ -28,7 +28,7 @@ GEMM_SHAPES = (
 def run(options: Any) -> dict[str, Any]:
     ours, _, _ = our_trainer(options, options.folder)
     ours.model.train()
-    (batch,) = ours._next_batches()  # rolled out and scored as in training
+    (batch,) = ours._next_update_batches()  # rolled out and scored as in training
     rounds = options.rounds or (1 if options.quick else 2)
     rows = batch.rows
     padded = trl_batch(ours, rows)

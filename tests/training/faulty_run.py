@@ -17,7 +17,7 @@ def kill() -> None:
 
 WRAPPED = {  # the fault: what is wrapped, and whether the kill comes afterwards
     "before-rollouts": ("_drawn_and_scored", False),
-    "between-rollouts-and-update": ("_next_batches", True),
+    "between-rollouts-and-update": ("_next_update_batches", True),
     "in-update": ("_compute_loss", True),
     "after-gradients": ("_keep_step", True),
     "after-validation": ("evaluate", True),  # of the step before

@@ -42,8 +42,8 @@ from memalpha.training import trainer
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance
+from memalpha.update.logps import TokenLogps
 from memalpha.update.prepare import prepare_policy
-from memalpha.update.scores import TokenScores
 
 GROUP = 4
 LONGEST = 10
@@ -311,16 +311,16 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
     def _padded_count(self, rows):
         return super()._padded_count(rows) + self.more_padding
 
-    def _score_before(self, rows):
+    def _logps_before(self, rows):
         self.rows = rows
-        super()._score_before(rows)
+        super()._logps_before(rows)
 
-    def _next_batches(self):
-        batches = super()._next_batches()
+    def _next_update_batches(self):
+        batches = super()._next_update_batches()
         self.on_batch()
         if self.count_padding:
             for batch in batches:
-                batch.totals[0] = self.sum_over_ranks([len(self.rows)])[0]
+                batch.row_count = self.sum_over_ranks([len(self.rows)])[0]
         return batches
 
 
@@ -410,7 +410,7 @@ class Check(TrainerCallback):
         made, case = self.trainer, self.case
         split = state.global_step % case.splits
         places = {id(row): place for place, row in enumerate(made.rows)}
-        order = gather_object([[places[id(row)] for row in made.batches[split].rows]])
+        order = gather_object([[places[id(row)] for row in made.update_batches[split].rows]])
         counts = [sum(row.key[0] == rank for row in self.rows) for rank in range(self.report.world)]
         mine = [
             sum(counts[:rank]) + i
@@ -503,7 +503,7 @@ def leaking(model, rows, *, temperature=1.0, compute_entropy=False):
     for row in rows:
         end += len(row.prompt_ids) + len(row.completion_ids)
         logps.append(logp[end - 1 - len(row.completion_ids) : end - 1])
-    return [TokenScores(part, torch.zeros_like(part)) for part in logps]
+    return [TokenLogps(part, torch.zeros_like(part)) for part in logps]
 
 
 def check(case):

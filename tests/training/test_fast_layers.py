@@ -11,10 +11,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from memalpha.generation import products
-from memalpha.update import scores as scoring
+from memalpha.update import logps as logps_module
+from memalpha.update.logps import hidden_logps, token_logps
 from memalpha.update.packed import packed_logps
 from memalpha.update.prepare import LoraProduct, RMSNormProduct, base_model, prepare_policy
-from memalpha.update.scores import hidden_scores, token_scores
 
 
 class Count:
@@ -201,7 +201,9 @@ def test_a_norm_gives_transformers_values_and_gradients(monkeypatch, kind, froze
 
 def test_a_packed_call_uses_all_three(monkeypatch):
     model = make_lora("qwen3")
-    counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, scoring._HiddenScores)]
+    counts = [
+        Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, logps_module._HiddenLogps)
+    ]
     prepare_policy(model)
     packed_logps(model, make_rows())
     assert [count.calls for count in counts] == [
@@ -214,9 +216,9 @@ def test_a_packed_call_uses_all_three(monkeypatch):
 # ------------------------------------------------------------------------------------------------
 # the frozen head
 @pytest.mark.parametrize("blocks", [(512, 2**18), (2, 6), (3, 1)])
-def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
-    monkeypatch.setattr(scoring, "TOKENS_AT_ONCE", blocks[0])
-    monkeypatch.setattr(scoring, "HEAD_ELEMENTS", blocks[1])
+def test_hidden_logps_equal_a_log_softmax(monkeypatch, blocks):
+    monkeypatch.setattr(logps_module, "TOKENS_AT_ONCE", blocks[0])
+    monkeypatch.setattr(logps_module, "HEAD_ELEMENTS", blocks[1])
     draw = torch.Generator().manual_seed(4)
     hidden = (3 * torch.randn(5, 4, generator=draw)).requires_grad_()
     weight, targets = torch.randn(7, 4, generator=draw), torch.randint(0, 7, (5,), generator=draw)
@@ -224,16 +226,16 @@ def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
     scores = (hidden @ weight.t() / 0.6).log_softmax(-1)
     expected = scores.gather(-1, targets[:, None])[:, 0]
     (expected_gradient,) = torch.autograd.grad((weights * expected).sum(), hidden)
-    result = hidden_scores(hidden, weight, targets, 0.6, compute_entropy=True)
+    result = hidden_logps(hidden, weight, targets, 0.6, compute_entropy=True)
     (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
     torch.testing.assert_close(result.logps, expected)
     torch.testing.assert_close(gradient, expected_gradient)
     torch.testing.assert_close(result.entropies, -(scores.exp() * scores).sum(-1))
     assert not result.entropies.requires_grad
     with torch.no_grad():
-        torch.testing.assert_close(hidden_scores(hidden, weight, targets, 0.6).logps, expected)
-    monkeypatch.setattr(scoring, "ELEMENTS_AT_ONCE", blocks[1])
-    result = token_scores(hidden @ weight.t(), targets, 0.6, compute_entropy=True)
+        torch.testing.assert_close(hidden_logps(hidden, weight, targets, 0.6).logps, expected)
+    monkeypatch.setattr(logps_module, "ELEMENTS_AT_ONCE", blocks[1])
+    result = token_logps(hidden @ weight.t(), targets, 0.6, compute_entropy=True)
     torch.testing.assert_close(
         [result.logps, result.entropies], [expected, -(scores.exp() * scores).sum(-1)]
     )
@@ -259,10 +261,10 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("how", ["16-bit weights", "autocast"])
-def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_all_there(
+def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits_which_are_never_all_there(
     monkeypatch, how
 ):
-    monkeypatch.setattr(scoring, "HEAD_ELEMENTS", 2**12)
+    monkeypatch.setattr(logps_module, "HEAD_ELEMENTS", 2**12)
     draw = torch.Generator().manual_seed(5)
     weight, targets = (
         torch.randn(4000, 32, generator=draw) / 4,
@@ -275,7 +277,7 @@ def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_a
     expected = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
     (wanted,) = torch.autograd.grad((weights * expected).sum(), hidden)
     with torch.autocast("cpu", torch.bfloat16, enabled=cast), LargestTensor() as seen:
-        result = hidden_scores(hidden, weight if cast else half, targets, compute_entropy=True)
+        result = hidden_logps(hidden, weight if cast else half, targets, compute_entropy=True)
         (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
     assert seen.largest <= max(weight.numel(), 2**12) < logits.numel()
     torch.testing.assert_close(result.logps, expected, atol=1e-4, rtol=1e-4)
@@ -285,25 +287,25 @@ def test_hidden_scores_in_16_bits_equal_those_of_16_bit_logits_which_are_never_a
     )
 
 
-def test_hidden_scores_of_extreme_logits_and_of_no_tokens():
+def test_hidden_logps_of_extreme_logits_and_of_no_tokens():
     hidden, weight = torch.tensor([[400.0], [-400.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
-    result = hidden_scores(hidden, weight, torch.tensor([0, 0]), compute_entropy=True)
+    result = hidden_logps(hidden, weight, torch.tensor([0, 0]), compute_entropy=True)
     assert (result.logps.tolist(), result.entropies.tolist()) == ([0.0, -800.0], [0.0, 0.0])
-    result = hidden_scores(
+    result = hidden_logps(
         hidden[:0], weight, torch.zeros(0, dtype=torch.long), compute_entropy=True
     )
     assert result.logps.shape == result.entropies.shape == (0,)
 
 
 def test_heads_that_do_not_fit_are_left_to_the_model():
-    assert scoring.frozen_head(make_model()) is None  # it is trained
+    assert logps_module.frozen_head(make_model()) is None  # it is trained
     base = base_model(make_lora())
-    assert scoring.frozen_head(base) is base.lm_head
+    assert logps_module.frozen_head(base) is base.lm_head
     base.config.model_type = "granite"  # scales its logits afterwards
-    assert scoring.frozen_head(base) is None
+    assert logps_module.frozen_head(base) is None
     base.config.model_type = LlamaConfig.model_type
     with pytest.raises(RuntimeError), products.forwarding({base.lm_head: torch.neg}):
-        assert scoring.frozen_head(base) is None  # patched
+        assert logps_module.frozen_head(base) is None  # patched
         raise RuntimeError
-    assert scoring.frozen_head(base) is base.lm_head
-    assert scoring.frozen_head(base.bfloat16()) is base.lm_head
+    assert logps_module.frozen_head(base) is base.lm_head
+    assert logps_module.frozen_head(base.bfloat16()) is base.lm_head

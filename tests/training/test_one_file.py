@@ -30,7 +30,7 @@ class Compare(TrainerCallback):
         self.trainer, self.example = trainer, example
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
-        (batch,) = self.trainer.batches
+        (batch,) = self.trainer.update_batches
         turns = []
         for row in batch.rows:
             place = (str(row.group_index), row.chunk_index)

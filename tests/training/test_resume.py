@@ -178,7 +178,7 @@ def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_
 def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
     whole_run, tmp_path, monkeypatch, capsys
 ):
-    real = MemoryGRPOTrainer._next_batches
+    real = MemoryGRPOTrainer._next_update_batches
 
     def interrupted(trainer, *args):
         if trainer.state.global_step == 2:
@@ -187,7 +187,7 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryGRPOTrainer, "_next_batches", interrupted)
+        patch.setattr(MemoryGRPOTrainer, "_next_update_batches", interrupted)
         assert train(tmp_path / "run", "--save_strategy", "no") == 130
     said = capsys.readouterr().err
     assert "stopped after step 3 of 4" in said and "checkpoint-3" in said and "--resume" in said

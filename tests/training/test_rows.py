@@ -13,7 +13,7 @@ from rollouts import make_agent, make_instance, run_script, step_reward
 
 from memalpha.rewards import RewardConfig
 from memalpha.training.rows import Grouping, Scale, build_rows, shuffle_advantages
-from memalpha.training.schedule import instances_of_batch, spread
+from memalpha.training.schedule import instances_of_draw, spread
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)
 NAN = math.nan
@@ -112,7 +112,7 @@ def test_any_stretch_has_about_its_share_of_each_source(sizes, seed, data):
 
 def test_an_epoch_has_an_order_of_its_own_and_what_is_left_over_is_not_read():
     sources = ["a", "a", "a", "b", "b", "b", "b"]
-    batches = [instances_of_batch(sources, batch, groups=2, seed=7) for batch in range(6)]
+    batches = [instances_of_draw(sources, batch, groups=2, seed=7) for batch in range(6)]
     assert [*batches[0], *batches[1], *batches[2]] == spread(sources, 7)[:6]
     assert [*batches[3], *batches[4], *batches[5]] == spread(sources, 8)[:6]
     plain = torch.randperm(9, generator=torch.Generator().manual_seed(5)).tolist()

@@ -58,9 +58,9 @@ def after_a_step(base, precision, merge=None):
         [pseudo_reward(i, r, t) for t in range(len(r.steps))] for i, r in enumerate(rollouts)
     ]
     trainer.train()
-    (batch,) = trainer.batches
+    (batch,) = trainer.update_batches
     with torch.no_grad(), trainer.model.disable_adapter():
-        of_base = trainer._scores(trainer.model, batch.rows)
+        of_base = trainer._logps(trainer.model, batch.rows)
     values = [], [], [], []
     for row, scores in zip(batch.rows, of_base, strict=True):
         columns = torch.tensor(row.sampled), row.old, scores.logps, row.weight

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies of chosen tokens, without a second array of the logits' size;
 exact up to rounding.
 
-``hidden_scores`` never builds all logits: with hidden state h, frozen head W, p = softmax(W h / T)
+``hidden_logps`` never builds all logits: with hidden state h, frozen head W, p = softmax(W h / T)
 and token y, the gradient of log p[y] by h is (W[y] - sum_v p[v] W[v]) / T, which forward sums over
 vocabulary blocks, as flash attention does.
 """
@@ -28,7 +28,7 @@ HEAD_ROWS = 2048
 """Rows of the head in one block, where blocks are laid out for oneDNN."""
 
 
-class TokenScores(NamedTuple):
+class TokenLogps(NamedTuple):
     """Log-probabilities (with gradient) and entropies (nats, no gradient; zeros if not asked for)
     of N tokens, float32 (N,).
     """
@@ -37,16 +37,19 @@ class TokenScores(NamedTuple):
     entropies: Tensor
 
 
-def token_scores(
+def token_logps(
     logits: Tensor, targets: Tensor, temperature: float = 1.0, compute_entropy: bool = False
-) -> TokenScores:
-    """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float
-    type; temperature > 0.
+) -> TokenLogps:
+    """Return the log-probabilities of ``targets`` (N,) int64 under softmax(logits / temperature),
+    logits (N, V) of any float type; temperature > 0.
     """
-    return TokenScores(*_TokenScores.apply(logits, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
+    logps, entropies = _LogitLogps.apply(  # type: ignore[no-untyped-call]
+        logits, targets, temperature, compute_entropy
+    )
+    return TokenLogps(logps, entropies)
 
 
-class _TokenScores(torch.autograd.Function):
+class _LogitLogps(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, logits: Tensor, targets: Tensor, temperature: float, compute_entropy: bool
@@ -54,10 +57,10 @@ class _TokenScores(torch.autograd.Function):
         norms = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         entropies = torch.zeros_like(norms)
         for part in _parts(logits):
-            scores = logits[part].float() / temperature
-            norms[part] = scores.logsumexp(-1)
-            if compute_entropy:  # H = log Z - E[score]
-                expected = ((scores - norms[part, None]).exp_() * scores).sum(-1)
+            scaled = logits[part].float() / temperature
+            norms[part] = scaled.logsumexp(-1)
+            if compute_entropy:  # H = log Z - E[scaled logit]
+                expected = ((scaled - norms[part, None]).exp_() * scaled).sum(-1)
                 entropies[part] = norms[part] - expected
         ctx.save_for_backward(logits, targets, norms)
         ctx.temperature = temperature
@@ -85,7 +88,7 @@ def _parts(logits: Tensor) -> list[slice]:
 
 
 def frozen_head(model: Any) -> Any | None:
-    """Return the LM head if ``hidden_scores`` can take its place, else None; ``model`` without PEFT
+    """Return the LM head if ``hidden_logps`` can take its place, else None; ``model`` without PEFT
     and DDP wrappers.
     """
     head: Any = model.get_output_embeddings()
@@ -98,20 +101,23 @@ def frozen_head(model: Any) -> Any | None:
     return head if fits_here else None
 
 
-def hidden_scores(
+def hidden_logps(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
     temperature: float = 1.0,
     compute_entropy: bool = False,
-) -> TokenScores:
-    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen
-    weight (V, H).
+) -> TokenLogps:
+    """Return the log-probabilities of ``targets`` (N,) under softmax(hidden weight' / temperature);
+    hidden (N, H), frozen weight (V, H).
     """
-    return TokenScores(*_HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy))  # type: ignore[no-untyped-call]
+    logps, entropies = _HiddenLogps.apply(  # type: ignore[no-untyped-call]
+        hidden, weight, targets, temperature, compute_entropy
+    )
+    return TokenLogps(logps, entropies)
 
 
-class _HiddenScores(torch.autograd.Function):
+class _HiddenLogps(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -165,21 +171,21 @@ def _log_partition(
         for block in blocks(weight, rows) if laid_out else torch.split(weight, rows):
             logits = product(part, block)
             rounded = logits.dtype
-            scores = logits.float()
-            new_top = torch.maximum(top, scores.amax(-1, keepdim=True))
+            terms = logits.float()  # of the sum: exp(logit - top), in place
+            new_top = torch.maximum(top, terms.amax(-1, keepdim=True))
             shrink = (top - new_top).exp_()
             top = new_top
-            scores.sub_(top).exp_()
-            total.mul_(shrink).add_(scores.sum(-1, keepdim=True))
+            terms.sub_(top).exp_()
+            total.mul_(shrink).add_(terms.sum(-1, keepdim=True))
             if not needs_mean:
                 continue
             sums.mul_(shrink)
             if fits(block):
-                sums.add_(product(scores, block, transposed=True))
+                sums.add_(product(terms, block, transposed=True))
             elif block.dtype is torch.float32:
-                sums.addmm_(scores, block)
+                sums.addmm_(terms, block)
             else:
-                sums.add_(scores.to(block.dtype) @ block)
+                sums.add_(terms.to(block.dtype) @ block)
         norms[start : start + len(part)] = (top + total.log()).squeeze(-1)
         sums.div_(total)
     return norms, mean, rounded
