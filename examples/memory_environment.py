@@ -2,9 +2,8 @@
 a run of the agent.
 
 So a chunk's prompt holds no earlier turn, and each trace has the reward of its own step, as in our
-trainer. ``verifiers`` finds
-plugins by the name of a module: with this folder on PYTHONPATH, this one is ``--env.taskset.id
-memory_environment``.
+trainer. ``verifiers`` finds plugins by the name of a module: with this folder on PYTHONPATH, this
+one is ``--env.taskset.id memory_environment``.
 """
 
 import asyncio
