@@ -3,15 +3,24 @@ is no fault."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 
 import pytest
+from faults import FAULTS
 from hypothesis import settings
 from stub_server import StubServer
 
 settings.register_profile("memalpha", deadline=None)
 settings.load_profile("memalpha")
+
+
+def pytest_configure():
+    """Plant the fault that MEMALPHA_FAULT names, before any test is imported."""
+    name = os.environ.get("MEMALPHA_FAULT")
+    if name:
+        FAULTS[name].plant(pytest.MonkeyPatch())
 
 
 @pytest.fixture
