@@ -164,14 +164,15 @@ class ChatClient(Options):
         free = asyncio.Semaphore(self.concurrency)
         down = max(8, 2 * self.concurrency)
         failures = 0  # in a row
+        last = ""  # of them
 
         async def ask(index: int) -> None:
-            nonlocal failures
+            nonlocal failures, last
             async with free:
                 if failures >= down:
                     outcomes[index] = ServiceError(
-                        f"{self._url(self.route)}: {failures} requests in a row failed; the server "
-                        "seems to be down, so this was not sent"
+                        f"{last}; {failures} requests in a row failed, the server seems to be down, "
+                        "and this was not sent"
                     )
                     return
                 try:
@@ -180,7 +181,9 @@ class ChatClient(Options):
                     failures = 0
                 except ServiceError as error:  # a refusal means that the server is up
                     outcomes[index] = error
-                    failures += isinstance(error.__cause__, Transient)
+                    if isinstance(error.__cause__, Transient):
+                        failures += 1
+                        last = str(error)
 
         order = random.Random(len(batch)).sample(range(len(batch)), len(batch))
         tasks = [asyncio.create_task(ask(index)) for index in order]
