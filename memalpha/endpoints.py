@@ -171,8 +171,8 @@ class ChatClient(Options):
             async with free:
                 if failures >= down:
                     outcomes[index] = ServiceError(
-                        f"{last}; {failures} requests in a row failed, the server seems to be down, "
-                        "and this was not sent"
+                        f"{last}; {failures} requests in a row failed, "
+                        "the server seems to be down, and this was not sent"
                     )
                     return
                 try:
