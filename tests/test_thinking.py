@@ -36,7 +36,6 @@ from memalpha.types import (
     Sampling,
     ToolCall,
 )
-from memalpha.use.agent import MemoryAgent
 
 SCHEMA = MemorySchema.load("facts")
 MARKS = [
@@ -225,21 +224,6 @@ def test_a_reader_whose_template_opens_the_thinking_begins_inside_it(tail):
 
 # ------------------------------------------------------------------------------------------------
 # servers
-def test_an_agent_at_a_server_that_thinks_stores_and_answers_what_it_says(chat_server):
-    client = ChatClient(chat_server.url, "m", retries=0)
-    with MemoryAgent.at_endpoint(client, AgentConfig(schema="facts")) as agent:
-        chat_server.reply = lambda _: f"<think>\n{call('Rome')}, no.\n</think>\n\n{call('Oslo')}"
-        agent.add("Marta: I live in Oslo.")
-        chat_server.reply = lambda body: "<think>\nRome or Oslo?\n</think>\n\nOslo"
-        said = agent.ask("Where does Marta live?")
-        assert said.text == "Oslo" and said.source.content == "Marta lives in Oslo"
-        chat_server.reply = lambda body: "<think>Nothing new.</think>"
-        assert agent.add("Marta: hello.").results == ()
-        chat_server.reply = lambda body: f"<think>\n{call('Rome')}"
-        for ask in (agent.add, agent.ask):
-            with pytest.raises(ServiceError, match="did not end its thinking"):
-                ask("Where does Marta live?")
-        assert [entry.content for entry in agent.memory()] == ["Marta lives in Oslo"]
 
 
 @pytest.mark.parametrize("metric", ["substring", "f1", "exact_match", "bound"])

@@ -134,21 +134,6 @@ def test_one_clear_message(name, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("token laptop --usr marta", "No such option: --usr (Possible options: --user)"),
-        ("journal history x.db -n marta --entri 3", "--entry); see memalpha journal --help"),
-        ("report run --outptu x", "--output)"),
-        ("token laptop marta", "(marta); see memalpha token --help"),
-        ("jurnal", "Did you mean 'journal'?"),
-    ],
-)
-def test_a_wrong_flag_of_a_verb_without_a_configuration_names_the_nearest(arguments, says, capsys):
-    assert run(arguments.split()) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(tmp_path, capsys):
     short = ("--max_steps", "1", "--eval_data", "", *LORA)
     assert run(train(tmp_path, *short)) == 0

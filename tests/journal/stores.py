@@ -65,12 +65,7 @@ def state(memory):
 
 
 def rebuilt(durable):
-    return durable.as_of(seq(durable))
-
-
-def seq(durable):
-    """The number of the last operation."""
-    return durable.memory.clock - 1
+    return durable.as_of(durable.memory.clock - 1)
 
 
 def agrees(store, name=MARTA) -> bool:
@@ -110,14 +105,9 @@ def wait_until_scrubbed(journal):
 
 def files_with(folder, *texts):
     found = []
+    encodings = (("utf-8", "strict"), ("utf-16-le", "strict"), ("ascii", "backslashreplace"))
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         for text in texts:
-            forms = (
-                text.encode("utf-8"),
-                text.encode("utf-16-le"),
-                text.encode("ascii", "backslashreplace"),
-            )
-            found += (
-                [f"{path.name}: {text}"] if any(form in path.read_bytes() for form in forms) else []
-            )
+            if any(text.encode(*encoding) in path.read_bytes() for encoding in encodings):
+                found.append(f"{path.name}: {text}")
     return found

@@ -70,11 +70,6 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
                 import_journal(other, folder / name)
         assert other.namespaces() == () and other.verify().ok
         assert import_journal(other, folder / "all.jsonl") == 6
-    with (
-        Journal.open(folder / "keyed.db", key=b"k") as keyed,
-        pytest.raises(InputError, match="another key"),
-    ):
-        import_journal(keyed, folder / "all.jsonl")
 
 
 def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, store):

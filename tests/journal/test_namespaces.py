@@ -12,7 +12,6 @@ from stores import (
     BY,
     IVAN,
     MARTA,
-    SCHEMA,
     agrees,
     apply,
     contents,
@@ -29,9 +28,7 @@ from stores import (
 )
 
 from memalpha.errors import JournalBusyError, JournalError
-from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Journal, Namespace
+from memalpha.store.journal import Namespace
 
 # would run into each other if they were joined, cased or cut carelessly
 NAMES = [
@@ -112,29 +109,6 @@ def test_readers_see_acknowledged_writes_of_others_at_once(folder):
     writer.forget("1")
     assert contents(reader.memory) == {"2": "n1", "3": "n2", "4": "n3"}
     assert state(reader.memory) == state(rebuilt(reader)) == state(writer.memory)
-
-
-def test_no_namespace_waits_for_the_index_of_another(folder):
-    building, go = threading.Event(), threading.Event()
-
-    def make(memory):
-        if "long" in contents(memory).values():
-            building.set()
-            assert go.wait(30)
-        return TwoLayerRetriever(memory)
-
-    journal = Journal.open(folder / "s.db")
-    journal.memory(MARTA, SCHEMA).apply(insert("long"), BY)
-    store = IndexedStore(journal, SCHEMA, make)
-    with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(search, store, MARTA, "long", 5)
-        assert building.wait(30)
-        try:
-            pool.submit(apply, store, IVAN, insert("tea"), BY).result(timeout=10)
-            assert len(pool.submit(search, store, IVAN, "tea", 5).result(timeout=10)) == 1
-        finally:
-            go.set()
-        assert len(slow.result()) == 1
 
 
 def test_a_memory_from_another_namespace_is_never_handed_out(folder):

@@ -85,16 +85,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
         Callers.load(path)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["laptop", "--user", ""], ["laptop", "--user", "marta", "--agent", ""], [" "], ["a\nb"]],
-)
-def test_an_empty_name_is_refused_and_never_means_any(arguments, capsys):
-    assert run(["token", *arguments]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == "" and " is '" in shown.err
-
-
 def test_a_made_token_opens_the_namespace_it_was_made_for(tmp_path, capsys):
     assert run(["token", "laptop", "--user", "marta", "--session", "s"]) == 0
     told, _, entry = capsys.readouterr().out.splitlines()

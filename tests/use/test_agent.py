@@ -47,20 +47,6 @@ def texts(agent, namespace=None):
     return [entry.content for entry in agent.memory(namespace)]
 
 
-def test_ask_without_a_reader_answers_with_what_was_found():
-    agent = MemoryAgent(
-        step(), ScriptedGenerator(["+ Marta city Oslo\n+ Ivan job nurse", "= 1 Marta city Rome"])
-    )
-    agent.add("Marta: I live in Oslo.", time="2024-03-05")
-    reply = agent.ask("What is the city of Marta?")
-    assert str(reply) == reply.text == "[2024-03-05] Marta city Oslo" and [
-        hit.entry.id for hit in reply.entries
-    ] == ["1"]
-    added = agent.add("Marta: I moved to Rome.", time="2024-05-01")
-    assert [result.message for result in added.results] == ["update 1"] and added.operations == (3,)
-    assert agent.ask("What is the city of Marta?").text == "[2024-05-01] Marta city Rome"
-
-
 def test_the_source_of_an_answer_is_what_has_most_of_its_words():
     read = [
         Entry("1", "facts", "Marta city Oslo"),

@@ -87,26 +87,6 @@ def test_with_an_undo_lines_leave_and_return_and_with_its_undo_they_are_as_befor
     assert held(agent) == before and agent.journal.verify().ok
 
 
-def test_a_line_of_another_operation_or_taken_out_by_hand_stays_as_it_is():
-    agent = opened(None, ["+ Marta city Oslo\n+ Marta drink tea"])
-    city, drink = agent.add(
-        "Marta: city is Oslo.\nMarta: a drink is tea.\nIvan: hello.", namespace="marta"
-    ).operations
-    hello = next(
-        event.seq
-        for event in agent.history(namespace="marta")
-        if event.after and "hello" in event.after.content
-    )
-    agent.undo(hello, namespace="marta")
-    agent.undo(city, namespace="marta")
-    assert lines(agent) == ["Marta: a drink is tea."]
-    agent.undo(hello + 2, namespace="marta")  # the undo of ``city``
-    assert lines(agent) == ["Marta: city is Oslo.", "Marta: a drink is tea."]
-    agent.undo(hello + 1, namespace="marta")
-    agent.undo(drink, namespace="marta")
-    assert held(agent) == (["Marta city Oslo"], ["Marta: city is Oslo.", "Ivan: hello."])
-
-
 @pytest.mark.parametrize(
     ("texts", "script", "word"),
     [
@@ -156,23 +136,3 @@ def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_a
         word.lower().encode()
         not in b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
     )
-
-
-def test_a_chunk_has_a_number_that_no_other_text_ever_gets(tmp_path):
-    path = tmp_path / "m.db"
-    said = [f"Marta: The number of box {number} is {number * 37}." for number in range(5)]
-    with (
-        opened(path, ["+ box 0", "+ box 2"]) as one,
-        opened(path, ["+ box 1", "+ box 3"]) as two,
-    ):  # two processes
-        for number in range(3):
-            (one, two)[number % 2].add(said[number], namespace="marta")
-        one.undo(one.history(namespace="marta")[-2].seq, namespace="marta")  # of box 2
-        two.add(said[3], namespace="marta")
-        one.forget("4", namespace="marta")  # box 3, the newest
-    with opened(path, ["+ box 4"]) as again:
-        again.add(said[4], namespace="marta")
-        chunks = [entry.source_chunk for entry in again.memory("marta")]
-        assert len(set(chunks)) == len(chunks) == 3
-        again.forget("5", namespace="marta")  # box 4
-        assert lines(again) == said[:2] and again.journal.verify().ok

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack
 
 import pytest
 from servers import client, running
@@ -14,20 +14,6 @@ def server(tmp_path_factory):
         store=tmp_path_factory.mktemp("s") / "s.db", user="marta", max_requests=1
     ) as server:
         yield server
-
-
-@contextmanager
-def connected(server, number, first=b""):
-    sockets = [
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(number)
-    ]
-    for each in sockets:
-        each.sendall(first)
-    try:
-        yield sockets
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def test_no_answer_waits_for_the_acknowledgement_of_its_header(server):
@@ -44,17 +30,10 @@ def test_no_answer_waits_for_the_acknowledgement_of_its_header(server):
 
 @pytest.mark.parametrize(("number", "first"), [(12, b""), (300, b"G")])
 def test_connections_that_say_nothing_or_never_end_a_header_shut_nobody_out(server, number, first):
-    with connected(server, number, first), client(server) as http:
+    with ExitStack() as stack:
+        http = stack.enter_context(client(server))
+        for _ in range(number):
+            address = ("127.0.0.1", server.port)
+            stack.enter_context(socket.create_connection(address, timeout=20)).sendall(first)
         assert http.get("/health").status_code == http.get("/v1/memory").status_code == 200
         assert http.post("/v1/add", json={"text": "tea"}).status_code == 200
-
-
-def test_a_request_of_two_lengths_is_refused_and_its_connection_closed(server):
-    smuggled = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    both = (
-        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    )
-    with connected(server, 1, both + smuggled) as (sock,), sock.makefile("rb") as answers:
-        answer = answers.read()
-    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1

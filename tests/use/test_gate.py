@@ -90,25 +90,6 @@ async def test_a_body_that_does_not_arrive_is_given_up():
         assert refused.status_code == 408 and http.gate.active == 0
 
 
-@pytest.mark.parametrize("size", [100, 101])
-@pytest.mark.anyio
-async def test_the_limit_on_bodies_is_exact(size):
-    async def iterated(body):
-        for byte in body:
-            yield bytes([byte])
-
-    body = b'{"query": "%s"}' % (b"x" * (size - 13))
-    assert len(body) == size
-    async with served(max_body_bytes=100) as http:
-        for content in (body, iterated(body)):
-            response = await http.post(
-                "/v1/search",
-                content=content,
-                **by("to a", **{"Content-Type": "application/json"}),
-            )
-            assert response.status_code == (200 if size <= 100 else 413)
-
-
 def test_a_server_that_others_can_reach_needs_tokens():
     for host in ("0.0.0.0", "::", "server.example", "127.8.0.1", "::1", "localhost"):
         with (
@@ -154,20 +135,3 @@ async def test_a_namespace_begun_with_another_schema_is_a_failure_of_the_store(t
             "the store could not do this"
         )
         assert (await http.delete("/v1/memory", **by("to a"))).json()["operations"] == 1
-
-
-@pytest.mark.anyio
-async def test_ready_says_when_the_store_cannot_be_read(tmp_path):
-    async with served(agent=make_agent(tmp_path / "store.db")) as http:
-        await http.post("/v1/add", json={"text": "tea"}, **by("to a"))
-        assert (await http.get("/ready")).status_code == 200
-        for path in tmp_path.glob("store.db*"):
-            path.write_bytes(bytes(path.stat().st_size))
-        said = await http.get("/ready")
-        assert (
-            said.status_code == 503
-            and "store" in said.json()["what"]
-            and str(tmp_path) not in said.text
-        )
-        assert (await http.get("/v1/memory", **by("to a"))).status_code == 500
-        assert (await http.get("/health")).status_code == 200

@@ -148,15 +148,3 @@ async def test_one_token_does_not_reach_the_memory_of_another(server, mode):
             *(called(c, "memory") for c in (marta, ivan) * 8)
         )  # at the same time
         assert [len(each["entries"]) > 0 for each in both] == [True, False] * 8
-
-
-def test_without_a_token_there_is_no_mcp(server):
-    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-    headers = {"Accept": "application/json, text/event-stream"}
-    assert httpx2.post(f"{server.url}/mcp", json=listing, headers=headers).status_code == 401
-    assert (
-        httpx2.post(
-            f"{server.url}/mcp", json=listing, headers={**headers, **bearer("marta")}
-        ).status_code
-        == 200
-    )
