@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from memalpha.data.load import get_source
@@ -49,7 +50,7 @@ def one(path: Path, asked: int, **options: Any) -> Sample:
 # ------------------------------------------------------------------------------------------------
 # questions with articles
 def hotpot_row(number: int = 0, **changed: Any) -> dict[str, Any]:
-    row = {
+    return {
         "_id": f"h{number}",
         "type": "bridge",
         "level": "easy",
@@ -64,12 +65,11 @@ def hotpot_row(number: int = 0, **changed: Any) -> dict[str, Any]:
             ],
             [f"Town {number}", ["It is old.", f" River {number} runs by it."]],
         ],
-    }
-    return {**row, **changed}
+    } | changed
 
 
 def musique_row(number: int = 0, **changed: Any) -> dict[str, Any]:
-    row = {
+    return {
         "id": f"3hop1__{number}_{number}",
         "paragraphs": [
             {
@@ -89,8 +89,7 @@ def musique_row(number: int = 0, **changed: Any) -> dict[str, Any]:
         "answer": f"Land {number}",
         "answer_aliases": [f"the Land {number}"],
         "answerable": True,
-    }
-    return {**row, **changed}
+    } | changed
 
 
 def squad(folder: Path) -> Sample:
@@ -119,7 +118,7 @@ def squad(folder: Path) -> Sample:
 # ------------------------------------------------------------------------------------------------
 # dialogues
 def longmemeval_item(name: str = "q1", **changed: Any) -> dict[str, Any]:
-    item = {
+    return {
         "question_id": name,
         "question_type": "single-session-user",
         "question": "What instrument did I buy?",
@@ -135,12 +134,11 @@ def longmemeval_item(name: str = "q1", **changed: Any) -> dict[str, Any]:
             [{"role": "user", "content": "It rains."}, {"role": "assistant", "content": "Indeed."}],
         ],
         "answer_session_ids": ["late"],
-    }
-    return {**item, **changed}
+    } | changed
 
 
 def locomo_sample(**changed: Any) -> dict[str, Any]:
-    sample = {
+    return {
         "sample_id": "conv-1",
         "conversation": {
             "speaker_a": "Ada",
@@ -179,12 +177,11 @@ def locomo_sample(**changed: Any) -> dict[str, Any]:
                 "category": 5,
             },
         ],
-    }
-    return {**sample, **changed}
+    } | changed
 
 
 def msc_row(**changed: Any) -> dict[str, Any]:
-    row = {
+    return {
         "personas": [["I keep bees.", "I am tall."], ["I swim."]],
         "dialog": [
             {"text": "Hello again.", "id": "Speaker 1"},
@@ -194,8 +191,7 @@ def msc_row(**changed: Any) -> dict[str, Any]:
             {"dialog": [{"text": "I keep bees."}, {"text": "How nice."}], "time_back": "3 days ago"}
         ],
         "metadata": {"initial_data_id": "valid_7"},
-    }
-    return {**row, **changed}
+    } | changed
 
 
 def perltqa_memories() -> dict[str, Any]:
@@ -404,18 +400,17 @@ def csabstruct(folder: Path) -> Sample:
 # ------------------------------------------------------------------------------------------------
 # others
 def booksum_row(**changed: Any) -> dict[str, Any]:
-    row = {
+    return {
         "bid": 7,
         "summary_id": "chapter 1",
         "chapter": "It was morning. Then the captain of the Nautilus saw land. He was glad.",
         "summary_text": "At dawn the captain sees land from the Nautilus. "
         "The Nautilus sails on with Captain Nemo.",
-    }
-    return {**row, **changed}
+    } | changed
 
 
 def qmsum_row(**changed: Any) -> dict[str, Any]:
-    row = {
+    return {
         "topic_list": [],
         "meeting_transcripts": [
             {"speaker": "Chair", "content": "Let us begin."},
@@ -431,8 +426,7 @@ def qmsum_row(**changed: Any) -> dict[str, Any]:
             },
             {"query": "What was cut?", "answer": "travel", "relevant_text_span": [["1", "2"]]},
         ],
-    }
-    return {**row, **changed}
+    } | changed
 
 
 BABI = """1 Mary went to the kitchen.
@@ -451,7 +445,7 @@ def babi(folder: Path) -> Sample:
 
 
 def mab_row(**changed: Any) -> dict[str, Any]:
-    row = {
+    return {
         "context": "Document 1: The tower stands in Ulm. Document 2: The bridge stands in Bonn.",
         "questions": ["Where does the tower stand?", "Where does the bridge stand?"],
         "answers": [["Ulm"], ["Bonn", "the city of Bonn"]],
@@ -460,8 +454,7 @@ def mab_row(**changed: Any) -> dict[str, Any]:
             "qa_pair_ids": ["r_no0", "r_no1"],
             "question_types": ["single", "multi"],
         },
-    }
-    return {**row, **changed}
+    } | changed
 
 
 def memalpha_row(**changed: Any) -> dict[str, Any]:
@@ -469,15 +462,14 @@ def memalpha_row(**changed: Any) -> dict[str, Any]:
         {"question": "Who sleeps?", "answer": "the owl"},
         {"question": "Who runs?", "answer": "the fox"},
     ]
-    row = {
+    return {
         "instance_id": "m1",
         "data_source": "squad",
         "chunks": json.dumps(["The owl sleeps.", "The fox runs."]),
         "questions_and_answers": json.dumps(asked),
         "num_chunks": 2,
         "num_questions": 2,
-    }
-    return {**row, **changed}
+    } | changed
 
 
 def of_rows(name: str, rows: list[dict[str, Any]], asked: int) -> Callable[[Path], Sample]:
@@ -510,24 +502,15 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a fi
 }
 
 
-class Counts(NamedTuple):
-    """What a source left out, and how many questions it read."""
-
-    skipped: Counter[str]
-    notes: Counter[str]
-    problems: list[str]
-    asked: int
-
-
 def load(
     name: str, path: object, seed: int = 0, count: Any = count_words_and_signs, **options: Any
-) -> tuple[list[Instance], Counts]:
-    """A source's instances, and what it left out."""
+) -> tuple[list[Instance], SimpleNamespace]:
+    """A source's instances; and what it left out, by reason, and how many questions it read."""
     tally = Tally()
-    source = get_source(name)
-    instances = list(tally.instances(source.load(str(path), options, seed, count)))
+    instances = list(tally.instances(get_source(name).load(str(path), options, seed, count)))
     asked = sum(len(instance.questions) for instance in instances) + tally.skipped.total()
-    return instances, Counts(+tally.skipped, +tally.notes, tally.problems, asked)
+    given = {"skipped": +tally.skipped, "notes": +tally.notes}
+    return instances, SimpleNamespace(problems=tally.problems, asked=asked, **given)
 
 
 def taught(

@@ -176,7 +176,7 @@ def the_newest_entry_is_not_shown(render, view, memory, *args):
 
 @fault(
     "text.PromptEncoder.encode",
-    "tests/measure/test_structure.py::test_known_tricks_change_no_template_of_ours",
+    "tests/measure/test_structure.py::test_all_known_tricks_at_once_change_no_template",
 )
 def texts_become_special_tokens(encode, encoder, texts, shared):
     """A mark inside a chunk or an entry becomes a special token of the prompt."""
@@ -203,7 +203,7 @@ def rare_words_weigh_no_more(search, index, query, k, groups=None):
 
 @fault(
     "retrieval.dense.VectorIndex.search",
-    "tests/retrieval/test_dense.py::test_exact_search_is_numpy_brute_force",
+    "tests/retrieval/test_indexes.py::test_exact_search_is_numpy_brute_force",
 )
 def the_farthest_come_first(search, index, vector, k):
     """FAISS's order is reversed."""
@@ -221,7 +221,7 @@ def the_older_ranks_higher(newer, first, second):
 
 @fault(
     "qa.readers.within_budget",
-    "tests/qa/test_readers.py::test_the_recall_reader_answers_with_what_was_retrieved",
+    "tests/qa/test_evaluator.py::test_the_recall_reader_answers_with_what_was_retrieved",
 )
 def passages_beyond_the_budget_are_read(within_budget, passages, *budget):
     """A reader answers from passages that its budget has no room for."""

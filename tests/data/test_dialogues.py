@@ -1,8 +1,7 @@
-"""LongMemEval, LoCoMo, MSC, PerLTQA: construction by value, what is skipped, the real pieces."""
+"""LongMemEval, LoCoMo, MSC, PerLTQA and SGD: instances by value, and what is skipped."""
 
 import json
 import re
-from collections import Counter
 
 import pytest
 from data_samples import (
@@ -12,11 +11,14 @@ from data_samples import (
     msc_row,
     perltqa_memories,
     perltqa_questions,
+    sgd,
+    sgd_dialogue,
+    sgd_schema,
     write,
 )
 
-from memalpha.errors import SchemaError
-from memalpha.types import Chunk, Question
+from memalpha.data.sgd import TIME_WORDINGS, WORDINGS
+from memalpha.types import Chunk, FactAction, Question
 
 
 # ------------------------------------------------------------------------------------------------
@@ -43,46 +45,11 @@ def test_longmemeval(tmp_path):
 
 
 def test_longmemeval_evidence_by_session_where_no_turn_is_marked(tmp_path):
-    sessions = [
-        [{"role": "user", "content": "I bought a cello."}],
-        [{"role": "user", "content": "It rains."}],
-    ]
-    dates = ["2023/05/25 (Thu) 20:21", "2023/05/25 (Thu) 10:20"]
-    path = write(
-        tmp_path / "lme.json", [longmemeval_item(haystack_sessions=sessions, haystack_dates=dates)]
-    )
-    (joined,), _ = load("longmemeval", path)
-    (apart,), _ = load("longmemeval", path, join=False)
-    assert (joined.questions[0].evidence, apart.questions[0].evidence) == ((0,), (1,))
-    assert [chunk.time for chunk in joined.chunks] == ["2023-05-25T10:20"]
-    marked = write(tmp_path / "lme.json", [longmemeval_item(answer_session_ids=["late", "early"])])
-    assert load("longmemeval", marked, join=False)[0][0].questions[0].evidence == (
-        1,
-    )  # a marked turn says more
-
-
-def test_real_longmemeval(real):
-    path = real("longmemeval/lme_s_e47becba.json")
-    raw = json.loads(path.read_text())
-    item = raw[0] if isinstance(raw, list) else raw
-    (instance,), result = load("longmemeval", path)
-    (question,) = instance.questions
-    assert question.answers == ("Business Administration",) and not result.skipped
-    said = " ".join(turn["content"] for s in item["haystack_sessions"] for turn in s).split()
-    held = Counter(" ".join(chunk.text for chunk in instance.chunks).split())
-    assert all(held[word] >= count for word, count in Counter(said).items())
-    assert any("Business Administration" in instance.chunks[i].text for i in question.evidence)
-    assert [c.time for c in instance.chunks] == sorted(c.time for c in instance.chunks)
-    assert len(instance.chunks) == 54  # 53 sessions; 66 without a join
-    for chunk in instance.chunks:
-        assert set(re.findall(r"^\[Session, (\S{10})T", chunk.text, re.MULTILINE)) == {
-            chunk.time[:10]
-        }
-    (update, abstains), _ = load("longmemeval", real("longmemeval/lme_oracle_2items.json"))
-    assert [update.questions[0].kind, abstains.questions[0].kind] == [
-        "knowledge-update",
-        "abstention",
-    ]
+    turns = ("I bought a cello.", "It rains.")
+    sessions = [[{"role": "user", "content": text}] for text in turns]
+    path = write(tmp_path / "lme.json", [longmemeval_item(haystack_sessions=sessions)])
+    (instance,), _ = load("longmemeval", path, join=False)
+    assert instance.questions[0].evidence == (1,)
 
 
 def test_locomo(tmp_path):
@@ -140,41 +107,6 @@ def test_locomo_answers_and_metrics_by_category(tmp_path, asked, wanted):
     )
     assert {q.metric for q in judged.questions} == {"judge"}
     assert len(judged.questions) == (1 if wanted == "empty answer" else 2)
-
-
-def test_locomo_evidence_with_zeros_or_as_a_text(tmp_path):
-    named = [["D1:01"], "D2:1", ["D01:1, D2:001"], ["D1:12345678901"], None]
-    asked = [
-        {"question": f"q{n}?", "answer": "a", "evidence": given, "category": 4}
-        for n, given in enumerate(named)
-    ]
-    (instance,), _ = load("locomo", write(tmp_path / "locomo.json", [locomo_sample(qa=asked)]))
-    assert [q.evidence for q in instance.questions] == [(0,), (1,), (0, 1), None, None]
-
-
-def test_real_locomo(real):
-    data = json.loads(real("locomo/locomo_first2.json").read_text())
-    instances, result = load("locomo", real("locomo/locomo_first2.json"))
-    assert result.asked == sum(len(sample["qa"]) for sample in data) == 304
-    assert result.skipped == {"adversarial, no gold answer": 71 - 2}  # two have the answer "No"
-    for sample, instance in zip(data, instances, strict=True):
-        turns = {
-            t["dia_id"]: t["text"]
-            for k, v in sample["conversation"].items()
-            if isinstance(v, list)
-            for t in v
-        }
-        golds = [q for q in sample["qa"] if "answer" in q]
-        for given_, question in zip(golds, instance.questions, strict=True):
-            before, _, explained = str(given_["answer"]).partition(";")
-            wanted = (
-                (before.strip(),)
-                if given_["category"] == 3 or not explained
-                else (str(given_["answer"]),)
-            )
-            assert question.answers == (wanted if given_["category"] != 5 else ("No", "unknown"))
-            held = "\n".join(instance.chunks[i].text for i in question.evidence or ())
-            assert all(turns[name] in held for name in given_["evidence"] if name in turns)
 
 
 def test_msc_with_a_question_of_its_own(tmp_path):
@@ -245,50 +177,145 @@ def test_perltqa(tmp_path):
     assert result.skipped == {"empty answer": 1}
 
 
-def test_perltqa_persons_without_memories_and_malformed_parts(tmp_path):
-    write(tmp_path / "perltmem.json", {**perltqa_memories(), "Cy": {"profile": 5}, "Di": {}})
-    (ann,) = perltqa_questions()
-    one = {"profile": [{"Question": "q?", "Answer": "a", "Reference Memory": "Age"}]}
-    wrong = {"Ann Lee": {"events": [{"4_0_0": [3, {"Question": "q?"}]}, "x"]}}
-    asked = [ann, {"Bo": one}, {"Cy": one}, {"Di": one}, wrong, "nobody"]
-    instances, result = load("perltqa", write(tmp_path / "perltqa.json", asked))
-    assert [i.id for i in instances] == ["Ann Lee"]
-    assert result.skipped == {"empty answer": 1, "person without memories": 1, "malformed": 4}
-    with pytest.raises(SchemaError, match=r"perltmem\.json holds no memories"):
-        write(tmp_path / "perltmem.json", [])
-        load("perltqa", tmp_path / "perltqa.json")
+# ------------------------------------------------------------------------------------------------
+# SGD
+STATE, CHANGE = FactAction.STATE, FactAction.CHANGE
 
 
-def test_perltqa_cuts_long_memories_and_points_at_every_piece(tmp_path):
-    memories = perltqa_memories()
-    memories["Ann Lee"]["events"]["4_0_0"]["content"] = " ".join(
-        f"They saw boat {n}." for n in range(10)
+def test_facts_and_questions(tmp_path):
+    sample = sgd(tmp_path)
+    (instance,), result = load("sgd", sample.path, **sample.options)
+    texts, times = (
+        [chunk.text for chunk in instance.chunks],
+        [chunk.time for chunk in instance.chunks],
     )
-    write(tmp_path / "perltmem.json", memories)
-    (instance,), _ = load(
-        "perltqa", write(tmp_path / "perltqa.json", perltqa_questions()), chunk_tokens=20
+    start, baker = (
+        next(i for i, text in enumerate(texts) if said in text) for said in ("A table", "Ann")
     )
-    held = [i for i, chunk in enumerate(instance.chunks) if "boat" in chunk.text]
-    assert instance.questions[2].evidence == tuple(held) and len(held) >= 3
-    assert all(len(chunk.text.split()) <= 20 for chunk in instance.chunks)
-
-
-def test_perltqa_gives_each_dialogue_its_own_time(tmp_path):
-    memories = perltqa_memories()
-    said = {
-        "2022-05-12 20:00:00": ["Ann Lee: We sail."],
-        "then": ["Ann Lee: What a trip!", "Bo Lee: Yes."],
-    }
-    memories["Ann Lee"]["dialogues"]["4_0_0#0"]["contents"] = said
-    memories["Ann Lee"]["dialogues"]["9_9_9#0"] = {
-        "contents": {"2021-01-02 08:00:00": ["Bo Lee: Hello."]}
-    }
-    write(tmp_path / "perltmem.json", memories)
-    (instance,), _ = load("perltqa", write(tmp_path / "perltqa.json", perltqa_questions()))
-    assert [(chunk.time, chunk.text) for chunk in instance.chunks[2:]] == [
-        ("2022-05-12", "[Event, 2022-05-12] A trip\nThey sailed to Ely."),
-        ("2022-05-12T20:00", "[Dialogue, 2022-05-12T20:00]\nAnn Lee: We sail."),
-        (None, "[Dialogue, then]\nAnn Lee: What a trip!\nBo Lee: Yes."),
-        (None, "[Event, in spring] Bread\nThey baked bread."),
-        ("2021-01-02T08:00", "[Dialogue, 2021-01-02T08:00]\nBo Lee: Hello."),
+    assert texts[start : start + 3] == [
+        f"[Dialogue, {times[start]}]\nUser: A table in Lima at 6 pm.",
+        f"[Dialogue, {times[start]}, continued]\nAssistant: Lima is full; Cusco or Ica?\n"
+        "User: Cusco, and for two.",
+        f"[Dialogue, {times[start]}, continued]\nAssistant: For two in Cusco at 6 pm?\n"
+        "User: Better 7 pm.\nAssistant: Done.",
     ]
+    assert times == sorted(times) and len(set(times)) == 3
+    assert {
+        (f.chunk, f.action, f.subject, f.attribute, f.value, f.previous, f.note, f.sections[0])
+        for f in instance.facts
+    } == {
+        (baker, STATE, "baker", "name", "Ann", None, "Baker name: Ann", "semantic"),
+        (start, STATE, "restaurant", "city", "Lima", None, "Restaurant city: Lima", "semantic"),
+        (start, STATE, "restaurant", "time", "6 pm", None, "Restaurant time: 6 pm", "episodic"),
+        (
+            start + 1,
+            CHANGE,
+            "restaurant",
+            "city",
+            "Cusco",
+            "Lima",
+            "Restaurant city: Cusco",
+            "semantic",
+        ),
+        (
+            start + 1,
+            STATE,
+            "restaurant",
+            "party size",
+            "two",
+            None,
+            "Restaurant party size: two",
+            "semantic",
+        ),  # the state has "2"
+        (
+            start + 2,
+            CHANGE,
+            "restaurant",
+            "time",
+            "7 pm",
+            "6 pm",
+            "Restaurant time: 7 pm",
+            "episodic",
+        ),
+    }
+    (time,) = (question for question in instance.questions if question.kind == "time")
+    assert time.answers == (times[time.evidence[0]],) and all(
+        times[i] == times[time.evidence[0]] for i in time.evidence
+    )
+    asked = {
+        (q.kind, q.subject, q.answers, q.stale, q.evidence)
+        for q in instance.questions
+        if q is not time
+    }
+    assert asked == {
+        ("latest", "restaurant", ("Cusco",), ("Lima",), (start + 1,)),
+        ("latest", "restaurant", ("7 pm", "19:00"), ("6 pm",), (start + 2,)),
+        ("single", "restaurant", ("two", "2"), (), (start + 1,)),
+        ("single", "baker", ("Ann",), (), (baker,)),
+    }
+    for described in (
+        "the city in which the restaurant is",
+        "the time of the booking for the restaurant",
+        "the name of the baker",
+    ):
+        assert any(described in question.text for question in instance.questions)
+    assert +result.skipped == {
+        "yes or no": 1,
+        "no value at the end": 1,
+        "value not in the text, or a relative date": 1,
+    }
+
+
+def made(folder, *turns, service="Buses_1"):
+    names = {name: name for turn in turns if isinstance(turn, tuple) for name in turn[1]}
+    write(folder / "schema.json", [sgd_schema(service, **names)])
+    write(folder / "dialogues_001.json", [sgd_dialogue(service, *turns)])
+    (instance,), result = load("sgd", folder, dialogues="1,1", chunk_tokens=16)
+    return (
+        instance,
+        [question for question in instance.questions if question.kind != "time"],
+        result,
+    )
+
+
+def test_where_a_value_is_noted_and_what_is_a_change(tmp_path):
+    asking = ("The usual number, you know it.", {"seats": ["4"]})
+    again = ("Yes.", {"seats": ["4", "four in all"]})
+    instance, (asked,), _ = made(tmp_path, asking, "So it is 4 seats, as it was?", again)
+    (fact,) = instance.facts  # where it is said
+    assert (fact.chunk, fact.action, fact.value) == (1, STATE, "4")
+    assert (asked.kind, asked.stale) == ("single", ())  # a spelling more is no change
+    turns = [(text, {"seats": [n]}) for text, n in (("Three.", "3"), ("No, six.", "6"))]
+    instance, (asked,), _ = made(tmp_path, *turns)
+    (fact,) = instance.facts  # one fact a chunk
+    assert (fact.action, fact.value, fact.previous) == (STATE, "six", None)
+    wanted = ("latest", ("six", "6"), ("3", "three"))
+    assert (asked.kind, asked.answers, asked.stale) == wanted
+
+
+def test_a_value_that_stands_in_another_note_is_not_asked(tmp_path):
+    instance, (asked,), result = made(
+        tmp_path, ("For 4 at 4 pm.", {"seats": ["4"], "leaving_time": ["4 pm"]})
+    )
+    assert (
+        asked.answers == ("4 pm",)
+        and [fact.value for fact in instance.facts] == ["4 pm"]
+        and result.skipped["ambiguous"] == 1
+    )
+
+
+def test_unseen_services_and_wordings_of_the_part(tmp_path):
+    frames = {
+        part: [re.escape(text).replace(r"\{\}", ".+") for text in [*WORDINGS[part], *times]]
+        for part, times in TIME_WORDINGS.items()
+    }
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        sample = sgd(tmp_path / part)
+        (instance,), _ = load("sgd", sample.path, dialogues="3,3")
+        for question in instance.questions:
+            fits = {of for of in frames for text in frames[of] if re.fullmatch(text, question.text)}
+            assert fits == {part}
+    seen = write(tmp_path / "seen.json", json.loads((sample.path / "schema.json").read_text())[:1])
+    (instance,), _ = load("sgd", tmp_path, split="test", unseen_in=str(seen), dialogues="2,2")
+    assert {question.subject for question in instance.questions} == {"baker"}

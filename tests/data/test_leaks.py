@@ -98,21 +98,6 @@ def test_contexts_of_other_scripts_and_other_forms_of_unicode(known, new, found)
     ]
 
 
-@pytest.mark.parametrize("cut", [130, 251, 500])
-@pytest.mark.parametrize("size", [130, 251, 500])
-def test_a_text_without_blank_lines_is_found_however_it_is_cut(size, cut):
-    text, own = passage(1, 1000).split(), passage(2, 3000).split()
-    train = [instance("t", [" ".join(text[i : i + size]) for i in range(0, 1000, size)])]
-    whole = own[:777] + text[200:600] + own[777:]
-    new = [instance(f"n{i}", [" ".join(whole[i : i + cut])]) for i in range(0, len(whole), cut)]
-    found = {where for kind, where, near in leaks(train, new) if (kind, near) == ("context", False)}
-    overlap = {i: min(i + cut, 1177) - max(i, 777) for i in range(0, len(whole), cut)}
-    assert {
-        f"instance 'n{i}' chunk 0" for i, words in overlap.items() if words >= 2 * 99 - 1
-    } <= found  # a border may halve it
-    assert found <= {f"instance 'n{i}' chunk 0" for i, words in overlap.items() if words >= 50}
-
-
 @pytest.mark.parametrize("shared", [49, 50, 98, 99, 120])
 def test_runs_are_always_found_from_99_words_and_never_below_50(shared):
     text = passage(1, 400).split()
@@ -239,46 +224,24 @@ def labelled(name, shown, asked, metric="boxed"):
     )
 
 
-def test_sentences_to_label_leak_as_questions_and_as_examples():
-    train = labelled(
-        "t",
-        [("wake me at five", 1), ("play some music", 2)],
-        [("what time is it", 0), ("turn on the light", 3)],
-    )
-    fresh = labelled(
-        "n", [("is the oven on", 1)], [("stop the washing machine", 0), ("wake me at six", 1)]
-    )
-    assert leaks([train], [fresh]) == []
-    again = labelled(
-        "n", [("is the oven on", 1)], [("Wake me at five!", 7), ("what time is it", 7)]
-    )
-    scored_otherwise = labelled(
-        "n", [("is the oven on", 1)], [("Wake me at five!", 7), ("what time is it", 7)], "label"
-    )
-    assert (
-        leaks([train], [again])
-        == leaks([train], [scored_otherwise])
-        == [("question", "instance 'n' question 'x'", False)] * 2
-    )
-    shown = labelled("n", [("turn on the light", 7)], [("stop the washing machine", 0)])
-    assert leaks([train], [shown]) == [("question", "instance 'n' chunk 0", False)]
-    check = LeakCheck()  # examples of another file are not the set's own
-    check.learn([train], own_examples=False)
-    assert [leak.text for leak in check.check(again)] == ["what time is it"]
-    assert check.check(shown, own_examples=False) == []
-    short = labelled("t", [("stop", 1), ("go on", 2)], [("help", 0), ("what time is it", 3)])
-    assert (
-        leaks([short], [labelled("n", [("begin", 1)], [("Help!", 2), ("go on", 0), ("9", 1)])])
-        == [("question", "instance 'n' question 'x'", False)] * 2
-    )
-    assert leaks([short], [labelled("n", [("help", 1)], [("why", 2)])]) == [
-        ("question", "instance 'n' chunk 0", False)
-    ]
-    assert (
-        leaks([short], [instance("n", ["Ann: help"], [q("Who asked for it?", "Ann")])]) == []
-    )  # said in passing
-    common = labelled("n", [("wake me at five", 7)], [("stop the washing machine", 0)])
-    assert leaks([train], [common]) == []  # examples may be shared: they are not asked
+QUESTION = ("question", "instance 'n' question 'x'", False)
+EXAMPLE = ("question", "instance 'n' chunk 0", False)
+
+
+@pytest.mark.parametrize(
+    ("shown", "asked", "found"),
+    [
+        ("is the oven on", ("stop the washing machine", "wake me at six"), []),
+        ("is the oven on", ("Wake me at five!", "what time is it"), [QUESTION, QUESTION]),
+        ("turn on the light", ("stop the washing machine",), [EXAMPLE]),
+        ("wake me at five", ("stop the washing machine",), []),  # examples may be shared
+    ],
+)
+@pytest.mark.parametrize("metric", ["boxed", "label"])
+def test_sentences_to_label_leak_as_questions_and_as_examples(shown, asked, found, metric):
+    examples = [("wake me at five", 1), ("play some music", 2)]
+    train = labelled("t", examples, [("what time is it", 0), ("turn on the light", 3)])
+    assert leaks([train], [labelled("n", [(shown, 7)], [(q, 7) for q in asked], metric)]) == found
 
 
 # ------------------------------------------------------------------------------------------------
@@ -296,58 +259,21 @@ def rows(start, stop):
     ]
 
 
-def test_prepare_refuses_a_planted_leak_and_lists_it(tmp_path):
-    prepare("squad", write(tmp_path / "test.json", rows(0, 20)), tmp_path / "test")
-    clean = write(tmp_path / "clean.json", rows(20, 60))
-    manifest = prepare("squad", clean, tmp_path / "clean", check_against=[tmp_path / "test"])
-    assert manifest.checked_against == ["test"] and manifest.questions == 40
-    planted = rows(20, 60)
-    planted[30]["context"] = changed(rows(0, 20)[4]["context"], 30)
-    planted[35]["question"] = rows(0, 20)[9]["question"]
-    with pytest.raises(LeakError, match="repeats 2 questions or contexts") as caught:
-        prepare(
-            "squad",
-            write(tmp_path / "p.json", planted),
-            tmp_path / "out",
-            check_against=[tmp_path / "test"],
-        )
-    assert sorted((leak.kind, leak.near) for leak in caught.value.leaks) == [
-        ("context", True),
-        ("question", False),
-    ]
-    assert "near-duplicate context, instance 'squad-" in str(
-        caught.value
-    ) and "same question, instance" in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
-def test_leaks_can_be_left_out_and_are_counted(tmp_path):
+def test_prepare_refuses_planted_leaks_or_leaves_them_out(tmp_path):
     prepare("squad", write(tmp_path / "test.json", rows(0, 20)), tmp_path / "test")
     planted = rows(20, 60)
     planted[0]["context"] = rows(0, 20)[4]["context"]
     planted[35]["question"] = rows(0, 20)[9]["question"]
-    path, options = (
-        write(tmp_path / "p.json", planted),
-        {"chunk_tokens": (60, 60), "chunks": (2, 2)},
-    )  # two passages an instance
-    manifest = prepare(
-        "squad",
-        path,
-        tmp_path / "out",
-        options=options,
-        check_against=[tmp_path / "test"],
-        drop_leaks=True,
-    )
-    assert (manifest.instances, manifest.questions, manifest.skipped) == (
-        19,
-        37,
-        {"repeats a checked set": 2 + 1},
-    )
-    left = {
-        question.text
-        for instance in iter_prepared(tmp_path / "out")
-        for question in instance.questions
-    }
-    assert {row["question"] for row in planted} - left == {
-        planted[n]["question"] for n in (0, 1, 35)
-    }
+    given = ("squad", write(tmp_path / "p.json", planted), tmp_path / "out")
+    options = {"chunk_tokens": (60, 60), "chunks": (2, 2)}  # two passages an instance
+    more = {"options": options, "check_against": [tmp_path / "test"]}
+    with pytest.raises(LeakError) as caught:
+        prepare(*given, **more)
+    assert sorted(leak.kind for leak in caught.value.leaks) == ["context", "question"]
+    assert not (tmp_path / "out").exists()
+    manifest = prepare(*given, **more, drop_leaks=True)
+    counts = (manifest.instances, manifest.questions, manifest.skipped)
+    assert counts == (19, 37, {"repeats a checked set": 2 + 1})
+    left = {q.text for instance in iter_prepared(tmp_path / "out") for q in instance.questions}
+    lost = {row["question"] for row in planted} - left
+    assert lost == {planted[n]["question"] for n in (0, 1, 35)}

@@ -1,11 +1,12 @@
-"""Natural conversations: a replay written apart says what every question must be; values, names and
-wordings are apart."""
+"""Natural conversations, made and written: what every question must be, and what stands apart."""
 
+import random
 import re
 from collections import Counter
 from datetime import date
 from importlib import resources
-from itertools import product
+from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,10 +14,11 @@ from data_samples import keeper_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.load import LeakCheck, load_data
-from memalpha.data.natural import NaturalOptions, date_forms, in_person, make_instance
+from memalpha.data.load import LeakCheck, load_data, load_one
+from memalpha.data.natural import NaturalOptions, in_person, make_instance
 from memalpha.data.pools import hostile_lines, natural_words
-from memalpha.data.teacher import TeacherConfig
+from memalpha.data.teacher import TeacherConfig, teach
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains, score, words
 from memalpha.types import Answer, FactAction
@@ -75,27 +77,6 @@ def test_values_names_and_things_are_many_and_none_is_part_of_another_or_of_a_wo
     ] == []
 
 
-def test_every_part_of_every_list_can_be_used_and_no_held_out_wording_is_in_a_train_wording():
-    for (word, kind), said in LISTS.items():
-        low = {"state": 10, "ask": 8}.get(kind, 1)
-        assert len(said) >= low, (word, kind)
-        for part in parts(said):
-            singles = [text for text in part if not re.search(r"^~|[.?!] ", text)]
-            assert singles if kind in set(FactAction) else part, (word, kind)
-            assert (
-                kind != "retract"
-                or not TRAITS[word].get("multiple")
-                or all("{v}" in text for text in part)
-            )
-    flat = {
-        part: [words(text) for said in LISTS.values() for text in parts(said)[part]]
-        for part in (0, 1)
-    }
-    joined = [f" {' '.join(text)} " for text in flat[0]]
-    whole = [" ".join(text) for text in flat[1] if len(text) > 3]
-    assert [(a, b) for a in whole for b in joined if f" {a} " in b] == []
-
-
 @pytest.mark.parametrize(
     "hostile", [RAW["frames"]["hostile"], hostile_lines("all")], ids=["natural", "synthetic"]
 )
@@ -113,20 +94,23 @@ def test_hostile_wordings_are_none_of_those_of_the_evaluation(hostile):
     assert runs[0] & runs[1] == set()
 
 
-def test_a_clause_said_of_another():
-    clause = (
-        "I've left and [don't] miss it. my house is I'm told empty, it bores me, I [cry] by myself"
-    )
-    assert in_person(clause, "", "she").startswith("I've left and don't miss it. my house")
-    told = (
-        "my aunt has left and doesn't miss it. her house is she's told empty, it bores her, "
-        "she cries by herself"
-    )
-    assert in_person(clause, "my aunt", "she") == told
-    assert (
-        in_person("what [am] I and my [do]", "Tom", "he", named=True) == "what is he and his does"
-    )
-    assert date_forms(date(2024, 6, 22)) == ("22 June", "June 22", "22nd of June", "June 22nd")
+CLAUSE = "I've left and [don't] miss it. my house is I'm told empty, it bores me, I [cry] by myself"
+TOLD = (
+    "my aunt has left and doesn't miss it. her house is she's told empty, it bores her, "
+    "she cries by herself"
+)
+
+
+@pytest.mark.parametrize(
+    ("clause", "who", "pronoun", "named", "told"),
+    [
+        (CLAUSE, "my aunt", "she", False, TOLD),
+        ("what [am] I and my [do]", "Tom", "he", True, "what is he and his does"),
+        ("I've left and [don't] miss it", "", "she", False, "I've left and don't miss it"),
+    ],
+)
+def test_a_clause_said_of_another(clause, who, pronoun, named, told):
+    assert in_person(clause, who, pronoun, named=named) == told
 
 
 # ------------------------------------------------------------------------------------------------
@@ -267,7 +251,7 @@ def test_train_and_test_share_no_value_name_or_wording():
     assert len(plain) > 15 and [text for text in plain if f" {text} " in said] == []
 
 
-def test_the_sequence_and_the_shares_of_empty_and_hostile_sessions():
+def test_the_sequence_and_the_share_of_empty_sessions():
     first = load_data("natural", {"n": 4, "seed": 7})
     assert first == load_data("natural", {"n": 6, "seed": 7})[:4] and first[3] == make_instance(
         3, 7
@@ -278,14 +262,107 @@ def test_the_sequence_and_the_shares_of_empty_and_hostile_sessions():
         len({fact.chunk for fact in instance.facts}) < 6 - i for instance in many for i in range(6)
     )
     assert abs(empty / (300 * 5) - 0.15) < 0.04
-    hostile = [
-        words(re.split(r"[{:]", text)[0])
-        for text in parts(RAW["frames"]["hostile"])[0]
-        if text.startswith("~")
-    ]
-    told = [
-        words(chunk.text)
-        for i in load_data("natural", {"n": 50, "p_hostile": 1.0})
-        for chunk in i.chunks
-    ]
-    assert sum(any(" ".join(start) in " ".join(text) for start in hostile) for text in told) > 30
+
+
+# ------------------------------------------------------------------------------------------------
+# conversations written by hand
+# ------------------------------------------------------------------------------------------------
+# written
+DATA = Path(__file__).parents[2] / "data"
+SCHEMA = MemorySchema.load("mem_alpha")
+TEACHER = TeacherConfig(dates=False, p_update=1.0)
+
+
+@pytest.fixture(scope="module", params=["train", "dev"])
+def written(request):
+    return load_one(str(DATA / "written" / f"{request.param}.jsonl"))
+
+
+def test_sessions_are_dated_and_facts_stand_in_them(written):
+    for instance in written:
+        days = [date.fromisoformat(chunk.time) for chunk in instance.chunks]
+        assert len(days) >= 3 and all(day < later for day, later in pairwise(days)), instance.id
+        said = [fact for fact in instance.facts if fact.action is not FactAction.RETRACT]
+        assert len(said) >= 3, instance.id
+        for fact in said:
+            assert contains(instance.chunks[fact.chunk].text, fact.value), (instance.id, fact)
+            assert contains(fact.note, fact.subject) and contains(fact.note, fact.value), (
+                instance.id,
+                fact,
+            )
+
+
+def test_a_full_keeper_answers_every_question_and_only_he_who_corrects_does(written):
+    lost = []
+    for instance in written:
+        notes = {}
+        for config in (TEACHER, TeacherConfig(dates=False, p_correct=0.0)):
+            memory = Memory(SCHEMA)
+            teach(memory, instance, random.Random(0), config)
+            notes[config.p_correct] = tuple(entry.content for entry in memory)
+        for question in instance.questions:
+            assert not any(contains(question.text, gold) for gold in question.answers), question.id
+            if question.kind == "removed":
+                held = {
+                    p: any(contains("\n".join(notes[p]), old) for old in question.stale)
+                    for p in notes
+                }
+                assert not held[1.0], question.id
+                lost.append(held[0.0])
+            else:
+                given = [score(question, Answer("", (note,))) for note in notes[1.0]]
+                assert max(given) == 1, question.id
+    assert sum(lost) > 0.95 * len(lost) > 0
+
+
+def test_no_training_set_repeats_dev_or_trial():
+    check = LeakCheck()
+    for held_out in ("written/dev", "trial/conversations"):
+        check.learn(load_one(str(DATA / f"{held_out}.jsonl")))
+    natural = load_data("natural", {"n": 200, "split": "train"})
+    for instance in [*load_one(str(DATA / "written" / "train.jsonl")), *natural]:
+        check.check(instance)
+    assert check.leaks == []
+
+
+# ------------------------------------------------------------------------------------------------
+# trial
+TRIAL = Path(__file__).parents[2] / "data" / "trial" / "conversations.jsonl"
+# One line says both the old value and the new.
+BOTH_IN_A_LINE = {"trial-15-2", "trial-16-2", "trial-17-3", "trial-22-5"}
+
+
+@pytest.fixture(scope="module")
+def trial():
+    return load_one(str(TRIAL))
+
+
+def said_in(instance, chunks):
+    return [line for chunk in chunks for line in instance.chunks[chunk].text.split("\n")]
+
+
+def test_forty_conversations_of_five_questions_of_each_kind(trial):
+    assert len(trial) == 40
+    assert {(len(instance.questions), instance.facts) for instance in trial} == {(5, ())}
+    kinds = Counter(question.kind for instance in trial for question in instance.questions)
+    assert kinds == {"single": 77, "latest": 49, "removed": 32, "time": 22, "other": 20}
+
+
+def test_the_evidence_says_the_answer_and_earlier_chunks_every_stale_value(trial):
+    lost = set()
+    for instance in trial:
+        for question in instance.questions:
+            last = max(question.evidence)
+            before = said_in(instance, range(last))
+            after = said_in(instance, range(last + 1, len(instance.chunks)))
+            for stale in question.stale:
+                assert any(contains(line, stale) for line in before), (question.id, stale)
+                assert not any(contains(line, stale) for line in after), (question.id, stale)
+            lines = [
+                line
+                for line in said_in(instance, question.evidence)
+                if any(contains(line, gold) for gold in question.answers)
+            ]
+            if question.kind != "removed" and score(question, Answer("", tuple(lines))) < 1:
+                lost.add(question.id)
+    assert lost == BOTH_IN_A_LINE

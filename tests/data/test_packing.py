@@ -28,26 +28,6 @@ def test_texts_join_until_the_drawn_length():
     assert packed == [Packed("a b c\n\nd e", (0, 1)), Packed("f g h i\n\nj", (2, 3))]
 
 
-def test_a_short_chunk_grows_past_its_drawn_length_but_not_past_the_limit():
-    # Drawn 4 each time (low = 4). "a b c" is below 4, so it takes three more words to 6 = high; the
-    # last text would make 7.
-    rng = random.Random(0)
-    rng.randint = lambda low, high: low
-    packed = list(pack_texts(["a b c", "d e f", "g"], (4, 6), count_words, rng))
-    assert [chunk.parts for chunk in packed] == [(0, 1), (2,)]
-    packed = list(pack_texts(["a b c", "d e f g", "h"], (4, 6), count_words, rng))
-    assert [chunk.parts for chunk in packed] == [(0,), (1,), (2,)]
-
-
-def test_a_counter_that_counts_more_for_the_whole_than_for_the_parts_never_overfills():
-    def count(text):  # every separator costs five, though alone it costs one
-        return len(text.replace("\n\n", "")) + 5 * text.count("\n\n") if text.strip() else 1
-
-    packed = list(pack_texts(["aaa", "bbb", "cc", "d"], (10, 10), count, random.Random(0)))
-    assert [part for chunk in packed for part in chunk.parts] == [0, 1, 2, 3]
-    assert all(count(chunk.text) <= 10 for chunk in packed)
-
-
 _TEXTS = st.lists(
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=9).map(" ".join),
     max_size=20,
@@ -68,21 +48,19 @@ def test_packing_keeps_order_and_range(texts, low, high, seed):
     assert packed == list(pack_texts(texts, (low, high), count_words, random.Random(seed)))
 
 
-def pieces_of(text, limit, count=count_words):
-    return [text[span.start : span.end] for span in split_text(text, limit, count)]
-
-
-def test_long_texts_are_cut_at_sentences_then_words_then_characters():
-    assert pieces_of("One two. Three four five! Six?", 5) == ["One two. Three four five!", "Six?"]
-    assert pieces_of('He said "go." Then left.\nNew line here', 3) == [
-        'He said "go."',
-        "Then left.",
-        "New line here",
-    ]
-    assert pieces_of("a b c d e f g. h", 3) == ["a b c", "d e f", "g. h"]
-    assert pieces_of("  abcdefgh  ", 3, len) == ["ab", "cd", "ef", "gh"]
-    assert pieces_of(" short ", 9) == ["short"]
-    assert pieces_of("  \n ", 9) == []
+@pytest.mark.parametrize(
+    ("text", "limit", "pieces"),
+    [
+        ("One two. Three four five! Six?", 5, ["One two. Three four five!", "Six?"]),
+        ('He said "go." Then left.\nNew line', 3, ['He said "go."', "Then left.", "New line"]),
+        ("a b c d e f g. h", 3, ["a b c", "d e f", "g. h"]),
+        (" short ", 9, ["short"]),
+        ("  \n ", 9, []),
+    ],
+)
+def test_long_texts_are_cut_at_sentences_then_words(text, limit, pieces):
+    spans = split_text(text, limit, count_words)
+    assert [text[span.start : span.end] for span in spans] == pieces
 
 
 @settings(max_examples=150, deadline=None)
@@ -171,24 +149,6 @@ def test_no_speaker_is_made_up(name, divide):
         assert " ".join(pieces).split() == text.split() and all(piece in text for piece in pieces)
 
 
-def test_a_label_that_fills_a_piece_is_written_once_and_headers_end_a_turn():
-    assert cut("Ann Bea Cy: one two three four five", 4, count_words) == [
-        "Ann Bea Cy: one",
-        "two three four five",
-    ]
-    text = "Ann: one two three.\nfour five six\n[Session 3]\nseven eight nine"
-    assert units(text, 4, count_words) == [
-        "Ann: one two three.",
-        "Ann: four five six",
-        "[Session 3]",
-        "seven eight nine",
-    ]
-    assert cut("Dr. Ann: one two three four", 4, count_words) == [
-        "Dr. Ann: one two",
-        "Dr. Ann: three four",
-    ]
-
-
 def session(number, *said, time=""):
     return Session(
         [Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)],
@@ -211,14 +171,6 @@ def test_a_session_is_a_chunk():
     assert made.evidence(["x"]) is None
 
 
-def test_a_turn_has_its_speaker_in_each_chunk_whatever_the_name():
-    made = dialogue_chunks([Session([Turn("mr x, esq.", "a b c d e f")], "S")], 9, count_words)
-    assert [chunk.text for chunk in made.chunks] == [
-        "[S]\nmr x, esq.: a b c d",
-        "[S, continued]\nmr x, esq.: e f",
-    ]
-
-
 def test_sessions_of_other_days_are_not_joined():
     times = [
         "2024-03-05T08:00",
@@ -229,21 +181,11 @@ def test_sessions_of_other_days_are_not_joined():
         "2024/03/06",
         "in spring",
     ]
-    made = dialogue_chunks(
-        [session(n, "a", time=time) for n, time in enumerate(times)], 50, count_words, join=True
-    )
-    assert [chunk.time for chunk in made.chunks] == [
-        "2024-03-05T08:00",
-        "2024-03-06",
-        None,
-        "2024-03-06",
-        None,
-    ]
+    sessions = [session(n, "a", time=time) for n, time in enumerate(times)]
+    made = dialogue_chunks(sessions, 50, count_words, join=True)
+    wanted = ["2024-03-05T08:00", "2024-03-06", None, "2024-03-06", None]
+    assert [chunk.time for chunk in made.chunks] == wanted
     assert [made.places[f"s{n}"] for n in range(7)] == [(0,), (0,), (1,), (2,), (2,), (3,), (4,)]
-    assert [chunk.text for chunk in made.chunks[3:]] == [
-        "[Session 5, 2024-03-06]\nA: a",
-        "[Session 6, in spring]\nA: a",
-    ]
 
 
 def test_sessions_are_joined_while_they_fit():

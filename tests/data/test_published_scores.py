@@ -13,9 +13,7 @@ from collections import defaultdict
 import pytest
 from data_samples import load, mab_row, memalpha_row, write
 
-from memalpha.errors import InputError
-from memalpha.qa.judges import ANSWER_SYSTEMS
-from memalpha.qa.matching import nearest, read_titles, recommended, stem
+from memalpha.qa.matching import read_titles, recommended, stem
 from memalpha.qa.metrics import score
 from memalpha.types import Answer, Question
 
@@ -122,31 +120,6 @@ def test_locomo_scores_by_hand(question, answer, expected):
 def test_stems_are_those_of_nltk(pairs):
     words = pairs.split()
     assert [stem(word) for word in words[::2]] == words[1::2]
-
-
-# ------------------------------------------------------------------------------------------------
-# LongMemEval
-def test_longmemeval_is_judged_by_the_types_of_its_own_file(real):
-    kinds = []
-    for name in ("lme_oracle_2items.json", "lme_s_e47becba.json"):
-        instances, _ = load("longmemeval", real(f"longmemeval/{name}"))
-        kinds += [
-            (question.kind, question.metric)
-            for instance in instances
-            for question in instance.questions
-        ]
-    assert kinds == [
-        ("knowledge-update", "judge"),
-        ("abstention", "judge"),
-        ("single-session-user", "judge"),
-    ]
-    assert set(ANSWER_SYSTEMS) - {"adversarial"} == {
-        "temporal-reasoning",
-        "knowledge-update",
-        "single-session-preference",
-        "abstention",
-    }
-    assert len(set(ANSWER_SYSTEMS.values())) == 4
 
 
 # ------------------------------------------------------------------------------------------------
@@ -329,47 +302,11 @@ def test_recommendations_are_scored_with_the_table_of_titles(
 
 
 def test_recommendations_without_the_table_are_not_scored(tmp_path, table):
-    for options in ({}, {"metric": "keywords"}, {"metric": "judge"}):
-        instances, result = recommendations(tmp_path, ["3"], [13], **options)
-        assert [i.source for i in instances] == ["ruler_qa1_197K"]
-        assert (result.asked, result.skipped) == (4, {"recommendations without entities": 2})
-        (problem,) = result.problems
-        assert "cannot be scored; give option 'entities' with the set's entity2id.json" in problem
+    instances, result = recommendations(tmp_path, ["3"], [13], metric="keywords")
+    assert [i.source for i in instances] == ["ruler_qa1_197K"]
+    assert (result.asked, result.skipped) == (4, {"recommendations without entities": 2})
     _, result = recommendations(tmp_path, ["3"], [13, 4], [""], entities=table)
     assert result.skipped == {"answer that is not in entities": 1, "empty answer": 1}
-    for wrong in (
-        tmp_path / "none.json",
-        write(tmp_path / "list.json", ["Up"]),
-        write(tmp_path / "empty.jsonl", []),
-    ):
-        with pytest.raises(
-            InputError,
-            match=r"(?s)cannot read titles from .*give the set's entity2id\.json as option",
-        ):
-            recommendations(tmp_path, ["3"], entities=str(wrong))
-    row = memalpha_row(data_source="recsys_redial_full")
-    assert load("memalpha", write(tmp_path / "a.jsonl", [row]))[1].skipped == {
-        "recommendations without entities": 2
-    }
-
-
-def edits(left: str, right: str) -> int:
-    if not left or not right:
-        return len(left) + len(right)
-    least = min(edits(left[1:], right), edits(left, right[1:])) + 1
-    return min(least, edits(left[1:], right[1:]) + (left[0] != right[0]))
-
-
-@pytest.mark.parametrize("given", ["", "u", "itt", "goco", "titn", "get", "abcdef", "Up!"])
-def test_the_nearest_title_is_the_first_of_least_edit_distance(tmp_path, given):
-    names = ["Upps", "It", "Up", "Coco", "Titan", "Ge-t", "it", "ÉTÉ"]
-    path = str(
-        write(tmp_path / f"{len(given)}.json", {name: index for index, name in enumerate(names)})
-    )
-    titles = list(read_titles(path).values())
-    assert nearest(given, path) == min(
-        titles, key=lambda title: edits(given.lower(), title.lower())
-    )
 
 
 def test_what_is_recommended():

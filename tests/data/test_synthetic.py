@@ -12,12 +12,14 @@ from data_samples import keeper_scores, taught
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memalpha.data.load import load_one
 from memalpha.data.pools import hostile_lines, pools, read_words
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig, excerpt, excerpt_operations
+from memalpha.data.toy import NOISE, THINGS, toy_schema, toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.types import Chunk, Fact, FactAction, Instance, Operation, OperationKind
+from memalpha.types import Chunk, FactAction, Instance, OperationKind, Question
 
 MULTIPLE = {"pet", "hobby"}
 ROOMY = MemorySchema("roomy", (Section("facts", SectionKind.LIST, timestamps=True),))
@@ -51,65 +53,24 @@ def configs(draw):
 # pools
 def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
     data = read_words("pools")
-    lists = {("name", split): data["names"][split].split() for split in ("train", "test")}
-    lists |= {
-        (a, split): row[split].split()
-        for a, row in data["attributes"].items()
-        for split in ("train", "test")
-    }
-    assert len(data["attributes"]) >= 10
-    for (what, split), pool in lists.items():
-        needed = {("name", "train"): 60, ("name", "test"): 30}.get(
-            (what, split), 30 if split == "train" else 20
-        )
-        assert len(pool) >= needed, (what, split)
-    flat = [word.lower() for pool in lists.values() for word in pool]
-    assert all(word.isalpha() for word in flat)
-    assert [word for word, n in Counter(flat).items() if n > 1] == []
+    flat = []
+    for row in (data["names"], *data["attributes"].values()):
+        assert len(row["train"].split()) >= 30 and len(row["test"].split()) >= 20
+        flat += f"{row['train']} {row['test']}".lower().split()
+    assert all(word.isalpha() for word in flat) and len(flat) == len(set(flat))
     assert [(a, b) for a in flat for b in flat if a != b and a in b] == []
 
 
-def test_no_name_or_value_is_a_word_of_a_sentence():
-    data = read_words("pools")
-    lists = [
-        row.get(kind, [])
-        for row in data["attributes"].values()
-        for kind in ("state", "change", "retract", "mention")
-    ]
-    sentences = [
-        s
-        for group in (
-            *lists,
-            data["retract_any"],
-            data["chat"],
-            *data["hostile"].values(),
-            *data["questions"].values(),
-        )
-        for s in group
-    ]
-    spoken = {word for sentence in sentences for word in words(sentence)} | set(data["attributes"])
-    pool = {
-        w.lower()
-        for row in (data["names"], *data["attributes"].values())
-        for s in ("train", "test")
-        for w in row[s].split()
-    }
-    assert spoken & pool == set()
-
-
 def test_a_third_of_the_sentences_is_held_out():
-    seen, unseen, everything = (pools("train", which) for which in ("train", "held_out", "all"))
-    for a, b, c in zip(
-        *(each.attributes.values() for each in (seen, unseen, everything)), strict=True
-    ):
-        for kind in ("state", "change", "retract", "mention"):
-            old, new, both = (set(getattr(x, kind)) for x in (a, b, c))
-            assert old | new == both and not old & new
-            assert 3 * len(new) >= len(both) and (len(old) > len(new) or not both)
-    hostile = map(hostile_lines, ("train", "held_out", "all"))
-    chats = (each.lines["chat"] for each in (seen, unseen, everything))
-    for old, new, both in map(set, chats), map(set, hostile):
+    def sentences(which):
+        words = pools("train", which)
+        kinds = ("state", "change", "retract", "mention")
+        said = [getattr(a, kind) for a in words.attributes.values() for kind in kinds]
+        return [*map(set, said), set(words.lines["chat"]), set(hostile_lines(which))]
+
+    for old, new, both in zip(*map(sentences, ("train", "held_out", "all")), strict=True):
         assert old | new == both and not old & new
+        assert 3 * len(new) >= len(both)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -239,36 +200,15 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
 
 @pytest.mark.parametrize("templates", ["train", "all"])
 def test_hostile_lines_are_added_to_what_stays_the_same(templates):
-    marks = {
-        "word": r"[a-z]+",
-        "name": r"\w+",
-        "note": r"(?P<note>\w+ \w+ \w+)",
-        "held": r"(?P<held>\w+ \w+ \w+)",
-    }
-    frames = [
-        re.escape(frame).replace(r"\{", "{").replace(r"\}", "}").format(**marks)
-        for frame in hostile_lines(templates)
-    ]
-    frames = [re.sub(r"^\\~", r"\\w+: ", frame) for frame in frames]
-    config, sessions, found = replace(PRESETS["medium"], p_change=0.6, p_retract=0.3), 0, []
-    attacked = generate(600, 3, replace(config, p_hostile=0.3, hostile=templates))
-    for plain, hostile in zip(generate(600, 3, config), attacked, strict=True):
+    config = replace(PRESETS["medium"], p_change=0.6, p_retract=0.3)
+    attacked = generate(300, 3, replace(config, p_hostile=0.3, hostile=templates))
+    grown = []
+    for plain, hostile in zip(generate(300, 3, config), attacked, strict=True):
         assert (hostile.facts, hostile.questions) == (plain.facts, plain.questions)
-        stated = {f"{fact.subject} {fact.attribute} {fact.value}" for fact in plain.facts}
         for old, new in zip(plain.chunks, hostile.chunks, strict=True):
-            sessions += 1
-            if (was := old.text.split("\n")) != (now := new.text.split("\n")):
-                more = len(now) - len(was)
-                (added,) = {
-                    "\n".join(now[i : i + more])
-                    for i in range(len(was) + 1)
-                    if now[:i] + now[i + more :] == was
-                }
-                match = next(filter(None, (re.fullmatch(frame, added) for frame in frames)))
-                found.append(match.re.pattern)
-                told = match.groupdict()
-                assert told.get("held", min(stated)) in stated and told.get("note") not in stated
-    assert 0.25 < len(found) / sessions < 0.35 and {*found} == {*frames}
+            assert Counter(old.text.split("\n")) <= Counter(new.text.split("\n"))
+            grown.append(old != new)
+    assert 0.25 < sum(grown) / len(grown) < 0.35
 
 
 # ------------------------------------------------------------------------------------------------
@@ -301,20 +241,6 @@ def test_a_known_instance_does_not_change():
         "Irene: A glass of whiskey makes me happy.",
         "Diego: The bus was maroon today.",
     ]
-
-
-def test_rates_and_the_most_questions():
-    config = SyntheticConfig(n_chunks=8, p_time=1.0)
-    every = generate(60, 0, config)
-    few = generate(60, 0, replace(config, max_questions=5))
-    assert [len(i.questions) for i in few] == [5] * 60
-    for a, b in zip(every, few, strict=True):
-        assert a.chunks == b.chunks
-        assert {replace(q, id="") for q in b.questions} <= {replace(q, id="") for q in a.questions}
-    times = sum(q.kind == "time" for i in every for q in i.questions)
-    quarter = generate(60, 0, replace(config, p_time=0.25))
-    share = sum(q.kind == "time" for i in quarter for q in i.questions) / times
-    assert abs(share - 0.25) < 4 * (0.25 * 0.75 / times) ** 0.5
 
 
 # ------------------------------------------------------------------------------------------------
@@ -372,89 +298,8 @@ def test_every_operation_changes_the_memory_it_was_meant_for(
     assert len(memory) <= room
 
 
-def test_the_teacher_corrects_names_of_several_words():
-    change = Fact(1, FactAction.CHANGE, "Ann Lee", "home town", "Los Angeles", "New York")
-    gone = Fact(2, FactAction.RETRACT, "Ann Lee", "home town", "Los Angeles")
-    instance = Instance("a", "own", (Chunk("a"), Chunk("b"), Chunk("c")), (), (change, gone))
-    memory = Memory(ROOMY)
-    for text in (
-        "Ann saw New York with Lee",
-        "Ann Lee likes New York",
-        "Ann Lee home town New York",
-        "Ann Lee York new",
-    ):
-        memory.apply(Operation(OperationKind.INSERT, "facts", text))
-    config, rng = TeacherConfig(p_update=1.0), random.Random(0)
-    done = teacher_operations(instance, 1, memory, rng, config)
-    assert done[0] == Operation(
-        OperationKind.UPDATE, "facts", "Ann Lee home town Los Angeles", "3"
-    )  # it names the attribute
-    assert done[1:] == [Operation(OperationKind.DELETE, "facts", entry_id="2")]
-    for operation in done:
-        memory.apply(operation)
-    assert teacher_operations(instance, 2, memory, rng, config) == [
-        Operation(OperationKind.DELETE, "facts", entry_id="3")
-    ]
-
-
 # ------------------------------------------------------------------------------------------------
 # facts that hang on others
-def test_facts_with_notes_go_to_their_sections_and_a_block_is_written_again():
-    def fact(chunk, action, value, previous=None, kind="core", note=""):
-        return Fact(
-            chunk,
-            action,
-            "Priya",
-            "job",
-            value,
-            previous,
-            note or f"Priya is a {value}",
-            (kind, "semantic"),
-        )
-
-    state, change, retract = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
-    facts = (
-        fact(0, state, "nurse"),
-        fact(0, state, "mother"),
-        fact(0, state, "Rome", kind="episodic", note="Priya flew to Rome"),
-        fact(1, change, "pilot", "nurse"),
-        fact(2, retract, "mother"),
-        fact(3, retract, "pilot"),
-    )
-    instance = Instance("i", "x", (Chunk("a"), Chunk("b"), Chunk("c"), Chunk("d")), (), facts)
-    memory = Memory(MemorySchema.load("mem_alpha"), lambda text: len(words(text)))
-    blocks = []
-    for index in range(4):
-        for operation in teacher_operations(instance, index, memory, random.Random(0)):
-            assert memory.apply(operation, chunk=index).changed
-        blocks.append(memory.block("core"))
-    assert blocks == [
-        "Priya is a nurse; Priya is a mother",
-        "Priya is a pilot; Priya is a mother",
-        "Priya is a pilot",
-        "-",
-    ]
-    assert [(entry.section, entry.content) for entry in memory.entries()] == [
-        ("episodic", "Priya flew to Rome")
-    ]
-
-
-def test_a_fact_that_a_full_block_has_no_room_for_goes_to_the_first_list():
-    facts = tuple(
-        Fact(0, FactAction.STATE, "Priya", "job", job, None, f"Priya is a {job}", ("core",))
-        for job in ("nurse", "pilot")
-    )
-    memory = Memory(
-        MemorySchema.load("small_core"), lambda text: 5 * len(words(text))
-    )  # 32 tokens: six words
-    for operation in teacher_operations(
-        Instance("i", "x", (Chunk("a"),), (), facts), 0, memory, random.Random(0)
-    ):
-        assert memory.apply(operation).changed
-    assert memory.block("core") == "Priya is a nurse"
-    assert [(entry.section, entry.content) for entry in memory.entries()] == [
-        ("semantic", "Priya is a pilot")
-    ]
 
 
 @st.composite
@@ -504,40 +349,84 @@ def test_questions_are_what_following_the_links_gives(config, seed):
     instance = make_instance(0, seed, config)
     links = links_in(instance, config)
     facts = told_facts(instance, links)
-    expected = {}
+    expected = set()
     for chunk, who, other, word, value in links:
         upstream = [fact for fact in facts if (fact.subject, fact.attribute) == (other, word)]
-        assert not any((fact.subject, fact.attribute) == (who, word) for fact in facts)
         values = [fact.value for fact in upstream if fact.chunk <= chunk][-1:]
         assert values == [value]  # the line names the value of that session
         values += [fact.value for fact in upstream if fact.chunk > chunk]
         end = upstream[-1]
         assert end.chunk > chunk and end.action is not FactAction.STATE
         gone = end.action is FactAction.RETRACT
-        stale = set(values) if gone else set(values) - {end.value}
-        answers = ("none",) if gone else (end.value,)
-        expected[who, word] = (
-            "absence" if gone else "cascade",
-            answers,
-            frozenset(stale),
-            (chunk, end.chunk),
-        )
-    asked = [question for question in instance.questions if question.kind in ("cascade", "absence")]
-    attributes = pools("train").attributes.keys()
-    for question in asked:
-        (word,) = attributes & set(re.findall(r"\w+", question.text))
-        row = (question.kind, question.answers, frozenset(question.stale), question.evidence)
-        if question.stale:
-            assert row == expected.pop((question.subject, word))
-        else:
-            assert row == ("absence", ("none",), frozenset(), ())
-            assert not any(
-                (fact.subject, fact.attribute) == (question.subject, word)
-                for fact in instance.facts
+        kind, answers = ("absence", ("none",)) if gone else ("cascade", (end.value,))
+        stale = frozenset(values) if gone else frozenset(values) - {end.value}
+        expected.add((who, word, kind, answers, stale, (chunk, end.chunk)))
+    asked = set()
+    told = {(fact.subject, fact.attribute) for fact in instance.facts}
+    for question in instance.questions:
+        if question.kind in ("cascade", "absence"):
+            kind, subject, word = key_of(question)
+            row = (kind, question.answers, frozenset(question.stale), question.evidence)
+            if question.stale:
+                asked.add((subject, word, *row))
+            else:  # what nobody ever told
+                assert row == ("absence", ("none",), frozenset(), ())
+                assert (subject, word) not in told
+    assert asked == expected
+
+
+# ------------------------------------------------------------------------------------------------
+# the toy task and excerpts
+def toys(n, seed, split="train"):
+    return load_one("toy", {"n": n, "split": split}, seed)
+
+
+def test_words_are_closed_distinct_and_apart():
+    words = (*THINGS, *NOISE)
+    assert len(THINGS) == len(NOISE) == 24
+    assert len(set(toy_vocabulary())) == len(toy_vocabulary()) == 51
+    assert not [(a, b) for a in words for b in words if a != b and a in b]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_thing_of_a_chunk_is_asked_for_and_noise_is_not(split):
+    for instance in toys(40, 3, split):
+        words = [chunk.text.split() for chunk in instance.chunks]
+        flat = [word for chunk in words for word in chunk]
+        assert len(set(flat)) == 16 and set(flat) <= set(toy_vocabulary())
+        expected = [
+            Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{4 * place + n}")
+            for place, chunk in enumerate(words)
+            for n, word in enumerate(
+                [q.answers[0] for q in instance.questions if q.answers[0] in chunk]
             )
-            assert any(fact.subject == question.subject for fact in facts)
-        assert question.metric == ("bound" if question.kind == "cascade" else "absent")
-    assert expected == {}
-    assert [question.id for question in instance.questions] == [
-        f"q{i}" for i in range(len(instance.questions))
-    ]
+        ]
+        assert list(instance.questions) == expected
+        assert {word for word in flat if word in THINGS} == {q.answers[0] for q in expected}
+        memory = Memory(toy_schema(max_entries=0))
+        operations = toy_teacher_operations(instance, 0, memory, random.Random(split))
+        assert 1 <= len(operations) <= 4 and {o.content for o in operations} <= set(words[0])
+
+
+TEXT = (
+    "The fair of 1889 opened in Paris. It rained. "
+    "A tower by Gustave Eiffel stood there. Nobody minded. People came from Lyon."
+)
+
+
+def test_excerpts_by_hand():
+    plain = Instance("x", "test", (Chunk(TEXT),), ())
+    store = Memory(MemorySchema.load("facts"))
+    sentence = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
+    assert excerpt(sentence.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
+    assert excerpt(sentence.split(), 40) == sentence
+    assert (
+        excerpt(["Paris,", "(in", "1900)", "we", "met."], 2) == "in 1900"
+    )  # the first word's capital says nothing
+    assert excerpt([], 5) == ""
+    made = excerpt_operations(plain, 0, store, random.Random(0))
+    assert [(o.kind, o.section) for o in made] == [
+        (OperationKind.INSERT, "facts")
+    ] * 4  # of five sentences
+    assert [o.content for o in made][1:3] == ["It rained", "A tower by Gustave Eiffel stood there"]
+    assert excerpt_operations(plain, 0, store, random.Random(0), TeacherConfig(0.0)) == []

@@ -1,17 +1,23 @@
-"""SQuAD, HotpotQA, MuSiQue, BookSum, QMSum, MemoryAgentBench, bAbI: construction by value, what is
-skipped and why, the real pieces."""
+"""Sets of texts and of labelled sentences: instances by value, and what is skipped."""
 
 import gzip
 import json
-from collections import Counter
+import re
 
 import pytest
-from data_samples import BABI, booksum_row, hotpot_row, load, mab_row, musique_row, qmsum_row, write
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from data_samples import (
+    BABI,
+    SAMPLES,
+    booksum_row,
+    hotpot_row,
+    load,
+    mab_row,
+    musique_row,
+    qmsum_row,
+    write,
+)
 
-from memalpha.data.texts import METRIC_OF_PREFIX, keyphrases
-from memalpha.errors import InputError
+from memalpha.data.texts import METRIC_OF_PREFIX
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Question
 
@@ -77,9 +83,6 @@ def test_version_2_file(tmp_path):
     )
     assert (second.id, second.answers, second.evidence) == ("x1", ("\u00c5se Lie",), (0,))
     assert result.skipped == {"unanswerable": 2} and not result.problems
-    assert [
-        question.metric for question in kept(load("squad", tmp_path / "squad.json", metric="f1")[0])
-    ] == ["f1", "f1"]
 
 
 def test_flat_list_gathers_a_paragraph_that_comes_again(tmp_path):
@@ -178,54 +181,6 @@ def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
     ]
 
 
-_ROWS = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(1, 12), st.booleans()), min_size=1, max_size=25
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(_ROWS, st.integers(0, 9), st.booleans(), st.integers(0, 2))
-def test_no_question_is_lost_and_evidence_holds_its_answer(
-    tmp_path_factory, drawn, seed, shuffle, limit
-):
-    rows = []
-    for n, (which, length, good) in enumerate(drawn):
-        context = " ".join(f"w{which}x{i}" for i in range(length))
-        rows.append(
-            {
-                "context": context,
-                "question": f"q{n}?",
-                "answer": context.split()[-1] if good else "",
-            }
-        )
-    path = write(tmp_path_factory.mktemp("rows") / "squad.json", rows)
-    options = {"chunk_tokens": (4, 9), "chunks": (2, 3), "shuffle": shuffle, "max_questions": limit}
-    instances, result = load("squad", path, seed, **options)
-    assert len(kept(instances)) + sum(result.skipped.values()) == len(rows)
-    assert result.skipped["empty answer"] == sum(not row["answer"] for row in rows)
-    for instance in instances:
-        assert 1 <= len(instance.chunks) <= 3 and instance.questions
-        assert not limit or len(instance.questions) <= limit
-        assert all(len(chunk.text.split()) <= 9 for chunk in instance.chunks)
-        for question in instance.questions:
-            held = " ".join(instance.chunks[i].text for i in question.evidence).split()
-            assert question.answers[0] in held
-    again, _ = load("squad", path, seed, **options)
-    assert again == instances
-
-
-def test_real_flat_train(real):
-    rows = json.loads(real("squad/train_flat.json").read_text(encoding="utf-8"))
-    instances, result = load("squad", real("squad/train_flat.json"))
-    assert Counter(q.text for q in kept(instances)) == Counter(
-        row["question"].strip() for row in rows
-    )
-    assert not result.skipped
-    text = "\n\n".join(chunk.text for instance in instances for chunk in instance.chunks)
-    assert text.split() == " ".join(dict.fromkeys(row["context"].strip() for row in rows)).split()
-    assert all(len(instance.chunks) == 10 for instance in instances[:-1])
-
-
 # ------------------------------------------------------------------------------------------------
 # multihop
 def article(kind, number):
@@ -271,17 +226,6 @@ def test_an_instance_is_closed_at_its_tokens(tmp_path):
     assert [i.id for i in instances] == ["hotpotqa-0", "hotpotqa-1", "hotpotqa-2"]
 
 
-def test_an_article_of_several_questions_stands_once(tmp_path):
-    rows = [hotpot_row(0), hotpot_row(0, _id="other", question="Who painted cows?"), hotpot_row(1)]
-    (instance,), _ = load("hotpotqa", write(tmp_path / "hotpot.json", rows), chunk_tokens=(20, 20))
-    assert len(instance.chunks) == 4
-    instances, _ = load(
-        "hotpotqa", tmp_path / "hotpot.json", instance_tokens=44
-    )  # 2 * (12 + 10) words: counted once, they fit
-    assert len(instances) == 1
-    assert [q.evidence for q in instance.questions] == [(0, 1), (0, 1), (2, 3)]
-
-
 def test_musique(tmp_path):
     rows = [musique_row(0), musique_row(1, answerable=False), musique_row(2, answer="")]
     rows += [
@@ -304,30 +248,8 @@ def test_musique(tmp_path):
     assert "field 'paragraphs[0].paragraph_text' is missing" in result.problems[0]
 
 
-def test_real_hotpotqa(real):
-    rows = json.loads(real("hotpotqa/hotpotqa_train_100q.json").read_text())
-    instances, result = load("hotpotqa", real("hotpotqa/hotpotqa_train_100q.json"))
-    assert result.asked == len(rows) == 100 and not result.skipped
-    asked = {q.id: (i, q) for i in instances for q in i.questions}
-    for row in rows:
-        instance, question = asked[row["_id"]]
-        held = " ".join(" ".join(instance.chunks[i].text for i in question.evidence).split())
-        needed = {title for title, _ in row["supporting_facts"]}
-        for title, sentences in row["context"]:
-            if title in needed:
-                assert all(" ".join(sentence.split()) in held for sentence in sentences)
-
-
 # ------------------------------------------------------------------------------------------------
 # documents
-def test_keyphrases_are_names_by_frequency_then_long_words():
-    summary = (
-        "The ship meets Moby Dick. Then Captain Ahab's crew hunts Moby Dick. "
-        "It remembers nothing, nothing at all."
-    )
-    assert keyphrases(summary, 9) == ("Moby Dick", "Captain Ahab", "nothing", "remembers")
-    assert keyphrases(summary, 2) == ("Moby Dick", "Captain Ahab")
-    assert keyphrases("It is so.", 5) == ()
 
 
 def test_booksum(tmp_path):
@@ -345,26 +267,6 @@ def test_booksum(tmp_path):
     assert instance.id == "booksum-7-chapter 1"
 
 
-def test_booksum_other_metrics_and_what_is_skipped(tmp_path):
-    rows = [booksum_row(), booksum_row(summary_text=None), booksum_row(summary_text="It is so.")]
-    rows += [booksum_row(chapter=chapter) for chapter in ("", ["no text"], "word " * 100)]
-    path = write(tmp_path / "b.jsonl", rows)
-    instances, result = load("booksum", path, chunk_tokens=20, chunks=(1, 3))
-    assert len(instances) == 1
-    assert result.skipped == {
-        "empty answer": 1,
-        "no keywords": 1,
-        "malformed": 2,
-        "too many chunks": 1,
-    }
-    instances, result = load("booksum", path, metric="f1", chunk_tokens=20, chunks=(5, 5))
-    assert [len(i.chunks) for i in instances] == [5] and result.skipped == {
-        "too few chunks": 3,
-        "malformed": 2,
-    }
-    assert instances[0].questions[0].answers == (booksum_row()["summary_text"],)
-
-
 def test_qmsum(tmp_path):
     (instance,), _ = load("qmsum", write(tmp_path / "q.jsonl", [qmsum_row()]), chunk_tokens=8)
     assert instance.chunks == (
@@ -379,25 +281,6 @@ def test_qmsum(tmp_path):
         ),
         Question("What was cut?", ("travel",), "f1", "specific", evidence=(1, 2), id="2"),
     )
-
-
-def test_real_qmsum(real):
-    path = real("qmsum/Committee.jsonl.train.jsonl.gz")
-    meetings = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-    instances, result = load("qmsum", path)
-    assert result.asked == sum(
-        len(m["general_query_list"]) + len(m["specific_query_list"]) for m in meetings
-    )
-    assert not result.skipped
-    for meeting, instance in zip(meetings, instances, strict=True):
-        assert all(len(chunk.text.split()) <= 2048 for chunk in instance.chunks)
-        specific = [q for q in instance.questions if q.kind == "specific"]
-        for query, question in zip(meeting["specific_query_list"], specific, strict=True):
-            first = int(query["relevant_text_span"][0][0])
-            said = meeting["meeting_transcripts"][first]["content"].split()[:5]
-            assert " ".join(said) in " ".join(
-                " ".join(instance.chunks[i].text.split()) for i in question.evidence
-            )
 
 
 @pytest.mark.parametrize(
@@ -431,33 +314,14 @@ def test_memoryagentbench_metric_by_source(tmp_path, source, metric, answer, gol
     assert any(source.startswith(prefix) for prefix in METRIC_OF_PREFIX)
 
 
-def test_memoryagentbench_keypoints_dates_and_what_is_skipped(tmp_path):
-    about = {
-        "source": "infbench_sum",
-        "keypoints": ["Here Titania sleeps."],
-        "question_dates": ["2023/01/02"],
-        "question_ids": ["z"],
-    }
-    rows = [
-        mab_row(questions=["q?"], answers=["Then Oberon came."], metadata=about),
-        mab_row(metadata={"source": "novel_set"}),
-    ]
-    rows += [
-        mab_row(answers=[["a"]]),
-        mab_row(metadata=None),
-        mab_row(metadata={"source": "icl_x"}, answers=[["two"], ["2"]]),
-    ]
-    rows += [mab_row(answers=[[], ["b"]]), mab_row(questions=[5, ""]), mab_row(context=" ")]
-    instances, result = load("memoryagentbench", write(tmp_path / "m.jsonl", rows))
-    assert instances[0].questions == (
+def test_memoryagentbench_asks_for_keypoints_and_says_the_date(tmp_path):
+    about = {"source": "infbench_sum", "keypoints": ["Here Titania sleeps."]}
+    about |= {"question_dates": ["2023/01/02"], "question_ids": ["z"]}
+    row = mab_row(questions=["q?"], answers=["Then Oberon came."], metadata=about)
+    (instance,), _ = load("memoryagentbench", write(tmp_path / "m.jsonl", [row]))
+    assert instance.questions == (
         Question("Asked on 2023/01/02.\nq?", ("Titania",), "keywords", "infbench_sum", id="z"),
     )
-    assert [len(i.questions) for i in instances] == [1, 1, 1]
-    assert result.skipped == {
-        "unknown source": 2,
-        "malformed": 1 + 1 + 1 + 2 + 1,
-        "empty answer": 1,
-    }
 
 
 NAN, INF = float("nan"), float("inf")
@@ -492,75 +356,150 @@ def test_babi(tmp_path):
             ),
         ),
     ]
-    assert len({i.id for i in instances}) == 3
-
-
-def test_babi_several_files_and_answers_of_several_things(tmp_path):
-    (tmp_path / "qa8_lists_test.txt").write_bytes(
-        b"1 Jo holds an apple and milk.\r\n2 What is Jo holding? \tapple,milk\t1\r\n"
-    )
-    (tmp_path / "qa19_path_test.txt").write_text("1 A is north of B.\n2 How do you go? \t \t1\n")
-    (instance,), result = load("babi", tmp_path)
-    assert [(q.answers, q.metric, q.kind) for q in instance.questions] == [
-        (("apple", "milk"), "keywords", "qa8")
-    ]
-    assert result.skipped == {"empty answer": 1}
-
-
-LINES = BABI.splitlines(keepends=True)
-
-
-def told(instances):
-    return [
-        (i.questions[0].answers[0], "\n".join(chunk.text for chunk in i.chunks)) for i in instances
-    ]
-
-
-FIRST = [
-    ("kitchen", "Mary went to the kitchen.\nJohn took the apple and the milk."),
-    (
-        "garden",
-        "Mary went to the kitchen.\nJohn took the apple and the milk.\nMary went to the garden.",
-    ),
-]
-
-SECOND = ("football", "Sandra carries the football.")
-
-
-@pytest.mark.parametrize(
-    ("missing", "made", "fault"),
-    [
-        (5, FIRST, "qa2.txt line 6"),
-        (
-            1,
-            [SECOND],
-            "qa2.txt line 2 is '3 Where is Mary? \\tkitchen\\t1'; expected: line 2 of its story",
-        ),
-        (
-            0,
-            [SECOND],
-            "qa2.txt line 1 is '2 John took the apple and the milk.'; expected: line 1 of",
-        ),
-    ],
-)
-def test_a_story_that_lost_a_line_is_malformed_and_spoils_no_other(tmp_path, missing, made, fault):
-    path = tmp_path / "qa2.txt"
-    path.write_text("".join(LINES[:missing] + LINES[missing + 1 :]))
-    instances, result = load("babi", path)
-    assert told(instances) == made
-    assert result.skipped == {"malformed": 1} and fault in result.problems[0]
 
 
 def test_the_splits_of_a_folder_are_not_mixed(tmp_path):
     (tmp_path / "qa1_a_train.txt").write_text("1 Mary left.\n2 Who left? \tMary\t1\n")
     (tmp_path / "qa1_a_test.txt").write_text("1 Jo came.\n2 Who came? \tJo\t1\n")
     (tmp_path / "qa2_b_train.txt.gz").write_bytes(gzip.compress(b"1 Al sat.\n2 Who sat? \tAl\t1\n"))
-    instances, result = load("babi", tmp_path)
+    instances, _ = load("babi", tmp_path)
     assert [i.questions[0].answers for i in instances] == [("Mary",), ("Al",)]
-    assert result.notes["files of other splits not read"] == 1
     assert [i.questions[0].answers for i in load("babi", tmp_path, split="test")[0]] == [("Jo",)]
-    with pytest.raises(
-        InputError,
-        match=r"has no file of split 'validation'\n  expected: one of \['test', 'train'\]",
-    ):
-        load("babi", tmp_path, split="validation")
+
+
+# ------------------------------------------------------------------------------------------------
+# labelled sentences
+ROWS = [(f"sentence {n} about {'ab'[n % 2]}", "ab"[n % 2]) for n in range(12)]
+
+
+def table(path, pairs):
+    path = path.with_suffix(".csv")
+    path.write_text("text,category\n" + "".join(f"{text},{label}\n" for text, label in pairs))
+    return path
+
+
+EXAMPLE = re.compile(r"(?:Sentence|Sample): (.*)\nLabel: (\d+)")
+
+
+def examples(instance):
+    return [EXAMPLE.findall(chunk.text) for chunk in instance.chunks]
+
+
+def asked_sentence(question):
+    return re.match(r"(?:Sentence|Sample): (.*)\n", question.text)[1]
+
+
+PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
+LABEL_OF = dict(PAIRS)
+
+
+def test_labelled_sentences_by_value(tmp_path):
+    path = table(tmp_path / "x.tsv", PAIRS)
+    instances, result = load("banking77", path, questions=10, chunks=3, chunk_tokens=30)
+    used, orders = [], set()
+    for instance in instances:
+        shown = examples(instance)
+        # An example has 6 words ("Sentence: s1 about a", "Label: 0"); 5 of them fit into 30.
+        assert [len(chunk) for chunk in shown] == [5, 5, 5]
+        pairs = [(text, LABEL_OF[text], number) for chunk in shown for text, number in chunk]
+        numbers = {label: number for _, label, number in pairs}
+        assert {(label, number) for _, label, number in pairs} == numbers.items()
+        assert sorted(numbers.values()) == ["0", "1", "2", "3"]
+        orders.add(str(sorted(numbers.items())))
+        used += [text for text, *_ in pairs]
+        assert len(instance.questions) == 10
+        for question in instance.questions:
+            used.append(asked_sentence(question))
+            label = LABEL_OF[used[-1]]
+            assert question.answers == (numbers[label],) and question.kind == "intent"
+            own = [i for i, c in enumerate(shown) if label in {LABEL_OF[text] for text, _ in c}]
+            assert question.evidence == tuple(own)
+    assert len(used) == len(set(used)) and len(orders) > 1  # a sentence is used once
+    # 8 * (15 + 10) = 200
+    assert (len(instances), result.skipped) == (8, {"shown as an example": 120})
+
+
+def test_examples_of_another_file(tmp_path):
+    test = table(
+        tmp_path / "test.tsv",
+        [(f"t{n}", "abcd"[n % 4]) for n in range(7)] + [("S1 ABOUT B", "b"), ("t9", "never shown")],
+    )
+    train = table(tmp_path / "train.tsv", PAIRS[:40])
+    instances, result = load(
+        "banking77", test, examples=str(train), questions=4, chunks=2, chunk_tokens=2000
+    )
+    assert [len(i.questions) for i in instances] in ([4, 4], [3, 4, 1], [4, 3, 1], [4, 4, 0])
+    assert result.asked == 9 and result.skipped == {"label not shown": 1}
+    for instance in instances:
+        shown = {text for chunk in examples(instance) for text, _ in chunk}
+        barred = any(asked_sentence(q) == "S1 ABOUT B" for q in instance.questions)
+        assert shown == {text for text, _ in PAIRS[:40]} - ({"s1 about b"} if barred else set())
+
+
+def test_what_is_skipped(tmp_path):
+    rows = [{"text": t, "category": v} for t, v in PAIRS[:20]]
+    wrong = [
+        ("S3 about D", "d"),
+        (" ", "a"),
+        ("no label", ""),
+        (5, "a"),
+        (None, "a"),
+        ("alone", "once"),
+    ]
+    rows += [*({"text": text, "category": label} for text, label in wrong), "no row"]
+    _, result = load("banking77", write(tmp_path / "x.jsonl", rows), questions=5, chunk_tokens=30)
+    assert {
+        k: v
+        for k, v in result.skipped.items()
+        if k not in ("shown as an example", "label not shown")
+    } == {
+        "repeated sentence": 1,
+        "empty sentence": 1,
+        "empty answer": 1,
+        "malformed": 3,
+    }
+    assert result.asked == 27 and "x.jsonl line 24" in result.problems[0]
+
+
+def test_sentences_of_a_held_out_file_are_left_out(tmp_path):
+    path = write(tmp_path / "x.json", {"train": list(map(list, PAIRS[:40]))})
+    other = write(tmp_path / "y.json", {"test": [["S3 about D", "d"], ["new", "a"]]})
+    instances, result = load("clinc150", path, held_out=str(other), questions=5, chunk_tokens=30)
+    assert result.skipped["held out"] == 1 and result.asked == 40
+    assert not any(
+        "s3 about d" in question.text.lower() for i in instances for question in i.questions
+    )
+    assert not any("s3 about d" in chunk.text.lower() for i in instances for chunk in i.chunks)
+
+
+def topic(text):
+    return re.search(r"topic (\d)|$", text)[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["banking77", "clinc150", "csabstruct", "hwu64", "pubmed_rct", "trec_coarse"]
+)
+def test_sentences_of_every_published_form_have_the_label_of_their_topic(tmp_path, name):
+    sample = SAMPLES[name](tmp_path)
+    for instance in load(name, sample.path, **sample.options)[0]:
+        shown = {topic(text): number for chunk in examples(instance) for text, number in chunk}
+        asked = {topic(asked_sentence(q)): q.answers[0] for q in instance.questions}
+        assert asked and asked.items() <= shown.items()
+
+
+def test_out_of_scope_sentences_belong_to_the_split_they_are_named_after(tmp_path):
+    oos = [(f"strange thing {n}", "oos") for n in range(6)]
+    splits = {
+        "train": ROWS,
+        "oos_train": oos,
+        "test": [("s about a", "a")],
+        "oos_test": [("odd", "oos")],
+        "oos_val": [("w", "oos")],
+    }
+    path = write(
+        tmp_path / "data_full.json",
+        {name: list(map(list, pairs)) for name, pairs in splits.items()},
+    )
+    instances, result = load("clinc150", path, split="test", examples=str(path), chunk_tokens=60)
+    assert sorted(q.kind for i in instances for q in i.questions) == ["intent", "oos"]
+    assert result.asked == 21 and result.skipped == {"other split": 12 + 6 + 1}

@@ -60,7 +60,8 @@ def setting(
         max_completion_length=max_new_tokens,
         embedder="hashing",
     )
-    return Setting(AgentStep(config, host.tokenizer), host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]
+    step = AgentStep(config, host.tokenizer)
+    return Setting(step, host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]
 
 
 def loud_adapter(folder: Path, seed: int) -> Path:

@@ -85,79 +85,40 @@ def test_a_greedy_completion_is_drawn_once_and_its_seconds_are_counted_again(
         "generate",
         lambda self, asked, how: drawn.append(len(asked)) or generate(self, asked, how),
     )
-    first, second = (host.generator(str(folder)) for folder in adapters)
-    asked, folder = prompts(host.tokenizer), str(adapters[0])
-    assert [c.text for c in first.generate(asked[1:3], Sampling(6))] == alone[folder][1:3]
-    assert host.saved == 0.0
+    asked, said = prompts(host.tokenizer), alone[str(adapters[0])]
+    first = host.generator(str(adapters[0]))
+    assert texts(first, asked[1:3]) == said[1:3] and host.saved == 0.0
     each = next(iter(host.drawn.values()))[1]
-    assert [c.text for c in first.generate([*asked, asked[0]], Sampling(6))] == [
-        *alone[folder],
-        alone[folder][0],
-    ]
+    assert texts(first, [*asked, asked[0]]) == [*said, said[0]]
     assert host.saved == pytest.approx(2 * each) and each > 0
-    assert (
-        texts(second, asked) == alone[str(adapters[1])]
-    )  # each adapter, length and sampled call for itself
-    assert [len(c.ids) for c in first.generate(asked, Sampling(3))] <= [3] * 4
+    first.generate(asked, Sampling(3))  # each length and sampled call for itself
     first.generate(asked, Sampling(6, temperature=1.0, seed=1))
-    assert drawn == [2, 2, 4, 4, 4]
+    assert drawn == [2, 2, 4, 4]
 
 
-def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters, tmp_path):
-    with pytest.raises(InputError):
-        PolicyHost("nano").generator(str(tmp_path))
+def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded():
     host = PolicyHost("nano")
     shipped = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-warmup"
     with pytest.raises(InputError, match="belongs to another base"):
         host.generator(str(shipped))
-    host.generator(str(adapters[0]))
     assert host._policy is None
 
 
-def test_neighbours_that_begin_alike_share_that_beginning():
-    rows = [(1, 2, 3, 4, 5, 9), (1, 2, 3, 4, 5, 8, 8), (1, 2, 3, 4, 7), (1, 6, 6, 6), (5, 5)]
-    assert [prompt.shared for prompt in mark_prefixes([Prompt((), row) for row in rows])] == [
-        4,
-        4,
-        4,
-        0,
-        0,
-    ]
-    rows = [
-        (1, 2, 3, 4, 5, 6),
-        (1, 2, 7, 7, 7, 7),
-        (1, 2, 7, 7, 7, 8),
-        (1, 2, 8, 8, 8, 8),
-        (1, 2, 3, 9, 9, 9),
-    ]  # else: of all
-    assert [prompt.shared for prompt in mark_prefixes([Prompt((), row) for row in rows])] == [
-        2,
-        5,
-        5,
-        2,
-        2,
-    ]
-    assert [prompt.shared for prompt in mark_prefixes([Prompt((), row) for row in rows[:3]])] == [
-        0,
-        5,
-        5,
-    ]  # alone: with nobody
-    assert mark_prefixes([]) == []
+@pytest.mark.parametrize(
+    ("rows", "shared"),
+    [
+        (["abcdei", "abcdehh", "abcdg", "afff", "ee"], [4, 4, 4, 0, 0]),
+        (["abcdef", "abgggg", "abgggh", "abhhhh", "abciii"], [2, 5, 5, 2, 2]),  # else: of all
+        (["abcdef", "abgggg", "abgggh"], [0, 5, 5]),  # alone: with nobody
+        ([], []),
+    ],
+)
+def test_neighbours_that_begin_alike_share_that_beginning(rows, shared):
+    marked = mark_prefixes([Prompt((), tuple(map(ord, row))) for row in rows])
+    assert [prompt.shared for prompt in marked] == shared
 
 
 IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), max_size=8)
-
-
-@given(IDS)
-def test_what_is_shared_is_the_same_and_nothing_else_changes(rows):
-    found = mark_prefixes([Prompt((), row) for row in rows])
-    assert [prompt.ids for prompt in found] == rows
-    for i, prompt in enumerate(found):
-        with_it = [
-            other for j, other in enumerate(found) if j != i and other.shared == prompt.shared
-        ]
-        own = prompt.ids[: prompt.shared]
-        assert not prompt.shared or any(other.ids[: prompt.shared] == own for other in with_it)
 
 
 @given(IDS, st.integers(1, 30), st.integers(1, 4))

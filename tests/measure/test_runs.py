@@ -1,27 +1,26 @@
-"""The numbers of one run before and after, and of several side by side; and the commands that show
-them."""
+"""One run before and after, several side by side, their curves; and the commands that show them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from examples import result
 from memalpha.cli import run as memalpha
-from memalpha.measure.summary import compare_groups
+from memalpha.measure.site import draw, frame_of, panels_of, write_figures
 from memalpha.measure.tables import (
     Table,
     before_and_after,
     columns_of,
     comparison,
     differing,
-    members_of,
-    side_by_side,
-    terminal,
 )
 from memalpha.record.folder import RunFolder
 
@@ -64,24 +63,6 @@ def test_before_and_after_by_value(tmp_path: Path) -> None:
     assert rows["reward total"] == [".500", "1.000"]
     assert rows["facts/insert, share of calls"] == ["1.000", "1.000"]
     assert "cascade accuracy ↑" not in rows  # not measured
-
-
-def test_a_selected_step_is_told_with_the_numbers_it_makes_too_favourable(tmp_path: Path) -> None:
-    chosen = {"step": 20, "metric": "accuracy", "value": 0.512, "instances": 16}
-    for on_after, said in ((False, ".512 on 16 other instances."), (True, "too favourable.")):
-        more = {"selection": {**chosen, "on_after": on_after}}
-        run = make(tmp_path / str(on_after), {"seed": 1}, {"a": 0.4}, **more)
-        note = before_and_after(run).note
-        assert "Step 20 was selected by accuracy, .512" in note and note.endswith(said)
-
-
-def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:
-    row = result("a", (1.0, 1.0), ("a|b\n<i>[/x]",) * 2)
-    table = side_by_side(compare_groups({"only": members_of([[row]])}), ["only"])
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(terminal(table))
-    assert "a|b\\n<i>[/x] (2 questions) 1.000" in " ".join(capture.get().split())
 
 
 @pytest.fixture
@@ -127,8 +108,6 @@ def test_the_comparison_by_hand(runs: list[RunFolder], tmp_path: Path) -> None:
     assert "`plain-seed1 and 1 more` lacks 1 of 3: not evaluated yet." in table.note
     both = told(comparison(columns))
     assert both["minus `plain-seed1 and 1 more`"][2] == "+.450 [+.300, +.600]"
-    assert both["change in accuracy, paired"][2] == both["steps"][2] == "–"
-    assert [name for name in both if "option" in name] == ["option learning_rate"]
 
 
 def test_what_was_measured_on_other_instances_is_not_compared(
@@ -137,15 +116,10 @@ def test_what_was_measured_on_other_instances_is_not_compared(
     bare = RunFolder.create(tmp_path / "bare", {"seed": 3, "learning_rate": 0.9})
     rows = told(comparison(columns_of([bare, runs[0]])))
     assert rows["accuracy"][0] == "–" and not [name for name in rows if "minus" in name]
-    assert told(comparison(columns_of([bare]))) == {"runs": ["1"]}
     other = evaluation(tmp_path / "other", {"elsewhere": 0.5})
     table = comparison(columns_of([runs[1], other, runs[0]]))
     assert list(table.head) == ["", "fast", "plain-seed1"]
     assert "Measured on other instances: gold on toy, recall." in table.note
-    lines = list(runs[1].read_lines("held_out/after.jsonl"))
-    lines[0]["questions"][0]["text"] = "something else"  # the same id, another instance
-    runs[1].write_lines("held_out/after.jsonl", lines)
-    assert "over the 1 instance that" in comparison(columns_of(runs)).note
 
 
 def test_compare_shows_the_table_curves_and_the_way_to_each_run(
@@ -155,45 +129,78 @@ def test_compare_shows_the_table_curves_and_the_way_to_each_run(
     capsys: Any,
     monkeypatch: Any,
 ) -> None:
-    runs[1] = RunFolder(runs[1].path.rename(tmp_path / "run#1 50%?x"))
-    (runs[1].path / "report").mkdir()
-    (runs[1].path / "report" / "index.html").write_text("mine")
+    moved = RunFolder(runs[0].path.rename(tmp_path / "run#1 50%?x"))
+    (moved.path / "report").mkdir()
+    (moved.path / "report" / "index.html").write_text("mine")
     monkeypatch.setattr("memalpha.cli.evaluate.console", Console(width=120, highlight=False))
-    first = tmp_path / "compared" / "index.html"
     gold = evaluation(tmp_path / "evaluated", {"x": 0.9, "y": 0.9})
-    paths = [str(folder.path) for folder in (*runs, gold)]
-    assert memalpha(["compare", *paths, "--output", str(first.parent)]) == 0
-    shown = " ".join(capsys.readouterr().out.replace("*", "").split())
-    assert "change in accuracy, paired +.350 [+.200, +.500] +.500 [+.400, +.600] –" in shown
-    page = read_page(first)
+    paths = [str(folder.path) for folder in (runs[1], moved, gold)]
+    assert memalpha(["compare", *paths, "--output", str(tmp_path / "compared")]) == 0
+    assert "change in accuracy, paired" in " ".join(capsys.readouterr().out.split())
+    page = read_page(tmp_path / "compared" / "index.html")
     assert "3 columns compared" in page.words
-    words = page.words.replace("*", "")
-    assert "plain-seed1 and 1 more` – +.150 [-.100, +.400] +.450 [+.300, +.600]" in words
     assert "../run%231%2050%25%3Fx/report/index.html" in page.links
-    assert [path.name for path in (first.parent / "figures").iterdir()] == ["00.svg"]
     for link in page.links:
-        assert (
-            link.startswith(("#", "data:")) or (first.parent / unquote(link)).resolve().is_file()
-        ), link
+        target = (tmp_path / "compared" / unquote(link)).resolve()
+        assert link.startswith(("#", "data:")) or target.is_file(), link
 
 
 def test_what_cannot_be_shown_is_one_clear_message(
-    finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: RunFolder, bare_run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluated = RunFolder.create(tmp_path / "evaluated", {"sets": [], "systems": [], "readers": []})
-    run, other, bare = (str(folder.path) for folder in (finished_run, evaluated, bare_run))
-    output = ["--output", str(tmp_path / "site")]
-    for arguments, value, expected in (
-        (["report", other, *output], f"{other!r} is the folder of an evaluation", ""),
-        (["compare", run, run + "/../finished", *output], "is given twice", ""),
-        (["inspect", run, "--held-out", "middle"], "--held-out is 'middle'", "before, after"),
-        (["inspect", run, "--step", "99"], "--step is '99'", "1, 2"),
-        (["inspect", run, "--step", "1", "--rollout", "2"], "--rollout is 2", "0 to 1"),
-        (["inspect", bare], repr(bare), "expected: "),
+    run = str(finished_run.path)
+    for arguments, value in (
+        (["compare", run, run + "/../finished"], "is given twice"),
+        (["inspect", run, "--held-out", "middle"], "--held-out is 'middle'"),
+        (["inspect", run, "--step", "99"], "--step is '99'"),
+        (["inspect", run, "--step", "1", "--rollout", "2"], "--rollout is 2"),
+        (["inspect", str(bare_run.path)], repr(str(bare_run.path))),
     ):
         assert memalpha(arguments) == 1
-        message = capsys.readouterr().err
-        assert value in message and expected in message
-    (finished_run.path / "environment.json").write_text("")
-    assert memalpha(["report", run, *output]) == 1
-    assert "environment.json is damaged" in capsys.readouterr().err
+        assert value in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------
+# curves
+def rows(slope: float, steps: int = 10) -> list[dict[str, Any]]:
+    return [{"step": step, "reward": slope * step, "text": "x"} for step in range(1, steps + 1)]
+
+
+def drawn(variants: dict[str, list[list[dict[str, Any]]]], title: str = "reward") -> Any:
+    axes = Figure().add_subplot()
+    draw(axes, title, panels_of(variants)[title])
+    return axes
+
+
+def lines(axes: Any) -> list[tuple[list[float], list[float]]]:
+    return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
+
+
+def test_values_that_are_not_known_and_rows_without_a_step_are_left_out() -> None:
+    given = [
+        {"step": 1, "a": None, "b": 9.0},
+        {"step": 2, "a": "x", "b": 8.0},
+        {"step": 3, "a": 0.5},
+        {"step": 4, "a": math.nan},
+    ]
+    frame = frame_of(given)
+    assert dict(frame["a"].dropna()) == {3: 0.5} and dict(frame["b"].dropna()) == {1: 9.0, 2: 8.0}
+    assert panels_of({"": [given]}) == {} == panels_of({"": [[]]})
+
+
+def test_seeds_are_drawn_thin_with_their_mean() -> None:
+    axes = drawn({"": [rows(1.0, 12), rows(3.0), [{"step": 1}]]})  # the third has no reward
+    first, second, mean = lines(axes)
+    assert first[0] == second[0] == mean[0] == list(range(1, 11))  # the steps that both have
+    assert (first[1][9], second[1][-1]) == (9.5, 28.5)
+    assert mean[1] == pytest.approx([(a + b) / 2 for a, b in zip(first[1], second[1], strict=True)])
+
+
+def test_pictures_are_svg_and_depend_on_the_data_alone(tmp_path: Path) -> None:
+    variants = {name: [rows(1.0)] for name in ("_old", r"$\frac$", "a_$b$")}
+    for folder in ("a", "b"):
+        assert write_figures(tmp_path / folder, variants) == [("reward", f"{folder}/00.svg")]
+    first, second = ((tmp_path / name / "00.svg").read_text(encoding="utf-8") for name in "ab")
+    assert first == second and "script" not in first
+    texts = [(element.text or "").strip() for element in ElementTree.fromstring(first).iter()]
+    assert [text for text in texts if text in variants] == list(variants)  # as they are

@@ -1,38 +1,27 @@
 """What retrieval must agree with, computed the slow way and from scratch."""
 
-import math
-import re
-from collections import Counter
-
+import bm25s
 import numpy as np
 
-from memalpha.retrieval.lexical import STOP_WORDS
+from memalpha.retrieval.lexical import tokenize
 
 
-def words(text):
-    found = re.findall(r"\w+", text.lower())
-    return [w for w in found if w not in STOP_WORDS] or found
-
-
-def bm25(texts, query, k1=1.5, b=0.75):
-    """{id: text} -> {id: score}, the formula written out."""
-    docs = {key: Counter(words(text)) for key, text in texts.items()}
-    n = len(docs)
-    mean = sum(sum(d.values()) for d in docs.values()) / n if n else 0
-    scores = {}
-    for key, doc in docs.items():
-        total = 0.0
-        for word in words(query):
-            df = sum(word in other for other in docs.values())
-            if df:
-                tf, length = doc[word], sum(doc.values())
-                total += (
-                    math.log(1 + (n - df + 0.5) / (df + 0.5))
-                    * tf
-                    / (tf + k1 * (1 - b + b * length / mean))
-                )
-        scores[key] = total
-    return scores
+def bm25(texts, query):
+    """{id: score} by bm25s over the texts as they are now, indexed afresh."""
+    words = [tokenize(text) for text in texts.values()]
+    number = {
+        word: i for i, word in enumerate(dict.fromkeys(word for row in words for word in row))
+    }
+    known = [number[word] for word in tokenize(query) if word in number]
+    if not known:
+        return dict.fromkeys(texts, 0.0)
+    index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
+    index.index(
+        ([[number[word] for word in row] for row in words], number),
+        create_empty_token=False,
+        show_progress=False,
+    )
+    return dict(zip(texts, index.get_scores_from_ids(known).tolist(), strict=True))
 
 
 def ranked(scores, order, k=None, *, decimals, positive=False):
