@@ -21,7 +21,7 @@ What ``memalpha train`` adds, and this file leaves out (a test holds the first g
 each other):
 
 * real models: LoRA, 16 and 4 bits, several GPUs, vLLM servers (models/policy.py, update/prepare.py)
-* speed: a prefix of several prompts is computed once (generation/hf.py, update/packed.py)
+* speed: a prefix of several prompts is computed once (generation/hf.py, update/logps.py)
 * other losses than DAPO's, a KL term, importance weights (training/trainer.py)
 * more reward; readers and judges that are models, whose failures mask (training/scoring.py)
 * checkpoints and bitwise resume, held-out data, records (training/checkpoints.py, record/)
@@ -45,10 +45,9 @@ from memalpha.data.load import load_data
 from memalpha.data.toy import toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
 from memalpha.models import build_nano
-from memalpha.protocols import Retriever
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.rewards import RewardConfig, accuracy, tool_success
-from memalpha.types import Instance
+from memalpha.types import Instance, Retriever
 
 SEED = 1
 TEACHING_STEPS = 150  # of supervised learning

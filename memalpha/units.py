@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from memalpha.protocols import TokenCounter
+from memalpha.types import TokenCounter
 
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")

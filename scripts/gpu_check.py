@@ -147,7 +147,7 @@ def checks(
     from memalpha.training.build import build_components
     from memalpha.training.config import parse_train_arguments
     from memalpha.types import Prompt, Sampling
-    from memalpha.update import packed, prepare
+    from memalpha.update import logps, prepare
 
     class Watch(TorchDispatchMode):
         logits = square = waits = (
@@ -188,9 +188,9 @@ def checks(
         max(apart) < MOST_APART,
         f"log-probabilities sampled and trained: {max(apart):.3g} apart (< {MOST_APART})",
     )
-    given = [packed.Row((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
+    given = [logps.Row((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
     with torch.autocast(device, torch.bfloat16), Watch() as seen:
-        sum(of_row.logps.sum() for of_row in packed.packed_logps(model, given)).backward()
+        sum(of_row.logps.sum() for of_row in logps.packed_logps(model, given)).backward()
     found["B2"] = (
         seen.logits < tokens,
         f"logits of {seen.logits} of {tokens} tokens at once in the update",
@@ -221,7 +221,7 @@ def checks(
             prepare.LoraProduct, "apply", side_effect=prepare.LoraProduct.apply
         ) as used,
     ):
-        packed.packed_logps(model, given[:1])
+        logps.packed_logps(model, given[:1])
     found["B6"] = (
         used.call_count > 0,
         f"LoRA layers that keep no input in 32 bits: {used.call_count}",

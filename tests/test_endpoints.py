@@ -13,15 +13,14 @@ import pytest
 from stub_server import Fault, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
-from memalpha.agent.view import system_text
+from memalpha.agent.step import system_text
 from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.memory.schema import MemorySchema
-from memalpha.protocols import AnswerRequest
 from memalpha.qa import judges, readers
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.training.config import RunOptions
-from memalpha.types import Answer, Completion, Question, Sampling, StopReason
+from memalpha.types import Answer, AnswerRequest, Completion, Question, Sampling, StopReason
 
 GREEDY = Sampling(max_new_tokens=5)
 

@@ -25,7 +25,7 @@ PACKAGE = ROOT / "memalpha"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types"),
     ("files",),
-    ("protocols", "config", "text"),
+    ("config", "text"),
     ("endpoints", "memory", "units"),
     ("retrieval",),
     ("agent",),

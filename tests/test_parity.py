@@ -16,14 +16,13 @@ from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.measure.systems import SearchedMemory
 from memalpha.models.registry import make_tokenizer
-from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.rows import rollout_to_json
 from memalpha.rewards import RewardConfig
 from memalpha.training.build import build_components, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import build_trainer
-from memalpha.types import Chunk, Completion, Question, Sampling, StopReason
+from memalpha.types import Chunk, Completion, Question, ReadRequest, Sampling, StopReason
 from memalpha.use.agent import LOCAL, MemoryAgent
 
 DATA = {"n": 4, "split": "test"}

@@ -17,22 +17,22 @@ from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.endpoints import ChatClient
 from memalpha.errors import PartialServiceError, ServiceError
-from memalpha.generation.answering import answer_chats
-from memalpha.memory.calls import to_call
+from memalpha.generation.hf import answer_chats
 from memalpha.memory.memory import count_words
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, to_call
 from memalpha.models.registry import make_tokenizer
-from memalpha.protocols import AnswerRequest, ReadRequest
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, QAEvaluator
 from memalpha.text import content_of, decoded, opens_thinking
 from memalpha.types import (
     Answer,
+    AnswerRequest,
     Chunk,
     Instance,
     Operation,
     OperationKind,
     Question,
+    ReadRequest,
     Sampling,
     ToolCall,
 )

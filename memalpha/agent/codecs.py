@@ -21,8 +21,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.memory.calls import tool_schemas
-from memalpha.memory.schema import MemorySchema, tool_name
+from memalpha.memory.schema import MemorySchema, tool_name, tool_schemas
 from memalpha.text import THINK, content_of, is_text
 from memalpha.types import CallError, JsonObject, OperationKind, ToolCall
 

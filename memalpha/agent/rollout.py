@@ -10,9 +10,17 @@ from dataclasses import dataclass, field, replace
 
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
-from memalpha.protocols import Generator, Retriever
 from memalpha.text import in_common
-from memalpha.types import Chunk, Completion, Instance, Prompt, QuestionRecord, Sampling
+from memalpha.types import (
+    Chunk,
+    Completion,
+    Generator,
+    Instance,
+    Prompt,
+    QuestionRecord,
+    Retriever,
+    Sampling,
+)
 
 StepCallback = Callable[[int, int], None]
 """Called after each chunk of all rollouts with (chunks read, chunks in all)."""

@@ -35,7 +35,7 @@ def chat(context: Context, options: ListOptions = False) -> None:
     Needs: an agent (TRAINED, or --endpoint URL --model NAME), a store (made if not there), a user.
     Commands: /memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit. All options: --options.
     """
-    from memalpha.generation.answering import frozen_base
+    from memalpha.generation.hf import frozen_base
     from memalpha.qa.readers import ModelReader, RecallReader
     from memalpha.store.journal import Namespace
 

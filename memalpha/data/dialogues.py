@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from pydantic import PositiveInt
 
-from memalpha.data.packing import Session, Turn, chunked, dialogue_chunks
 from memalpha.data.rows import Row, existing_file, read_json
 from memalpha.data.source import (
     EMPTY_ANSWER,
@@ -21,18 +20,21 @@ from memalpha.data.source import (
     CommonOptions,
     Draft,
     Metric,
+    Session,
     Skipped,
     Source,
     TextOptions,
+    Turn,
     asked_on,
     by_row,
+    chunked,
+    dialogue_chunks,
     read_each,
 )
 from memalpha.errors import SchemaError
-from memalpha.protocols import TokenCounter
 from memalpha.qa.readers import UNKNOWN
 from memalpha.text import to_iso
-from memalpha.types import Chunk, Question
+from memalpha.types import Chunk, Question, TokenCounter
 from memalpha.units import cut
 
 KINDS: Mapping[int, str] = {

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.data.packing import chunked
 from memalpha.data.rows import Row, existing_file, iter_rows, path_exists, read_json, text_lines
 from memalpha.data.source import (
     ASK_LABEL,
@@ -28,11 +27,11 @@ from memalpha.data.source import (
     Metric,
     Skipped,
     Source,
+    chunked,
     read_each,
 )
 from memalpha.errors import InputError, SchemaError
-from memalpha.protocols import TokenCounter
-from memalpha.types import Chunk, Question
+from memalpha.types import Chunk, Question, TokenCounter
 
 _NOT_SHOWN = "label not shown"
 _WIDE = 999  # widest label number, to check lengths before the labels are known

@@ -25,14 +25,12 @@ from memalpha.data import (
     texts,
     toy,
 )
-from memalpha.data.packing import apart, count_words_and_signs
 from memalpha.data.rows import PARQUET_NAME, iter_parquet, read_instances, write_parquet
-from memalpha.data.source import Source, Tally, as_asked
+from memalpha.data.source import Source, Tally, apart, as_asked, count_words_and_signs
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import file_sha256, replacing_folder
-from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import LABEL_METRICS
-from memalpha.types import Instance, Question
+from memalpha.types import Instance, Question, TokenCounter
 
 # ------------------------------------------------------------------------------------------------
 # leak check

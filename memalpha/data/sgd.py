@@ -17,20 +17,21 @@ from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.data.packing import Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, data_files, iter_rows, path_exists
 from memalpha.data.source import (
     Bounds,
     CommonOptions,
     Draft,
+    Session,
     Skipped,
     Source,
+    Turn,
+    dialogue_chunks,
     read_each,
     sort_out,
 )
-from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import bound, contains, words
-from memalpha.types import Answer, Chunk, Fact, FactAction, Question
+from memalpha.types import Answer, Chunk, Fact, FactAction, Question, TokenCounter
 
 WORDINGS: Mapping[
     str, Sequence[str]

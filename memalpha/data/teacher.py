@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memalpha.agent.archive import archive_chunk
 from memalpha.config import Options, Share
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import contains
+from memalpha.retrieval.archive import archive_chunk
 from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind, OperationResult
 from memalpha.units import sentences
 

@@ -21,7 +21,6 @@ from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.data.packing import Session, Turn, chunk_texts, dialogue_chunks, pack_texts
 from memalpha.data.rows import Row, clean, data_files, iter_rows, text_lines
 from memalpha.data.source import (
     EMPTY_ANSWER,
@@ -31,18 +30,22 @@ from memalpha.data.source import (
     Draft,
     Loader,
     Metric,
+    Session,
     Skipped,
     Source,
     TextOptions,
+    Turn,
     asked_on,
     by_row,
+    chunk_texts,
+    dialogue_chunks,
+    pack_texts,
     read_each,
     sort_out,
 )
 from memalpha.errors import InputError, SchemaError
-from memalpha.protocols import TokenCounter
 from memalpha.qa.matching import read_titles
-from memalpha.types import Chunk, Question
+from memalpha.types import Chunk, Question, TokenCounter
 from memalpha.units import cut, split_text
 
 _NAME = re.compile(

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from memalpha.agent.codecs import Codec
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError
-from memalpha.protocols import Generator
-from memalpha.types import Completion, Message, Prompt, Sampling
+from memalpha.types import Completion, Generator, Message, Prompt, Sampling
 
 _LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 RunBatch = Callable[[Sequence[Any]], Sequence[Any]]

@@ -30,12 +30,20 @@ from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.measure.run import Job, run_jobs
 from memalpha.memory.memory import Memory
-from memalpha.protocols import Generator
 from memalpha.qa.metrics import words
 from memalpha.record.folder import RunFolder, environment
 from memalpha.record.measure import Examination, SearchedMemory, rollout_memory
 from memalpha.record.rows import InstanceRow, QuestionRow, read_rows
-from memalpha.types import Chunk, Entry, Instance, Operation, OperationKind, Question, Sampling
+from memalpha.types import (
+    Chunk,
+    Entry,
+    Generator,
+    Instance,
+    Operation,
+    OperationKind,
+    Question,
+    Sampling,
+)
 
 Load = Callable[[], tuple[AgentStep, Generator]]
 CONTROL = "control"  # in place of an attack's name

@@ -24,8 +24,7 @@ from memalpha.models.policy import (
     weightless,
 )
 from memalpha.models.registry import resolve_model
-from memalpha.protocols import Generator
-from memalpha.types import Completion, Message, Prompt, Sampling
+from memalpha.types import Completion, Generator, Message, Prompt, Sampling
 
 
 class PolicyHost:
@@ -83,7 +82,7 @@ class PolicyHost:
         self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = ""
     ) -> list[str]:
         """Answer chats greedily with the base: bare, or with a reader's adapter."""
-        from memalpha.generation.answering import answer_chats
+        from memalpha.generation.hf import answer_chats
 
         return answer_chats(
             _Hosted(self, adapter, reads=True),

@@ -27,7 +27,6 @@ from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
-from memalpha.protocols import AnswerJudge, EventReport, ReadRequest, TokenCounter, silent
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import (
     EndpointReader,
@@ -47,7 +46,15 @@ from memalpha.record.rows import (
     read_rows,
 )
 from memalpha.text import chat_ids
-from memalpha.types import Instance, Sampling
+from memalpha.types import (
+    AnswerJudge,
+    EventReport,
+    Instance,
+    ReadRequest,
+    Sampling,
+    TokenCounter,
+    silent,
+)
 
 BudgetedReader = RecallReader | ModelReader | EndpointReader
 MODEL_FILES = (  # what a base model's results depend on

@@ -26,7 +26,6 @@ from typing import Literal, NamedTuple
 from pydantic import NonNegativeInt
 from typing_extensions import override
 
-from memalpha.agent.archive import archive_chunk
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.agent.rollout import StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep, check_context
@@ -36,7 +35,6 @@ from memalpha.errors import InputError
 from memalpha.measure.host import PolicyHost
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import contains, label
 from memalpha.qa.readers import find_passages
 from memalpha.record.measure import (
@@ -46,6 +44,7 @@ from memalpha.record.measure import (
     written_memory,
 )
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.archive import archive_chunk
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import THINK, PromptEncoder, content_of, one_line, opens_thinking, quote, slot
 from memalpha.types import (
@@ -59,6 +58,7 @@ from memalpha.types import (
     Question,
     ResultCode,
     Sampling,
+    TokenCounter,
 )
 from memalpha.units import UNIT_TOKENS, units
 

@@ -18,9 +18,16 @@ from typing import NamedTuple
 
 from memalpha.errors import InputError, JournalError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
-from memalpha.protocols import TokenCounter
 from memalpha.text import ISO_8601, check_time, later, moment
-from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
+from memalpha.types import (
+    Change,
+    Entry,
+    Operation,
+    OperationKind,
+    OperationResult,
+    ResultCode,
+    TokenCounter,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from memalpha.generation.answering import Answering
+    from memalpha.generation.hf import Answering
 
 log = logging.getLogger(__name__)
 
@@ -384,8 +384,7 @@ def trained_reader(
 
     ``keep_prefix``: as in ``HFGenerator``; it holds what the last questions' notes had in common.
     """
-    from memalpha.generation.answering import answer_chats
-    from memalpha.generation.hf import HFGenerator
+    from memalpha.generation.hf import HFGenerator, answer_chats
     from memalpha.generation.products import exact
 
     model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)

@@ -242,7 +242,7 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> "PreTrainedTokeni
 def toy_texts() -> tuple[str, ...]:
     """Return all that the policy of the toy task reads and writes, except entry numbers."""
     from memalpha.agent.codecs import make_codec
-    from memalpha.agent.view import system_text
+    from memalpha.agent.step import system_text
     from memalpha.data.toy import toy_schema, toy_vocabulary
 
     schema = toy_schema()

@@ -12,11 +12,18 @@ from typing import NamedTuple
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError, in_place, whole
-from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.metrics import contains, words
 from memalpha.retrieval.lexical import STOP_WORDS
 from memalpha.text import quoted_json
-from memalpha.types import Fact, FactAction, Message, OperationKind, Sampling
+from memalpha.types import (
+    AnswerRequest,
+    Fact,
+    FactAction,
+    Message,
+    OperationKind,
+    Sampling,
+    WriteRequest,
+)
 
 _GRADE = (
     "You grade answers. The user gives a JSON object with a question, the accepted answers and a "

@@ -14,18 +14,24 @@ from typing import NamedTuple, TypeVar
 from memalpha.endpoints import ChatClient
 from memalpha.errors import PartialServiceError, ServiceError, in_place, whole
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.protocols import (
+from memalpha.qa.metrics import JUDGE, check_metric, score
+from memalpha.text import content_of, one_line, quote
+from memalpha.types import (
+    Answer,
     AnswerJudge,
     AnswerRequest,
+    Completion,
+    Entry,
     Hit,
+    Message,
+    Question,
+    QuestionRecord,
     Reader,
     ReadRequest,
     Retriever,
+    Sampling,
     TokenCounter,
 )
-from memalpha.qa.metrics import JUDGE, check_metric, score
-from memalpha.text import content_of, one_line, quote
-from memalpha.types import Answer, Completion, Entry, Message, Question, QuestionRecord, Sampling
 
 _T = TypeVar("_T")
 UNKNOWN = "unknown"

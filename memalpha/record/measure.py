@@ -16,10 +16,9 @@ from typing_extensions import override
 
 from memalpha.agent.rollout import Rollout
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.readers import find_passages
 from memalpha.record.rows import InstanceRow, QuestionRow, count_operations
-from memalpha.types import Instance, OperationResult, Question
+from memalpha.types import Instance, OperationResult, Question, Retriever, TokenCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.protocols import Embedder
 from memalpha.retrieval.lexical import tokenize
-from memalpha.types import Entry
+from memalpha.types import Embedder, Entry
 
 Vectors = NDArray[np.float32]
 _PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second

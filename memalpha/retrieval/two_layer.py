@@ -17,12 +17,11 @@ from operator import attrgetter
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
-from memalpha.protocols import Embedder, Hit, Retriever
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.current import losses
+from memalpha.retrieval.archive import losses
 from memalpha.retrieval.dense import DenseSide, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, word_cosines
-from memalpha.types import Entry
+from memalpha.types import Embedder, Entry, Hit, Retriever
 
 RetrieverFactory = Callable[[Memory], Retriever]
 WEIGHED = 100  # how many entries of each ranking are weighed, at least

@@ -15,8 +15,20 @@ from torch import Tensor
 
 from memalpha.config import Options, Share
 from memalpha.errors import InputError
-from memalpha.routing.policy import NetworkOptions, Policy, Shape, make_policy, mean_probabilities
-from memalpha.routing.ppo import Batch, PPOAgent, PPOOptions, Trajectories, batch_of, pack, unpack
+from memalpha.routing.policy import (
+    Batch,
+    NetworkOptions,
+    Policy,
+    PPOAgent,
+    PPOOptions,
+    Shape,
+    Trajectories,
+    batch_of,
+    make_policy,
+    mean_probabilities,
+    pack,
+    unpack,
+)
 from memalpha.routing.tasks import Experience, Floats, Integers, LiveTask, LogTask, Task
 
 

@@ -1,4 +1,4 @@
-"""Policy networks and their checkpoint files.
+"""Policy networks with their checkpoint files, and PPO, which updates them.
 
 K deciders choose among A options each, and a critic gives a state's value. ``separate`` is one
 network of the observation with K x A logits; ``team`` an actor per decider on its view, or one for
@@ -15,15 +15,16 @@ import json
 import math
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from memalpha.config import Options
+from memalpha.config import Options, Share
 from memalpha.errors import InputError
 from memalpha.files import replacing
 
@@ -212,3 +213,245 @@ def unpacked(content: bytes) -> Any:
 def plain(data: Any) -> Any:
     """Return data as plain dicts, lists and scalars."""
     return json.loads(json.dumps(data))
+
+
+# ------------------------------------------------------------------------------------------------
+# PPO
+# With a clipped ratio: the one update of MAPPO and of multi-agent GRPO. Schulman et al., arXiv
+# 1707.06347, equations 7 and 9:
+#
+#     policy  -mean(weight * min(ratio * A, clip(ratio, 1 - c, 1 + c) * A))
+#     ratio   exp(log pi(a|s) - log pi_old(a|s))
+#     total   policy + value_coefficient * mean((V - R)^2) - entropy * mean(entropy)
+#
+# ``pi_old`` is the policy at the update's start. ``weight`` is its truncated ratio to the policy
+# that took the action, 1 if they are the same (the decoupled objective of Hilton et al., arXiv
+# 2110.00641, section 3). The divergence from ``pi_old`` is the mean of (ratio - 1) - log ratio: an
+# epoch ends before a minibatch above 1.5 times ``target_kl``, the update after an epoch's mean
+# above it.
+
+
+@dataclass(frozen=True, slots=True)
+class PPOOptions(Options):
+    """Options of a policy update.
+
+    Attributes:
+        lr_actor: Adam's learning rate of the policy.
+        lr_critic: Adam's learning rate of the value.
+        anneal: Let both rates fall linearly to 0 over the run.
+        gamma: Discount.
+        lam: Lambda of the advantage estimates.
+        max_ratio: Bound of the weight of a step that another policy took.
+        clip: Largest change of the ratio, in both directions.
+        target_kl: An epoch ends at 1.5 times this divergence, in nats, the update at an epoch's
+            mean above it (0 = never).
+        value_coefficient: Weight of the value's squared error.
+        entropy: Weight of the entropy bonus, per nat.
+        max_grad_norm: Bound of the gradient's norm.
+        epochs: Most passes over the data of an update.
+        batch_size: Steps of a minibatch.
+        normalise: Whether advantages are first normalised to mean 0 and deviation 1.
+    """
+
+    lr_actor: PositiveFloat = 3e-4
+    lr_critic: PositiveFloat = 1e-3
+    anneal: bool = False
+    gamma: Share = 0.99
+    lam: Share = 0.95
+    max_ratio: PositiveFloat = 10.0
+    clip: PositiveFloat = 0.2
+    target_kl: NonNegativeFloat = 0.01
+    value_coefficient: NonNegativeFloat = 0.5
+    entropy: NonNegativeFloat = 0.01
+    max_grad_norm: PositiveFloat = 0.5
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 64
+    normalise: bool = True
+
+
+class Trajectories(NamedTuple):
+    """Steps, each of shape (T, N, ...): time, then episodes.
+
+    ``last``: an episode's last step. ``next_values``: of the next observation, 0 if the episode
+    terminated. ``ratios``: of the policy that learns to the one that acted, truncated.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    rewards: Tensor
+    values: Tensor
+    next_values: Tensor
+    last: Tensor
+    ratios: Tensor
+
+
+class Batch(NamedTuple):
+    """Steps in any order: observations (n, size), actions and old log_probs (n, K), advantages,
+    returns and weights (n,).
+    """
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    advantages: Tensor
+    returns: Tensor
+    weights: Tensor
+
+
+def gae(steps: Trajectories, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """Return advantages and the value's targets, both (T, N).
+
+    GAE (Schulman et al. 2016, arXiv 1506.02438, equation 16) with the residuals
+    ``d_t = r_t + gamma * V(s_(t+1)) - V(s_t)``. V-trace (Espeholt et al. 2018, arXiv 1802.01561,
+    section 4.1, remark 2) weights each residual by the ratio ``rho_t``:
+
+        x_t = rho_t * d_t + gamma * lam * min(1, rho_t) * x_(t+1)     target: V(s_t) + x_t
+        A_t = d_t + gamma * lam * x_(t+1)
+
+    Where all ratios are 1, both are GAE.
+    """
+    deltas = steps.rewards + gamma * steps.next_values - steps.values
+    advantages = torch.empty_like(deltas)
+    targets = torch.empty_like(deltas)
+    following = torch.zeros_like(deltas[0])
+    for t in reversed(range(len(deltas))):
+        following = gamma * lam * torch.where(steps.last[t], 0.0, following)
+        advantages[t] = deltas[t] + following
+        ratio = steps.ratios[t]
+        following = ratio * deltas[t] + ratio.clamp(max=1) * following
+        targets[t] = steps.values[t] + following
+    return advantages, targets
+
+
+def batch_of(steps: Trajectories, options: PPOOptions) -> Batch:
+    """Return steps with their advantages, in any order."""
+    advantages, targets = gae(steps, options.gamma, options.lam)
+    columns = (*steps[:3], advantages, targets, steps.ratios)
+    return Batch(*(column.flatten(0, 1) for column in columns))
+
+
+def ppo_losses(
+    policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of a minibatch, and its parts by name.
+
+    ``per_decider`` clips each decider's ratio (MAPPO), not that of the joint action.
+    """
+    log_probs = policy.log_probs(batch.observations)  # (n, K, A)
+    taken = log_probs.gather(-1, batch.actions[..., None]).squeeze(-1)  # (n, K)
+    change = taken - batch.log_probs
+    if not per_decider:
+        change = change.sum(dim=-1, keepdim=True)
+    ratios = change.exp()
+    gains = batch.advantages[:, None]
+    clipped_ratios = ratios.clamp(1 - options.clip, 1 + options.clip)
+    clipped_gains = torch.minimum(ratios * gains, clipped_ratios * gains)
+    parts = {
+        "policy_loss": -(batch.weights[:, None] * clipped_gains).mean(),
+        "value_loss": (policy.value(batch.observations) - batch.returns).square().mean(),
+        "entropy": -(log_probs.exp() * log_probs).sum(dim=-1).mean(),
+        "kl": ((ratios - 1) - change).mean(),
+        "clipped": ((ratios - 1).abs() > options.clip).float().mean(),
+    }
+    total = (
+        parts["policy_loss"]
+        + options.value_coefficient * parts["value_loss"]
+        - options.entropy * parts["entropy"]
+    )
+    return total, {name: part.detach() for name, part in parts.items()}
+
+
+def normalised(values: Tensor) -> Tensor:
+    """Return values shifted to mean 0 and scaled to (biased) deviation 1."""
+    return (values - values.mean()) / (values.std(correction=0) + 1e-8)
+
+
+class PPOAgent:
+    """A policy and its optimizer: one learning rate for the logits' parameters, one for the
+    others.
+    """
+
+    def __init__(self, policy: Policy, options: PPOOptions) -> None:
+        self.policy = policy
+        self.options = options
+        actor, critic = policy.parameter_groups()
+        self.optimizer = torch.optim.Adam(
+            [{"params": actor, "lr": options.lr_actor}, {"params": critic, "lr": options.lr_critic}]
+        )
+
+    def set_rates(self, share_left: float) -> None:
+        """Set the learning rates for ``share_left`` (1 to 0) of the run."""
+        scale = share_left if self.options.anneal else 1.0
+        actor, critic = self.optimizer.param_groups
+        actor["lr"] = self.options.lr_actor * scale
+        critic["lr"] = self.options.lr_critic * scale
+
+    def update(self, batch: Batch, seed: int, *, per_decider: bool = False) -> dict[str, float]:
+        """Learn from one batch in several passes; return means over the minibatches.
+
+        ``seed`` draws the minibatches.
+        """
+        options = self.options
+        generator = torch.Generator().manual_seed(seed)
+        if options.normalise:
+            batch = batch._replace(advantages=normalised(batch.advantages))
+        rows: list[dict[str, float]] = []
+        stop = {"stopped": 0.0}
+        for _ in range(options.epochs):
+            order = torch.randperm(len(batch.advantages), generator=generator)
+            divergences: list[float] = []
+            for index in torch.split(order, options.batch_size):
+                minibatch = Batch(*(column[index] for column in batch))
+                total, parts = ppo_losses(self.policy, minibatch, options, per_decider=per_decider)
+                divergences.append(float(parts["kl"]))
+                if options.target_kl and divergences[-1] > 1.5 * options.target_kl:
+                    break
+                norm = self._step(total)
+                rows.append({name: float(part) for name, part in parts.items()})
+                rows[-1]["grad_norm"] = norm
+            mean = sum(divergences) / len(divergences)
+            if options.target_kl and mean > options.target_kl:
+                stop = {"stopped": 1.0, "stop_kl": mean}
+                break
+        means = {}
+        for name in rows[0] if rows else {}:
+            means[name] = sum(row[name] for row in rows) / len(rows)
+        return {**means, "minibatches": float(len(rows)), **stop}
+
+    def _step(self, total: Tensor) -> float:
+        """Take one optimizer step; return the gradient's norm."""
+        self.optimizer.zero_grad()
+        total.backward()  # type: ignore[no-untyped-call]
+        parameters = self.policy.parameters()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
+        self.optimizer.step()
+        return float(norm)
+
+
+def pack(agents: Sequence[PPOAgent]) -> list[dict[str, Any]]:
+    """Return networks, weights and optimizers: the ``members`` of a checkpoint's state."""
+    members = []
+    for agent in agents:
+        policy = agent.policy
+        shape = {"shape": policy.shape._asdict(), "options": asdict(policy.options)}
+        weights = {name: value.detach().clone() for name, value in policy.state_dict().items()}
+        optimizer = agent.optimizer.state_dict()
+        members.append({"policy": plain(shape), "weights": weights, "optimizer": optimizer})
+    return members
+
+
+def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[PPOAgent]) -> None:
+    """Load what ``pack`` returned, or change nothing; InputError names what does not fit."""
+    if len(members) != len(agents):
+        expected = f"{len(agents)}, as configured"
+        raise InputError(f"a checkpoint of {len(members)} agents", expected=expected)
+    try:
+        for member, agent in zip(members, agents, strict=True):
+            deepcopy(agent.policy).load_state_dict(member["weights"])
+    except RuntimeError as error:
+        expected = "the configuration it was made with"
+        raise InputError(f"the checkpoint does not fit: {error}", expected=expected) from error
+    for member, agent in zip(members, agents, strict=True):
+        agent.policy.load_state_dict(member["weights"])
+        agent.optimizer.load_state_dict(member["optimizer"])

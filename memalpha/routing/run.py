@@ -18,8 +18,7 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.record.folder import RunFolder, environment
 from memalpha.retrieval.dense import make_embedder
 from memalpha.routing.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
-from memalpha.routing.policy import Checkpoint, NetworkOptions, Shape, plain
-from memalpha.routing.ppo import PPOOptions
+from memalpha.routing.policy import Checkpoint, NetworkOptions, PPOOptions, Shape, plain
 from memalpha.routing.selector import SelectorOptions, ToolSelector
 from memalpha.routing.tasks import (
     EnvironmentOptions,

@@ -42,8 +42,19 @@ from memalpha.routing.learner import (
     replay,
     seeds_of,
 )
-from memalpha.routing.policy import Checkpoint, NetworkOptions, Shape, packed, plain, unpacked
-from memalpha.routing.ppo import PPOAgent, PPOOptions, batch_of, pack, unpack
+from memalpha.routing.policy import (
+    Checkpoint,
+    NetworkOptions,
+    PPOAgent,
+    PPOOptions,
+    Shape,
+    batch_of,
+    pack,
+    packed,
+    plain,
+    unpack,
+    unpacked,
+)
 from memalpha.routing.tasks import Experience
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length

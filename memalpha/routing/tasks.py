@@ -20,8 +20,8 @@ from torch import Tensor
 from memalpha.config import Options, Share, load_function
 from memalpha.data.rows import existing_file, iter_rows
 from memalpha.errors import InputError, MissingExtraError
-from memalpha.protocols import Embedder
 from memalpha.routing.policy import Shape
+from memalpha.types import Embedder
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from memalpha.errors import ForgottenError, JournalConflictError, JournalDamagedError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
-from memalpha.retrieval.current import line_of
+from memalpha.retrieval.archive import line_of
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.records import Body, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation

@@ -16,10 +16,10 @@ from weakref import WeakValueDictionary
 
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.protocols import Retriever, TokenCounter
 from memalpha.retrieval.dense import forget_texts
 from memalpha.retrieval.two_layer import RetrieverFactory, TwoLayerRetriever
 from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin, Receipt
+from memalpha.types import Retriever, TokenCounter
 
 
 @dataclass

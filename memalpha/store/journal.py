@@ -31,7 +31,6 @@ from typing import Any
 from memalpha.errors import InputError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Applied, Memory, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.protocols import TokenCounter
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.history import (
@@ -58,7 +57,7 @@ from memalpha.store.records import (
     Registered,
     hash_prompt,
 )
-from memalpha.types import Change, Operation, OperationResult
+from memalpha.types import Change, Operation, OperationResult, TokenCounter
 
 __all__ = [
     "IN_MEMORY",

@@ -17,19 +17,17 @@ from transformers import (
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.generation.answering import frozen_base
-from memalpha.generation.hf import HFGenerator
+from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.models.policy import trained_reader
-from memalpha.protocols import ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
 from memalpha.qa.readers import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.scoring import RolloutScorer
 from memalpha.training.teacher_start import start_from_teacher
-from memalpha.types import Fact, Instance
+from memalpha.types import ContentJudge, Fact, Generator, Instance, Reader
 from memalpha.update.prepare import prepare_policy
 
 

@@ -17,7 +17,7 @@ from memalpha.qa.readers import reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.reader_examples import make_reader_examples
 from memalpha.types import Instance, Operation
-from memalpha.update.packed import Row
+from memalpha.update.logps import Row
 
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
 """Returns the operations of a good agent for the chunk of this index, given the memory."""

@@ -15,7 +15,7 @@ from memalpha.agent.rollout import Rollout, new_rollout, take_step
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.memory.calls import tool_schemas
+from memalpha.memory.schema import tool_schemas
 from memalpha.models.policy import load_tokenizer
 from memalpha.training.build import make_scorer
 from memalpha.training.config import parse_train_arguments

@@ -19,7 +19,6 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback, TrainerState
 
 from memalpha.agent.rollout import Rollout, StepCallback
-from memalpha.protocols import EventReport
 from memalpha.record.folder import RunFolder, trajectory_name
 from memalpha.record.measure import Examination, SearchedMemory, measure, rollout_memory
 from memalpha.record.rows import (
@@ -35,7 +34,7 @@ from memalpha.training.build import RunComponents
 from memalpha.training.config import TrainArguments
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import RolloutScorer, check_masked_share
-from memalpha.types import Instance, Sampling
+from memalpha.types import EventReport, Instance, Sampling
 
 logger = logging.getLogger(__name__)
 

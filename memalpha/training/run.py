@@ -22,7 +22,6 @@ from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
-from memalpha.protocols import EventReport, silent
 from memalpha.record.folder import (
     RunFolder,
     check_place,
@@ -44,6 +43,7 @@ from memalpha.training.warm_start import (
     warm_up,
 )
 from memalpha.training.weights import check_sharding, sharding_of
+from memalpha.types import EventReport, silent
 
 
 class Run(NamedTuple):

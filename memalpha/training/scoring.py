@@ -12,18 +12,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from inspect import isawaitable
 from itertools import islice
 
-from memalpha.agent.archive import archive_chunk
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError, TrainingAborted
 from memalpha.memory.schema import ARCHIVE
-from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import QAEvaluator, ask_all, find_passages
 from memalpha.record.rows import operation_mix
+from memalpha.retrieval.archive import archive_chunk
 from memalpha.rewards import RewardConfig, RewardFunction, StepReward, judged
 from memalpha.training.schedule import in_background
-from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
+from memalpha.types import (
+    ContentJudge,
+    Entry,
+    OperationKind,
+    QuestionRecord,
+    ReadRequest,
+    ResultCode,
+    SilenceJudge,
+    WriteRequest,
+)
 
 
 class RolloutScorer:

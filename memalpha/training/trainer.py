@@ -39,7 +39,6 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.generation.products import Products, restored, using
 from memalpha.generation.vllm_server import VLLMServers
-from memalpha.protocols import Generator
 from memalpha.rewards import StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
@@ -56,9 +55,8 @@ from memalpha.training.rows import (
 from memalpha.training.schedule import Drawn, at_once, in_background, instances_of_draw
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.weights import Sharding, hand_over, sharding_of, whole_weights
-from memalpha.types import Instance, Sampling
-from memalpha.update.logps import TokenLogps
-from memalpha.update.packed import Row, packed_logps
+from memalpha.types import Generator, Instance, Sampling
+from memalpha.update.logps import Row, TokenLogps, packed_logps
 from memalpha.update.prepare import prepare_policy
 
 logger = logging.getLogger(__name__)

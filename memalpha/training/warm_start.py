@@ -26,7 +26,6 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.files import write_object
 from memalpha.generation.products import Products, using
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.protocols import EventReport
 from memalpha.record.folder import holds_something, make_folder, masked
 from memalpha.text import in_common
 from memalpha.training.build import load_policy, resolve_dtype
@@ -34,8 +33,8 @@ from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.teacher_start import start_from_teacher
-from memalpha.types import Operation
-from memalpha.update.packed import Row, packed_logps, split_rows
+from memalpha.types import EventReport, Operation
+from memalpha.update.logps import Row, packed_logps, split_rows
 
 WARMUP_RECORD = "memalpha_warmup.json"
 

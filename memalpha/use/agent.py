@@ -28,7 +28,6 @@ from memalpha.files import path_of
 from memalpha.generation.serving import BatchingGenerator, ByteTokenizer, EndpointGenerator, Turns
 from memalpha.memory.memory import render_entry
 from memalpha.models.policy import agent_folder, base_of, load_policy_model, own_reader
-from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.readers import (
     UNKNOWN,
     EndpointReader,
@@ -49,7 +48,18 @@ from memalpha.store.journal import (
     hash_prompt,
 )
 from memalpha.text import is_text
-from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
+from memalpha.types import (
+    Change,
+    Chunk,
+    Entry,
+    Generator,
+    Hit,
+    OperationResult,
+    Question,
+    Reader,
+    ReadRequest,
+    Sampling,
+)
 from memalpha.units import cut
 
 LOCAL = Namespace("local")  # of an agent without a store

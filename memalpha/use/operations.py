@@ -24,7 +24,7 @@ from pydantic import (
 
 from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
-from memalpha.protocols import Hit
+from memalpha.types import Hit
 from memalpha.use.access import Caller, Problem
 from memalpha.use.agent import MemoryAgent
 

@@ -9,12 +9,11 @@ import pytest
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.memory.calls import tool_schemas
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.registry import make_tokenizer
 from memalpha.qa.readers import find_passages
-from memalpha.retrieval import current
-from memalpha.retrieval.current import line_of, losses
+from memalpha.retrieval import archive
+from memalpha.retrieval.archive import line_of, losses
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 
@@ -71,7 +70,7 @@ def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_s
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
 def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
-    monkeypatch.setattr(current, "ALIKE", 2.0)  # nothing is outdated
+    monkeypatch.setattr(archive, "ALIKE", 2.0)  # nothing is outdated
     step = make(retrieval=retrieval)
     memory, retriever, _ = told(step)
     flat = step.new_memory()

@@ -12,9 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CompactCodec, CompactTextCodec, HermesCodec, make_codec
-from memalpha.memory.calls import to_call, to_operation
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, to_call, to_operation
 from memalpha.types import CallError, Operation, OperationKind, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind

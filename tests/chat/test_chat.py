@@ -145,7 +145,7 @@ def trained(tmp_path_factory):
 
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
     base = Mock(side_effect=lambda chats: ["the base said this"] * len(chats))
-    monkeypatch.setattr("memalpha.generation.answering.frozen_base", Mock(return_value=base))
+    monkeypatch.setattr("memalpha.generation.hf.frozen_base", Mock(return_value=base))
     monkeypatch.setattr(sys, "stdin", io.StringIO("violin\nviolin\n"))
     options = f"--store {tmp_path}/m.db --user marta --archive true"
     assert run(["chat", str(trained), *options.split()]) == 0

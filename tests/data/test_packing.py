@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.packing import (
+from memalpha.data.source import (
     Packed,
     Session,
     Turn,

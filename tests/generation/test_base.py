@@ -6,8 +6,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from memalpha.errors import InputError
-from memalpha.generation.answering import answer_chats, frozen_base
-from memalpha.generation.hf import HFGenerator
+from memalpha.generation.hf import HFGenerator, answer_chats, frozen_base
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.text import render_chat
 from memalpha.types import Completion, Prompt, Sampling, StopReason

@@ -22,7 +22,7 @@ from memalpha.generation.products import (
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.types import Prompt, Sampling
 from memalpha.update import prepare
-from memalpha.update.packed import packed_logps
+from memalpha.update.logps import packed_logps
 from memalpha.update.prepare import prepare_policy
 
 pytestmark = pytest.mark.skipif(

@@ -11,8 +11,7 @@ from stubs import loud_adapter
 
 from memalpha.errors import InputError
 from memalpha.generation import products
-from memalpha.generation.answering import mark_prefixes, within_tokens
-from memalpha.generation.hf import HFGenerator
+from memalpha.generation.hf import HFGenerator, mark_prefixes, within_tokens
 from memalpha.measure.host import PolicyHost
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.text import chat_ids

@@ -44,7 +44,6 @@ from memalpha.measure.attacks import (
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models import resolve_model, write_adapter_record
-from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import ModelReader, reader_messages
 from memalpha.record.rows import read_rows
 from memalpha.retrieval import RetrievalConfig
@@ -52,7 +51,7 @@ from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.text import chat_ids, one_line, quote, quoted_json
-from memalpha.types import Chunk, Entry, Operation, OperationKind, Question, ToolCall
+from memalpha.types import Chunk, Entry, Operation, OperationKind, Question, ReadRequest, ToolCall
 
 OURS = ("nano", "smollm2")
 USABLE = [name for name in trl_templates() if agent_of(name, "compact")]

@@ -13,11 +13,10 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.measure.options import make_system
 from memalpha.measure.systems import KINDS, ConstantState
-from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
 from memalpha.text import one_line
-from memalpha.types import Chunk, Instance, Question, Sampling
+from memalpha.types import Chunk, Instance, Question, ReadRequest, Sampling
 
 SHORT = Instance(
     "short", "text", (Chunk("Ada: My cat is Tom."),), (Question("Cat of Ada?", ("Tom",)),)

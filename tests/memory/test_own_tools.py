@@ -9,9 +9,8 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, JournalConflictError
-from memalpha.memory.calls import tool_schemas
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.registry import make_tokenizer
 from memalpha.record.rows import operation_mix
 from memalpha.rewards import RewardConfig, tool_success

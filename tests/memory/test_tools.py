@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memalpha.memory.calls import to_call, to_operation, tool_schemas
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema, tool_name
+from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_name, tool_schemas
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind

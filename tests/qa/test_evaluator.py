@@ -13,7 +13,6 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import (
     SYSTEM,
     EndpointReader,
@@ -26,7 +25,7 @@ from memalpha.qa.readers import (
 )
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.text import unmarked
-from memalpha.types import Answer, Operation, OperationKind, Question, QuestionRecord
+from memalpha.types import Answer, Operation, OperationKind, Question, QuestionRecord, ReadRequest
 
 
 class FlakyReader:

@@ -16,7 +16,6 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.judges import (
     EndpointAnswerJudge,
     EndpointContentJudge,
@@ -25,6 +24,7 @@ from memalpha.qa.judges import (
 from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, score
 from memalpha.types import (
     Answer,
+    AnswerRequest,
     Chunk,
     Entry,
     Fact,
@@ -34,6 +34,7 @@ from memalpha.types import (
     OperationResult,
     Question,
     ResultCode,
+    WriteRequest,
 )
 
 

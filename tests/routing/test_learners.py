@@ -19,14 +19,17 @@ from memalpha.routing.learner import (
     replay,
     seeds_of,
 )
-from memalpha.routing.policy import NetworkOptions, Policy, Shape, make_policy
-from memalpha.routing.ppo import (
+from memalpha.routing.policy import (
     Batch,
+    NetworkOptions,
+    Policy,
     PPOAgent,
     PPOOptions,
+    Shape,
     Trajectories,
     batch_of,
     gae,
+    make_policy,
     normalised,
     pack,
     ppo_losses,
@@ -225,7 +228,7 @@ def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_its
         total, parts = ppo_losses(*given, **more)
         return total, {**parts, "kl": torch.tensor(next(scripted))}
 
-    monkeypatch.setattr("memalpha.routing.ppo.ppo_losses", losses)
+    monkeypatch.setattr("memalpha.routing.policy.ppo_losses", losses)
     options = PPOOptions(lr_actor=1e-2, epochs=9, batch_size=32, target_kl=0.02)
     agent = PPOAgent(make_policy(SHAPE, NetworkOptions(), seed=2), options)
     report = agent.update(batch_of_policy(agent.policy, 64), 0)

@@ -17,8 +17,7 @@ from memalpha.cli import run as command
 from memalpha.errors import InputError, RunFolderError
 from memalpha.retrieval.dense import HashingEmbedder
 from memalpha.routing.learner import MAPPO, LinUCB, collect
-from memalpha.routing.policy import Checkpoint, NetworkOptions
-from memalpha.routing.ppo import PPOOptions
+from memalpha.routing.policy import Checkpoint, NetworkOptions, PPOOptions
 from memalpha.routing.run import load_config, log_tasks, make_learner, make_tasks, measure, train
 from memalpha.routing.tasks import (
     LogOptions,

@@ -17,8 +17,7 @@ from memalpha.cli import run as command
 from memalpha.errors import InputError
 from memalpha.retrieval.dense import HashingEmbedder
 from memalpha.routing.learner import GroupOptions, learn_as_group
-from memalpha.routing.policy import NetworkOptions
-from memalpha.routing.ppo import PPOOptions, pack
+from memalpha.routing.policy import NetworkOptions, PPOOptions, pack
 from memalpha.routing.selector import SelectorOptions, ToolSelector, _pack
 
 PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0)

@@ -13,7 +13,7 @@ import torch
 from memalpha.generation import hf
 from memalpha.training import config, trainer
 from memalpha.training.config import parse_train_arguments
-from memalpha.update import packed, prepare
+from memalpha.update import logps, prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +104,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     drawn, layout, kept = (
         hf.draw,
-        packed.group_layout,
+        logps.group_layout,
         [{"sampling/sampling_logp_difference/mean": 0.1}],
     )
 
@@ -117,8 +117,8 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
         return drawn(logits, sampling, uniforms, **options)
 
     faults = {
-        "B2": (packed, "frozen_head", lambda model: None),
-        "B3": (packed, "group_layout", square),
+        "B2": (logps, "frozen_head", lambda model: None),
+        "B3": (logps, "group_layout", square),
         "B4": (config, "REFUSED", {}),
         "B7": (hf, "draw", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),

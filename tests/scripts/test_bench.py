@@ -10,7 +10,7 @@ from benchmarks import common, update
 from test_packed import make_lora, make_rows
 from torch.utils.flop_counter import FlopCounterMode
 
-from memalpha.update.packed import Row, packed_logps
+from memalpha.update.logps import Row, packed_logps
 from memalpha.update.prepare import prepare_policy
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError
-from memalpha.protocols import WriteRequest
 from memalpha.training.build import build_components, make_judge
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.types import (
@@ -21,6 +20,7 @@ from memalpha.types import (
     OperationResult,
     Question,
     ResultCode,
+    WriteRequest,
 )
 
 

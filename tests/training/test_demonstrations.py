@@ -26,7 +26,7 @@ from memalpha.training.warm_start import (
     warm_up,
 )
 from memalpha.types import Answer, Operation, OperationKind
-from memalpha.update.packed import Row
+from memalpha.update.logps import Row
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
 END = 2

@@ -18,8 +18,7 @@ from trl_environment import trl_arguments
 from memalpha.agent.rollout import run_rollouts
 from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError, TrainingAborted
-from memalpha.memory.calls import tool_schemas
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models import build_nano
 from memalpha.training.build import build_components
 from memalpha.training.config import parse_train_arguments

@@ -12,8 +12,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from memalpha.generation import products
 from memalpha.update import logps as logps_module
-from memalpha.update.logps import hidden_logps, token_logps
-from memalpha.update.packed import packed_logps
+from memalpha.update.logps import hidden_logps, packed_logps, token_logps
 from memalpha.update.prepare import LoraProduct, RMSNormProduct, base_model, prepare_policy
 
 

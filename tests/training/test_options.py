@@ -17,7 +17,7 @@ from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.training.weights import Sharding, check_sharding
 from memalpha.types import Prompt, Sampling
-from memalpha.update.packed import Row, packed_logps
+from memalpha.update.logps import Row, packed_logps
 
 
 # ------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from memalpha.errors import InputError
-from memalpha.update import attention
-from memalpha.update.packed import Row, pack_rows, packed_logps, split_rows
+from memalpha.update import prepare
+from memalpha.update.logps import Row, pack_rows, packed_logps, split_rows
 from memalpha.update.prepare import prepare_policy
 
 VOCABULARY = 101
@@ -131,7 +131,7 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
     mask[0, :3] = 0
     before = model(input_ids=ids, attention_mask=mask).logits
     prepare_policy(model)
-    assert model.config._attn_implementation == attention.NAME
+    assert model.config._attn_implementation == prepare.NAME
     assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
     model.save_pretrained(tmp_path)
     assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
@@ -164,4 +164,4 @@ def test_an_attention_that_cannot_share_prefixes_is_left_alone_with_a_warning(ca
     for model, named in ((sliding, "sliding_attention"), (make_model(attention="eager"), "eager")):
         prepare_policy(model)
         assert named in caplog.messages[-1] and "every row by itself" in caplog.messages[-1]
-        assert model.config._attn_implementation != attention.NAME
+        assert model.config._attn_implementation != prepare.NAME

@@ -14,13 +14,21 @@ from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.measure.host import PolicyHost
 from memalpha.models.policy import load_policy_model, trained_reader, unknown_bias
-from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import UNKNOWN, RecallReader, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
 from memalpha.training.reader_examples import make_reader_examples
 from memalpha.training.warm_start import parse_warmup_arguments
-from memalpha.types import Chunk, Fact, FactAction, Instance, Prompt, Question, Sampling
+from memalpha.types import (
+    Chunk,
+    Fact,
+    FactAction,
+    Instance,
+    Prompt,
+    Question,
+    ReadRequest,
+    Sampling,
+)
 from memalpha.use.agent import MemoryAgent
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT

@@ -1,8 +1,10 @@
-"""What holds now: the one rule of which of two statements is newer.
+"""The archive of what was read, line by line, and the one rule of which of two statements is newer.
 
-A statement is newer by its date where both have one, else by the chunk that said it. What merely
-resembles a newer statement ranks lower in a search and never disappears. A line leaves the archive
-only where an operation named the fact that it says.
+The lines are searched beside the entries; the policy neither sees nor writes them. A statement is
+newer by its date where both have one, else by the chunk that said it. What merely resembles a newer
+statement ranks lower in a search and never disappears. A line leaves the archive only when an
+operation updates or deletes the entry of its fact: of each chunk in which the entry was written,
+the line that says the same is removed (``line_of``).
 """
 
 from collections.abc import Sequence
@@ -10,11 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from memalpha.memory.memory import newer
+from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
 from memalpha.text import later
-from memalpha.types import Entry
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
+from memalpha.units import UNIT_TOKENS, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
@@ -76,3 +79,36 @@ def _parted(line: str) -> tuple[set[str], str]:
     if not colon or len(speaker.split()) > _NAME_WORDS:
         return set(), line
     return set(tokenize(speaker)), text
+
+
+# ------------------------------------------------------------------------------------------------
+# the archive
+
+
+def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
+    """Add the lines of a chunk, and remove those whose facts ``changes`` took back.
+
+    ``index`` and ``changes`` are those of the chunk.
+    """
+    corrects = any(change.before is not None for change in changes)
+    lines = list(memory.entries(ARCHIVE.name)) if corrects else []
+    for before, after in changes:
+        if before is None:
+            continue
+        for version in _versions(memory, before):
+            of_chunk = [line for line in lines if line.source_chunk == version.source_chunk]
+            line = line_of(version, of_chunk, after)
+            if line is not None:
+                lines.remove(line)
+                delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
+                memory.apply(delete, chunk=index, time=chunk.time)
+    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):
+        insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
+        memory.apply(insert, chunk=index, time=chunk.time)
+
+
+def _versions(memory: Memory, entry: Entry) -> list[Entry]:
+    """What an entry said, in each chunk that wrote it, and what it says now."""
+    written = [change.after for change in memory.changes if change.after is not None]
+    versions = [version for version in (*written, entry) if version.id == entry.id]
+    return list({(version.source_chunk, version.content): version for version in versions}.values())
