@@ -89,7 +89,7 @@ def old_scores_are_the_new_policys(compute_loss, trainer, model, inputs, *args, 
 
 
 @fault(
-    "update.attention.group_layout",
+    "update.prepare.group_layout",
     "tests/training/test_packed.py::test_values_and_gradients_equal_plain_forwards[llama]",
 )
 def packed_rows_see_siblings(group_layout, start, prefix, lengths, device):
@@ -167,7 +167,7 @@ def ids_are_used_twice(restore, memory, snapshot):
     restore(memory, snapshot)
 
 
-@fault("agent.view.MemoryView.render", "tests/agent/test_step.py::test_the_prompt_token_by_token")
+@fault("agent.step.MemoryView.render", "tests/agent/test_step.py::test_the_prompt_token_by_token")
 def the_newest_entry_is_not_shown(render, view, memory, *args):
     """The prompt shows the memory without what was written last."""
     newest = [entry.id for entry in memory.newest()][:1]
