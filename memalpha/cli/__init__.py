@@ -67,7 +67,9 @@ def run(arguments: list[str]) -> int:
     try:
         code = int(app(words, prog_name="memalpha", standalone_mode=False) or 0)
     except TyperException as error:
-        complain(f"{error.format_message()}; see memalpha {''.join(words[:1]) or 'VERB'} --help")
+        message = error.format_message()
+        verb = words[0] if words and "No such command" not in message else "VERB"
+        complain(f"{message}; see memalpha {verb} --help")
         return 2
     except TrainingStopped as stop:
         complain(str(stop))

@@ -47,7 +47,7 @@ EVENTS: Mapping[str, str] = {
     "writing": "{system} on {set}, seed {seed}: chunk {done} of {chunks}",
     "read": "{system} on {set}, seed {seed}, {reader}: accuracy {accuracy}, "
     "the mean of {scored} instances",
-    "compared": "{results} results in {folder}, {failed} failed: the same command tries them again",
+    "compared": "{results} results in {folder}; {failed} failed (the same command tries those again)",
 }
 """The line of each other event."""
 

@@ -152,7 +152,8 @@ def make_learner(config: RouterConfig, shape: Shape) -> Learner:
     if run.learner == "grpo":
         return MultiAgentGRPO(shape, policy, ppo, group, run.seed)
     if policy.kind != "team":
-        raise InputError(f"MAPPO with a policy of kind {policy.kind!r}", expected="team")
+        what = f"learner mappo with a policy of kind {policy.kind!r}"
+        raise InputError(what, expected="team", fix="set kind: team")
     return MAPPO(shape, policy, ppo, run.seed)
 
 
