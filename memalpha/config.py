@@ -22,6 +22,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, Validation
 
 from memalpha.errors import InputError
 from memalpha.files import load_yaml
+from memalpha.types import JsonObject
 
 _T = TypeVar("_T")
 _CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -182,7 +183,7 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
     return _with_base(path.parent / str(base), (*above, path.resolve())) | values
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> JsonObject:
     """Read a YAML mapping; InputError if there is none."""
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -34,7 +34,7 @@ from pydantic import (
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError, whole
 from memalpha.text import content_of
-from memalpha.types import Completion, Sampling, StopReason
+from memalpha.types import Completion, JsonMapping, JsonObject, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class ChatClient(Options):
                 f"the value of ${self.api_key_env} is no key", expected="printable ASCII characters"
             )
 
-    def call(self, route: str, body: Mapping[str, Any] | None = None) -> bytes:
+    def call(self, route: str, body: JsonMapping | None = None) -> bytes:
         """Send one request (GET without a ``body``), without retries; return the reply.
 
         InputError as in ``complete_many``; ServiceError for any other failure.
@@ -194,7 +194,7 @@ class ChatClient(Options):
                 task.cancel()
         return [outcomes[index] for index in range(len(batch))]
 
-    async def _with_retries(self, http: Any, body: dict[str, Any]) -> Completion:
+    async def _with_retries(self, http: Any, body: JsonObject) -> Completion:
         url = self._url(self.route)
         step = self.backoff
         for attempt in count(1):
@@ -216,8 +216,8 @@ class ChatClient(Options):
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable")
 
-    def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
-        body: dict[str, Any] = {
+    def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> JsonObject:
+        body: JsonObject = {
             "model": self.model,
             "messages": [
                 {**message, "content": break_marks(str(message["content"]))} for message in messages
@@ -232,7 +232,7 @@ class ChatClient(Options):
             body["seed"] = sampling.seed + index
         return body | self.extra
 
-    async def _fetch(self, http: Any, route: str, body: Mapping[str, Any] | None) -> bytes:
+    async def _fetch(self, http: Any, route: str, body: JsonMapping | None) -> bytes:
         """Send one request in at most ``timeout`` seconds; the bytes of a reply of status 200."""
         import httpx2
 
@@ -271,7 +271,7 @@ class ChatClient(Options):
             raise ServiceError(f"{url}: {message}")
         return raw
 
-    def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
+    def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
         reply = read_json(_Chat, raw)
         server = f"{self._url(self.route)}: {self.model}"
         if reply.tool_calls:
@@ -362,10 +362,10 @@ class EndpointOptions(Options):
     endpoint_retries: NonNegativeInt = 4
     endpoint_backoff: NonNegativeFloat = 1.0
     endpoint_concurrency: PositiveInt = 8
-    endpoint_extra: dict[str, Any] = field(default_factory=dict)
+    endpoint_extra: JsonObject = field(default_factory=dict)
     judge_url: str = ""
     judge_model: str = ""
-    judge_extra: dict[str, Any] | None = None
+    judge_extra: JsonObject | None = None
 
     @property
     def has_judge(self) -> bool:
@@ -400,9 +400,7 @@ class EndpointOptions(Options):
             extra,
         )
 
-    def _client(
-        self, kind: str, url: str, model: str, key: str, extra: Mapping[str, Any]
-    ) -> ChatClient:
+    def _client(self, kind: str, url: str, model: str, key: str, extra: JsonMapping) -> ChatClient:
         if not (url and model):
             raise InputError(
                 f"{kind}_url is {url!r} and {kind}_model is {model!r}",

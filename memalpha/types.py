@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 JsonObject = dict[str, Any]
+"""An object of JSON or YAML, or options by name."""
+JsonMapping = Mapping[str, Any]
+"""The same, only read."""
 Message = Mapping[str, Any]
 """One chat message, ``{"role": ..., "content": ...}``."""
 

@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -19,6 +18,7 @@ from rich.text import Text
 from memalpha.measure.view import duration, number, numeric
 from memalpha.measure.view import printable as printable
 from memalpha.measure.view import printable_lines as printable_lines
+from memalpha.types import JsonMapping
 
 STEP_COLUMNS: Mapping[str, tuple[str, int]] = {
     "reward": ("reward", 3),
@@ -47,7 +47,8 @@ EVENTS: Mapping[str, str] = {
     "writing": "{system} on {set}, seed {seed}: chunk {done} of {chunks}",
     "read": "{system} on {set}, seed {seed}, {reader}: accuracy {accuracy}, "
     "the mean of {scored} instances",
-    "compared": "{results} results in {folder}; {failed} failed (the same command tries those again)",
+    "compared": "{results} results in {folder}; {failed} failed "
+    "(the same command tries those again)",
 }
 """The line of each other event."""
 
@@ -148,7 +149,7 @@ class Reporter:
         self._first: tuple[int, float] | None = None
         self._tokens: float | None = None
 
-    def __call__(self, event: str, data: Mapping[str, Any]) -> None:
+    def __call__(self, event: str, data: JsonMapping) -> None:
         """Show one event."""
         if not self.enabled:
             return
@@ -165,7 +166,7 @@ class Reporter:
         for text in texts:
             self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)
 
-    def _step(self, data: Mapping[str, Any], now: float) -> str:
+    def _step(self, data: JsonMapping, now: float) -> str:
         step = data["step"]
         seconds = now - self._last
         tokens = numeric(data.get("num_tokens"))

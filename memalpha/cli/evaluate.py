@@ -16,6 +16,7 @@ from memalpha.cli.options import AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.record.folder import RunFolder
+from memalpha.types import JsonObject
 
 UNTRAINED = "untrained"
 TrustTools = Annotated[
@@ -143,7 +144,7 @@ def _load(
     return step, generator
 
 
-def _show(name: str, summary: dict[str, Any]) -> None:
+def _show(name: str, summary: JsonObject) -> None:
     out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
     rows += [

@@ -13,6 +13,7 @@ from typer import Context, Exit, Option
 from memalpha.cli.console import out
 from memalpha.config import Options, listing, parse
 from memalpha.errors import InputError
+from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
@@ -54,7 +55,7 @@ class AgentOptions(Options):
 
     store: str
     endpoint: str = ""
-    endpoint_extra: dict[str, Any] = field(default_factory=dict)
+    endpoint_extra: JsonObject = field(default_factory=dict)
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"

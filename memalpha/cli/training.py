@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Context, Option, Typer
 
@@ -11,6 +11,7 @@ from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_
 from memalpha.cli.options import TAKES_OPTIONS, AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
+from memalpha.types import JsonObject
 
 router = Typer(help="Train and measure a learned router, or select a tool.")
 
@@ -189,7 +190,7 @@ def train_router(
     out(json.dumps(summary) if as_json else text.format(**summary))
 
 
-def _report_router(row: dict[str, Any]) -> None:
+def _report_router(row: JsonObject) -> None:
     result = ""
     if "held_out" in row:
         result = "{held_out} on held-out episodes"

@@ -9,7 +9,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from memalpha.data.source import Source, Tally, apart, as_asked, count_words_and
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import file_sha256, replacing_folder
 from memalpha.qa.metrics import LABEL_METRICS
-from memalpha.types import Instance, Question, TokenCounter
+from memalpha.types import Instance, JsonMapping, JsonObject, Question, TokenCounter
 
 # ------------------------------------------------------------------------------------------------
 # leak check
@@ -303,7 +303,7 @@ class Manifest:
     input: str | None
     token_counter: str
     seed: int
-    options: dict[str, Any]
+    options: JsonObject
     checked_against: list[str]
     instances: int = 0
     chunks: int = 0
@@ -355,9 +355,7 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     return iter_parquet(path)
 
 
-def load_data(
-    names: str, options: Mapping[str, Any] | None = None, seed: int = 0
-) -> list[Instance]:
+def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> list[Instance]:
     """Return the instances of one or more sources (``options``: of the first); InputError as
     ``load_one``, or if ids repeat.
     """
@@ -379,7 +377,7 @@ def source_names(names: str) -> list[str]:
 
 
 def load_one(
-    name_or_path: str, options: Mapping[str, Any] | None = None, seed: int = 0
+    name_or_path: str, options: JsonMapping | None = None, seed: int = 0
 ) -> list[Instance]:
     """Return the instances of a prepared folder, an instance file, or a generated source;
     InputError if none or wrong.
@@ -408,7 +406,7 @@ def prepare(
     output: str | Path,
     *,
     seed: int = 0,
-    options: Mapping[str, Any] | None = None,
+    options: JsonMapping | None = None,
     count_tokens: TokenCounter = count_words_and_signs,
     token_counter: str = "words",
     overwrite: bool = False,

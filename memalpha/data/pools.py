@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
+
+from memalpha.types import JsonMapping, JsonObject
 
 Split = Literal["train", "test"]
 Templates = Literal["train", "held_out", "all"]
@@ -55,10 +57,10 @@ def part_of(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
 
 
 @cache
-def read_words(name: str) -> dict[str, Any]:
+def read_words(name: str) -> JsonObject:
     """Return a YAML file of this package."""
     text = (resources.files("memalpha.data") / f"{name}.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.safe_load(text)
+    data: JsonObject = yaml.safe_load(text)
     return data
 
 
@@ -70,7 +72,7 @@ def hostile_lines(templates: Templates) -> list[str]:
     return lists["train"] + lists["held_out"] if templates == "all" else lists[templates]
 
 
-def natural_words() -> dict[str, Any]:
+def natural_words() -> JsonObject:
     """Return natural.yaml with the traits of the files beside it."""
     files = ("natural", "natural_practical", "natural_personal")
     traits = {word: row for name in files for word, row in read_words(name)["traits"].items()}
@@ -78,9 +80,9 @@ def natural_words() -> dict[str, Any]:
 
 
 def _attribute(
-    word: str, row: Mapping[str, Any], values: Sequence[str], split: Split, templates: Templates
+    word: str, row: JsonMapping, values: Sequence[str], split: Split, templates: Templates
 ) -> Attribute:
-    uses: dict[str, Any] = {use: part_of(row.get(use, ()), templates) for use in _USES}
+    uses: JsonObject = {use: part_of(row.get(use, ()), templates) for use in _USES}
     more = {key: row[key] for key in ("multiple", "dated", "others", "note") if key in row}
     things = tuple(row["things"][split].split(", ")) if "things" in row else ("",)
     return Attribute(word, tuple(values), tuple(row["sections"]), **uses, **more, things=things)

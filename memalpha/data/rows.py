@@ -26,7 +26,7 @@ from typing import IO, Any, get_args, get_origin, get_type_hints
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
 from memalpha.text import ISO_8601, moment
-from memalpha.types import Instance
+from memalpha.types import Instance, JsonMapping, JsonObject
 
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
@@ -274,7 +274,7 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         raise InputError(problem, expected="a path, or owner/name", fix=fix) from error
 
 
-def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) -> Iterator[Row]:
+def _named(rows: Iterable[Any], features: JsonMapping | None, where: str) -> Iterator[Row]:
     """Yield rows with the names of classes in place of their numbers, None for one without."""
     labels = {key: each.names for key, each in (features or {}).items() if hasattr(each, "int2str")}
     for number, row in enumerate(rows):
@@ -379,7 +379,7 @@ def instance_to_json(value: Any) -> Any:
     return value.value if isinstance(value, StrEnum) else value
 
 
-def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
+def digest_instances(instances: Sequence[Instance]) -> JsonObject:
     """Return counts and a sha256 over all instances in order."""
     digest = hashlib.sha256()
     for instance in instances:
@@ -410,7 +410,8 @@ def features() -> Any:
 
     def feature(hint: Any) -> Any:
         if is_dataclass(hint):
-            return {name: feature(inner) for name, (inner, _) in _fields(hint).items()}  # type: ignore[arg-type]
+            fields = _fields(hint)  # type: ignore[arg-type]
+            return {name: feature(inner) for name, (inner, _) in fields.items()}
         inner = next((kind for kind in get_args(hint) if kind not in (NoneType, ...)), None)
         if inner is None:
             return Value("int32" if hint is int else "string")
@@ -427,7 +428,7 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
     import pyarrow.parquet as parquet
 
     schema = features().arrow_schema
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     characters = 0
     seen: set[str] = set()
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:

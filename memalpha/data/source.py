@@ -23,7 +23,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.qa.metrics import check_metric
 from memalpha.text import to_iso
-from memalpha.types import Chunk, Fact, Instance, Question, TokenCounter
+from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
 from memalpha.units import Span, cut
 
 # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
@@ -35,7 +35,8 @@ from memalpha.units import Span, cut
 # chunks.
 
 _UNSPACED = re.compile(
-    "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
+    "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007"
+    "\u3040-\u30ff"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 
@@ -443,9 +444,9 @@ class Source:
     loader: Loader
     options: type[Options]
     needs_input: bool = True
-    presets: Mapping[str, Any] = field(default_factory=dict)  # of option ``preset``
+    presets: JsonMapping = field(default_factory=dict)  # of option ``preset``
 
-    def parse(self, options: Mapping[str, Any] | None) -> Any:
+    def parse(self, options: JsonMapping | None) -> Any:
         """Return the source's options; InputError for an unknown option or invalid value."""
         if isinstance(options, Mapping) and str(options.get("preset")) in self.presets:
             given = {name: value for name, value in options.items() if value is not None}
@@ -455,7 +456,7 @@ class Source:
     def load(
         self,
         path_or_hub_name: str | Path | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: JsonMapping | None = None,
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
     ) -> Iterable[Instance | Skipped]:

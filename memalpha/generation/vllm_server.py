@@ -9,7 +9,7 @@ server that does not answer is waited for, then given the adapter again.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.text import decoded
-from memalpha.types import Completion, Prompt, Sampling
+from memalpha.types import Completion, JsonMapping, JsonObject, Prompt, Sampling
 
 _ROUNDING = 1e-3  # by which a log-probability may exceed 0
 _TRIES = 5  # of a batch, by a server that loses the adapter
@@ -37,7 +37,7 @@ class _Drawn(BaseModel):
 
 
 class _Models(BaseModel):
-    data: Annotated[list[dict[str, Any]], FailFast()]
+    data: Annotated[list[JsonObject], FailFast()]
 
 
 class _Tokens(ChatClient):
@@ -45,7 +45,7 @@ class _Tokens(ChatClient):
     tokenizer: PreTrainedTokenizerBase = None
     vocabulary = 0
 
-    def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> JsonObject:
         return {
             "model": self.model,
             "prompt": list(messages),
@@ -59,7 +59,7 @@ class _Tokens(ChatClient):
             **self.extra,
         }
 
-    def _parse(self, raw: bytes, body: Mapping[str, Any]) -> Completion:
+    def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
         drawn = read_json(_Drawn, raw)
         problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
         if problem:

@@ -39,6 +39,8 @@ from memalpha.types import (
     Entry,
     Generator,
     Instance,
+    JsonMapping,
+    JsonObject,
     Operation,
     OperationKind,
     Question,
@@ -87,11 +89,11 @@ def attacks() -> tuple[Attack, ...]:
 def poison(
     policies: Mapping[str, Load],
     output: str | Path,
-    options: Mapping[str, Any],
-    inputs: Mapping[str, Mapping[str, Any]],
+    options: JsonMapping,
+    inputs: Mapping[str, JsonMapping],
     *,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Attack policies by name, or go on; return the summary of each, also of ``summary.json``.
 
     ``options`` hold ``per_attack``, ``seed`` and what else may not change. InputError if the chunks
@@ -278,7 +280,7 @@ def _visible(text: str) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # rates
-def summarise_trials(rows: Sequence[InstanceRow]) -> dict[str, Any]:
+def summarise_trials(rows: Sequence[InstanceRow]) -> JsonObject:
     """Return the success rates of each attack and of all, with those of the controls; ``effects``
     counts effects by attack.
     """

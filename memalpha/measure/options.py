@@ -20,6 +20,7 @@ from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.measure.systems import KINDS, System
 from memalpha.record.folder import LISTS
+from memalpha.types import JsonMapping, JsonObject
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 Rows = Annotated[
@@ -27,7 +28,7 @@ Rows = Annotated[
 ]
 
 
-def make_system(kind: str, values: Mapping[str, Any]) -> System:
+def make_system(kind: str, values: JsonMapping) -> System:
     """Return the system of a kind with these options; InputError if one is unknown or invalid."""
     InputError.raise_if(
         kind not in KINDS,
@@ -43,7 +44,7 @@ class SetSpec(Options):
 
     data: str  # prepared folder, file of instances, or the name of a generated source
     name: str = ""  # in results (empty = the folder's or source's name)
-    options: Mapping[str, Any] = field(default_factory=dict)  # of a generated source
+    options: JsonMapping = field(default_factory=dict)  # of a generated source
     instances: NonNegativeInt = (
         0  # how many (0 = all), after the first ``skip``, such as those used before
     )
@@ -66,7 +67,7 @@ class SystemSpec(Options):
     group: str = ""  # systems of one group differ only in their training seed (empty = its name)
     sets: tuple[str, ...] = ()  # names of the sets it is evaluated on (none = all)
     readers: tuple[str, ...] = ()  # names of the readers that read for it (none = all)
-    options: Mapping[str, Any] = field(
+    options: JsonMapping = field(
         default_factory=dict
     )  # of its kind; in a configuration they stand beside the others
 
@@ -198,7 +199,7 @@ class Evaluation(NamedTuple):
         if self.endpoints.has_judge:
             self.endpoints.judge_client()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
         values = asdict(self.options) | asdict(self.endpoints) | asdict(self.agent)
         for name in LISTS:

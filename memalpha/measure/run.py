@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memalpha.agent.config import AGENT_FILE, SCHEMA_FILE
 from memalpha.agent.step import AgentStep
@@ -50,6 +50,8 @@ from memalpha.types import (
     AnswerJudge,
     EventReport,
     Instance,
+    JsonMapping,
+    JsonObject,
     ReadRequest,
     Sampling,
     TokenCounter,
@@ -91,7 +93,7 @@ class Job:
     seeds: tuple[int, ...]
     count: TokenCounter
     clock: Callable[[], float] = time.perf_counter
-    observe: Callable[[Instance, InstanceRow], Mapping[str, Any]] | None = None  # a scorecard
+    observe: Callable[[Instance, InstanceRow], JsonMapping] | None = None  # a scorecard
 
     def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[RowKey]:
         """Keys of the rows on some instances."""
@@ -167,7 +169,7 @@ def evaluate(evaluation: Evaluation, report: EventReport = silent) -> Outcome:
     host = PolicyHost(options.model, options.dtype, options.generation_rows, options.batch_tokens)
     sets = [_load(spec, evaluation, host) for spec in evaluation.sets]
     jobs = make_jobs(evaluation, sets)
-    inputs: dict[str, Mapping[str, Any]] = {
+    inputs: dict[str, JsonMapping] = {
         "models": {host.model: _model_digest(host)},
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
     }
@@ -345,7 +347,7 @@ def run_jobs(
 
 def _batches(
     jobs: Iterable[Job], size: int
-) -> Iterator[tuple[Job, int, Sequence[Instance], dict[str, Any]]]:
+) -> Iterator[tuple[Job, int, Sequence[Instance], JsonObject]]:
     """Job, seed, instances and their place, by the configuration only."""
     for job in jobs:
         for seed in job.seeds:
@@ -367,5 +369,5 @@ def _answered(row: InstanceRow) -> bool:
     return not row.questions or any(question.error is None for question in row.questions)
 
 
-def _progress(position: Mapping[str, Any], report: EventReport, done: int, total: int) -> None:
+def _progress(position: JsonMapping, report: EventReport, done: int, total: int) -> None:
     report("writing", {**position, "done": done, "chunks": total})

@@ -24,6 +24,7 @@ from memalpha.measure import tables, view
 from memalpha.measure.summary import difference_from
 from memalpha.measure.view import Recorded, Tone, numeric
 from memalpha.record.folder import RunFolder
+from memalpha.types import JsonMapping, JsonObject
 
 # ------------------------------------------------------------------------------------------------
 # curves
@@ -32,7 +33,7 @@ from memalpha.record.folder import RunFolder
 # at steps that every run has. A panel without data is left out. Equal data gives equal files. The
 # colours suit light and dark pages.
 
-MetricRows = Sequence[Mapping[str, Any]]  # of one run's ``metrics.jsonl``
+MetricRows = Sequence[JsonMapping]  # of one run's ``metrics.jsonl``
 Line = list[pandas.Series]  # of each run, values by step
 
 PANELS: Mapping[str, str] = {
@@ -175,7 +176,7 @@ _INDEXED = (  # facts of a rollout that the list shows and filters by
 )
 
 
-def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
+def facts_of_run(run: RunFolder) -> Iterator[JsonObject]:
     """Iterate over the facts of all rollouts of a run, for lists and filters.
 
     InputError if a file is damaged.
@@ -212,7 +213,7 @@ def facts_of_run(run: RunFolder) -> Iterator[dict[str, Any]]:
 
 def rollouts_table(run: RunFolder) -> tables.Table:
     """Return what ``memalpha inspect`` can show of a run, by the arguments that show it."""
-    facts: dict[str, list[dict[str, Any]]] = {}
+    facts: dict[str, list[JsonObject]] = {}
     for fact in facts_of_run(run):
         option = f"--step {fact['step']}" if fact["step"] else f"--held-out {fact['where']}"
         facts.setdefault(f"{option} --rollout N", []).append(fact)
@@ -344,7 +345,7 @@ class _Site:
         return self.target / name
 
 
-def troubles(facts: Sequence[Mapping[str, Any]], metrics: MetricRows) -> Counter[tuple[str, str]]:
+def troubles(facts: Sequence[JsonMapping], metrics: MetricRows) -> Counter[tuple[str, str]]:
     """Return how often which step was skipped or score is missing, as (where, message)."""
     why = "the step was skipped: loss or gradient was not finite"
     counts = Counter((f"step {row['step']}", why) for row in metrics if row.get("skipped"))
@@ -353,7 +354,7 @@ def troubles(facts: Sequence[Mapping[str, Any]], metrics: MetricRows) -> Counter
     return counts
 
 
-def failures(facts: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, Counter[str]]]:
+def failures(facts: Sequence[JsonMapping]) -> dict[str, tuple[int, Counter[str]]]:
     """Return number of calls and codes of failed ones, in training and each held-out evaluation."""
     counts: dict[str, tuple[int, Counter[str]]] = {}
     for fact in facts:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import chain, combinations
 from pathlib import Path
-from typing import Any
 
 from memalpha.data.synthetic import ABSENCE, CASCADE
 from memalpha.measure.options import make_system, read_system
@@ -32,7 +31,7 @@ from memalpha.record.statistics import (
     estimate,
     mean_over_sets,
 )
-from memalpha.types import Answer, Fact, FactAction, Instance
+from memalpha.types import Answer, Fact, FactAction, Instance, JsonMapping, JsonObject
 
 # ------------------------------------------------------------------------------------------------
 # scorecard: what a system answers and keeps after facts changed
@@ -237,7 +236,7 @@ class Summary:
         agents = [group for group, kind in self.kinds_of.items() if kind == "agent"]
         return sorted(agents, key=members.__getitem__)[-1] if agents else next(iter(self.kinds_of))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return it as JSON-ready data, with the interval settings; unknown values are NaN."""
         bootstrap = {"resamples": RESAMPLES, "level": LEVEL, "seed": SEED}
         return {**asdict(self), "bootstrap": bootstrap, "reference": self.reference}
@@ -262,7 +261,7 @@ def summarise_evaluation(folder: str | Path) -> Summary:
 
 
 def _groups(
-    config: Mapping[str, Any], set_name: str, reader: str, rows: Sequence[InstanceRow]
+    config: JsonMapping, set_name: str, reader: str, rows: Sequence[InstanceRow]
 ) -> dict[str, Members]:
     seeds = config.get("seeds") or [0]
     places = Counter[str]()  # systems of each group so far

@@ -9,7 +9,7 @@ confirm. Runs that differ only in their seed form one column.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table as TerminalTable
@@ -30,6 +30,7 @@ from memalpha.measure.view import UNKNOWN, counted, number, printable
 from memalpha.record.folder import MAY_CHANGE, RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
+from memalpha.types import JsonMapping
 
 Cells = Sequence[str]
 
@@ -266,7 +267,7 @@ class Column(NamedTuple):
         return set[str]().union(*self.after.values())
 
 
-def differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing(configs: Sequence[JsonMapping]) -> list[str]:
     """Return the options that differ between runs, except the incidental ones."""
     options = []
     for name in sorted(set().union(*configs) - INCIDENTAL):

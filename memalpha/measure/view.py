@@ -7,7 +7,7 @@ steer a terminal is escaped.
 
 import math
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from memalpha.record.folder import RunFolder, checkpoint_step
+from memalpha.types import JsonMapping, JsonObject
 
 UNKNOWN = "–"
-Recorded = Mapping[str, Any]  # a rollout, or a part of it, as JSON
+Recorded = JsonMapping  # a rollout, or a part of it, as JSON
 
 
 # ------------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ def entry_text(entry: Recorded) -> str:
     return f"[{time}] {text}" if time else text
 
 
-def reward_parts(step: Recorded) -> dict[str, Any]:
+def reward_parts(step: Recorded) -> JsonObject:
     """Return the parts of a step's reward; ``immediate`` only if it has a value."""
     return {
         name: value

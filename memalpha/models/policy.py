@@ -21,6 +21,7 @@ from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
+from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
     import torch
@@ -182,7 +183,7 @@ def _readable(what: str, expected: str) -> Iterator[None]:
 
 # ------------------------------------------------------------------------------------------------
 # an adapter's folder
-def check_adapter_folder(adapter: Path) -> dict[str, Any]:
+def check_adapter_folder(adapter: Path) -> JsonObject:
     """Return an adapter's configuration; InputError unless it is of LoRA and brings no code."""
     InputError.raise_if(
         not (adapter / ADAPTER_CONFIG).is_file(),
@@ -202,7 +203,7 @@ def check_adapter_folder(adapter: Path) -> dict[str, Any]:
     return config
 
 
-def adapter_record(adapter: Path) -> dict[str, Any]:
+def adapter_record(adapter: Path) -> JsonObject:
     """Return what ``write_adapter_record`` wrote beside an adapter; {} if it wrote nothing."""
     path = adapter / ADAPTER_RECORD
     return read_object(path) if path.is_file() else {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import file_sha256, read_object, replacing_folder, write_object
+from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -75,7 +76,7 @@ def hub_name(model: str) -> str | None:
     return model if owner and repository and not elsewhere else None
 
 
-def model_record(folder: Path | str) -> dict[str, Any]:
+def model_record(folder: Path | str) -> JsonObject:
     """Return the record in a model's folder; empty if there is none."""
     path = Path(folder) / MODEL_RECORD
     return read_object(path) if path.is_file() else {}

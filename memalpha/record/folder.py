@@ -37,6 +37,7 @@ from memalpha.files import (
     write_object,
     write_yaml,
 )
+from memalpha.types import JsonMapping, JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +107,9 @@ class RunFolder:
     def begin(
         cls,
         path: str | Path,
-        config: Mapping[str, Any],
-        inputs: Mapping[str, Mapping[str, Any]],
-        about: Mapping[str, Any],
+        config: JsonMapping,
+        inputs: Mapping[str, JsonMapping],
+        about: JsonMapping,
         *,
         overwrite: bool = False,
         resume: bool | None = None,
@@ -129,9 +130,7 @@ class RunFolder:
         run.write_json("inputs.json", inputs)
         return run
 
-    def check_same(
-        self, config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def check_same(self, config: JsonMapping, inputs: Mapping[str, JsonMapping]) -> None:
         """Raise RunFolderError unless options and inputs are those that the run began with, but for
         those that may change and for more sets, systems or readers.
         """
@@ -158,7 +157,7 @@ class RunFolder:
         )
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> JsonObject:
         """The resolved options of the run; RunFolderError if they cannot be read."""
         return read_object(self.path / _MARKER)
 
@@ -181,11 +180,11 @@ class RunFolder:
         """Write a JSON file of the run."""
         write_object(self.path / name, data)
 
-    def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write_lines(self, name: str, rows: Iterable[JsonMapping]) -> None:
         """Write a JSON-lines file whole."""
         write_lines(self.path / name, rows)
 
-    def append_line(self, name: str, row: Mapping[str, Any]) -> None:
+    def append_line(self, name: str, row: JsonMapping) -> None:
         """Append one line to a JSON-lines file."""
         append_lines(self.path / name, [row])
 
@@ -204,7 +203,7 @@ class RunFolder:
         for file in (self.path / "trajectories").glob(".step-*"):
             file.unlink()
 
-    def read_json(self, name: str) -> dict[str, Any]:
+    def read_json(self, name: str) -> JsonObject:
         """Read a JSON object; RunFolderError if the file is missing or damaged."""
         RunFolderError.raise_if(
             not (self.path / name).is_file(),
@@ -213,11 +212,11 @@ class RunFolder:
         )
         return read_object(self.path / name)
 
-    def read_optional(self, name: str) -> dict[str, Any]:
+    def read_optional(self, name: str) -> JsonObject:
         """Read a JSON object; empty if the file is missing."""
         return self.read_json(name) if (self.path / name).is_file() else {}
 
-    def read_lines(self, name: str) -> Iterator[dict[str, Any]]:
+    def read_lines(self, name: str) -> Iterator[JsonObject]:
         """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
         out with a warning.
         """
@@ -229,7 +228,7 @@ class RunFolder:
             else:
                 logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> list[JsonObject]:
         """One row per logged training step."""
         return list(self.read_lines("metrics.jsonl"))
 
@@ -239,9 +238,9 @@ class RunFolder:
         return sorted(file for file in files if _TRAJECTORY.fullmatch(file.stem))
 
 
-def _by_name(config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _by_name(config: JsonMapping, inputs: Mapping[str, JsonMapping]) -> JsonObject:
     """What must stay when a run goes on, by name."""
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for name, value in config.items():
         if name in LISTS and isinstance(value, list):
             for row in value:
@@ -361,7 +360,7 @@ _PACKAGES = [
 ]
 
 
-def environment(world_size: int = 1) -> dict[str, Any]:
+def environment(world_size: int = 1) -> JsonObject:
     """Describe code, versions, machine, command (without secrets) and time of a run."""
     from memalpha.generation.products import float32_products
 

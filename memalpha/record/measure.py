@@ -18,7 +18,7 @@ from memalpha.agent.rollout import Rollout
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.qa.readers import find_passages
 from memalpha.record.rows import InstanceRow, QuestionRow, count_operations
-from memalpha.types import Instance, OperationResult, Question, Retriever, TokenCounter
+from memalpha.types import Instance, JsonObject, OperationResult, Question, Retriever, TokenCounter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Examination:
     reader_tokens: float = math.nan  # mean over the questions of what was read
     cut: int = 0  # tokens that were offered and not read
     rewards: Mapping[str, float] = field(default_factory=dict)
-    rollout: dict[str, Any] | None = None
+    rollout: JsonObject | None = None
 
 
 Ingest = Callable[[Sequence[Instance]], Sequence[IngestedMemory]]

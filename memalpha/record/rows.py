@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -22,7 +21,7 @@ from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
 from memalpha.record.statistics import Number, estimate
 from memalpha.rewards import PARTS, RewardConfig, StepReward
-from memalpha.types import Change, OperationKind, OperationResult, QuestionRecord
+from memalpha.types import Change, JsonObject, OperationKind, OperationResult, QuestionRecord
 
 RowKey = tuple[str, str, str, int, str]  # set, system, reader, seed and instance
 RESULTS_FILE = "results.jsonl"  # of a folder
@@ -75,7 +74,7 @@ class InstanceRow:
     questions: tuple[QuestionRow, ...] = ()
     rewards: Mapping[str, Number] = field(default_factory=dict)  # means over chunks, and TOTAL
     observed: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # for the scorecard
-    rollout: dict[str, Any] | None = None  # everything that happened, where that is recorded
+    rollout: JsonObject | None = None  # everything that happened, where that is recorded
     failed: str | None = None  # why there is no result
 
     @property
@@ -100,7 +99,7 @@ class InstanceRow:
         kinds = ("update", "replace") if kind == "update" else (kind,)
         return sum(n for name, n in self.operations.items() if name.endswith(kinds))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the line as JSON-ready data; NaN is null."""
         return dict(finite(asdict(self)))
 
@@ -135,7 +134,7 @@ def append_rows(path: Path, rows: Iterable[InstanceRow]) -> None:
 
 # ------------------------------------------------------------------------------------------------
 # means over rows
-def summarise(rows: Sequence[InstanceRow]) -> dict[str, Any]:
+def summarise(rows: Sequence[InstanceRow]) -> JsonObject:
     """Return means over scored instances, the accuracy's with its interval and standard error.
 
     ``operations`` are shares of calls, ``kinds`` means over questions, ``masked`` the unscored.
@@ -175,9 +174,7 @@ def summarise(rows: Sequence[InstanceRow]) -> dict[str, Any]:
     }
 
 
-def paired_difference(
-    before: Sequence[InstanceRow], after: Sequence[InstanceRow]
-) -> dict[str, Any]:
+def paired_difference(before: Sequence[InstanceRow], after: Sequence[InstanceRow]) -> JsonObject:
     """Return the mean of after - before over the instances that both have a score for."""
     first = {row.instance: row.accuracy for row in before if row.scored}
     changes = {
@@ -188,7 +185,7 @@ def paired_difference(
     return _accuracy(changes)
 
 
-def _accuracy(values: Mapping[str, float]) -> dict[str, Any]:
+def _accuracy(values: Mapping[str, float]) -> JsonObject:
     if not values:
         return {**dict.fromkeys(("accuracy", "low", "high", "stderr"), math.nan), "n": 0}
     mean = estimate({0: values})
@@ -207,7 +204,7 @@ def _share_of(shares: Mapping[str, float], kind: OperationKind, calls: int) -> f
     )
 
 
-def _by_kind(rows: Sequence[InstanceRow]) -> dict[str, Any]:
+def _by_kind(rows: Sequence[InstanceRow]) -> JsonObject:
     scores: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         for question in row.questions:
@@ -261,7 +258,7 @@ def rollout_to_json(
     rewards: Sequence[StepReward],
     config: RewardConfig,
     advantages: Sequence[float] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per
     chunk step.
     """
@@ -284,7 +281,7 @@ def rollout_to_json(
 
 def _step(
     rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None
-) -> dict[str, Any]:
+) -> JsonObject:
     chunk = rollout.instance.chunks[step.chunk_index]
     return {
         "chunk": step.chunk_index,
@@ -306,7 +303,7 @@ def _step(
     }
 
 
-def _result(result: OperationResult) -> dict[str, Any]:
+def _result(result: OperationResult) -> JsonObject:
     return {
         "ok": result.ok,
         "code": result.code.value,
@@ -316,11 +313,11 @@ def _result(result: OperationResult) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: Change) -> JsonObject:
     return {name: entry and asdict(entry) for name, entry in change._asdict().items()}
 
 
-def _question(record: QuestionRecord) -> dict[str, Any]:
+def _question(record: QuestionRecord) -> JsonObject:
     question = record.question
     return {
         "question": question.text,

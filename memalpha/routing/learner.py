@@ -5,7 +5,7 @@ The random draws of update ``i`` depend on (seed, i) only, so a resumed run repe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from memalpha.routing.policy import (
     unpack,
 )
 from memalpha.routing.tasks import Experience, Floats, Integers, LiveTask, LogTask, Task
+from memalpha.types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +170,11 @@ class MAPPO:
         policies = [agent.policy for agent in self.agents]
         return np.asarray(mean_probabilities(policies, torch.from_numpy(observations)).numpy())
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return each agent's networks, weights and optimizer."""
         return {"members": pack(self.agents)}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: JsonObject) -> None:
         """Load what ``state`` returned; InputError says what does not fit."""
         unpack(state.get("members", []), self.agents)
 
@@ -328,13 +329,13 @@ class LinUCB:
         best = self.estimates(observations).argmax(axis=-1)
         return np.asarray(np.eye(self.shape.choices, dtype=np.float32)[best])
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the regressions."""
         squares = [torch.from_numpy(array.copy()) for array in self._squares]
         sums = [torch.from_numpy(array.copy()) for array in self._sums]
         return {"squares": squares, "sums": sums}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: JsonObject) -> None:
         """Load regressions; InputError if they are of another task."""
         for name, own in self.state().items():
             shapes = [tuple(tensor.shape) for tensor in state[name]]

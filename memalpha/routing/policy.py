@@ -14,7 +14,7 @@ import io
 import json
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from memalpha.config import Options, Share
 from memalpha.errors import InputError
 from memalpha.files import replacing
+from memalpha.types import JsonMapping, JsonObject
 
 
 class Shape(NamedTuple):
@@ -148,9 +149,9 @@ class Checkpoint:
     updates: int
     steps: int
     seed: int
-    config: Mapping[str, Any]
-    state: Mapping[str, Any]
-    routes: Mapping[str, Any] = field(default_factory=dict)
+    config: JsonMapping
+    state: JsonMapping
+    routes: JsonMapping = field(default_factory=dict)
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically, the digest of all of it in front."""
@@ -429,7 +430,7 @@ class PPOAgent:
         return float(norm)
 
 
-def pack(agents: Sequence[PPOAgent]) -> list[dict[str, Any]]:
+def pack(agents: Sequence[PPOAgent]) -> list[JsonObject]:
     """Return networks, weights and optimizers: the ``members`` of a checkpoint's state."""
     members = []
     for agent in agents:
@@ -441,7 +442,7 @@ def pack(agents: Sequence[PPOAgent]) -> list[dict[str, Any]]:
     return members
 
 
-def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[PPOAgent]) -> None:
+def unpack(members: Sequence[JsonMapping], agents: Sequence[PPOAgent]) -> None:
     """Load what ``pack`` returned, or change nothing; InputError names what does not fit."""
     if len(members) != len(agents):
         expected = f"{len(agents)}, as configured"

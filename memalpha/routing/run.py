@@ -34,10 +34,11 @@ from memalpha.routing.tasks import (
     read_log,
     split_log,
 )
+from memalpha.types import JsonMapping, JsonObject
 
 Learner = MAPPO | LinUCB  # MultiAgentGRPO is a MAPPO
 # Called after each update with its metrics, ``step`` and ``steps``.
-Report = Callable[[dict[str, Any]], None]
+Report = Callable[[JsonObject], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,8 @@ class RouterOptions(Options):
 
     learner: Literal["mappo", "grpo", "linucb"] = "mappo"
     task: Literal["synthetic", "log", "environment"] = "synthetic"
-    task_options: Mapping[str, Any] = field(default_factory=dict)
-    eval_options: Mapping[str, Any] = field(default_factory=dict)
+    task_options: JsonMapping = field(default_factory=dict)
+    eval_options: JsonMapping = field(default_factory=dict)
     seed: NonNegativeInt = 42
     steps: PositiveInt = 100_000
     envs: PositiveInt = 96
@@ -92,7 +93,7 @@ class RouterConfig(NamedTuple):
     ppo: PPOOptions
     group: GroupOptions
 
-    def flat(self) -> dict[str, Any]:
+    def flat(self) -> JsonObject:
         """Return all options as one mapping, as in a file."""
         return {name: value for group in self for name, value in plain(asdict(group)).items()}
 
@@ -167,7 +168,7 @@ def fit(
         yield index + 1, learner.update(task, run.envs, length, seed, 1 - index / run.updates)
 
 
-def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str, Any]:
+def measure(learner: Learner, task: Task, episodes: int, seed: int) -> JsonObject:
     """Return the mean return of a learner's greedy choices on held-out episodes, and the best
     expected one where it is known.
     """
@@ -199,7 +200,7 @@ def train(
     *,
     overwrite: bool = False,
     resume: bool = False,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Train a router in the run folder ``output`` and return the summary; InputError or
     RunFolderError if it cannot run.
     """
@@ -243,7 +244,7 @@ def train(
     return summary
 
 
-def _resume(folder: RunFolder, learner: Learner, options: Mapping[str, Any]) -> int:
+def _resume(folder: RunFolder, learner: Learner, options: JsonMapping) -> int:
     """Load the checkpoint of a run folder into a learner; return its number of updates."""
     checkpoint = Checkpoint.load(folder.path)
     differing = [name for name in sorted(options) if checkpoint.config.get(name) != options[name]]
@@ -268,7 +269,7 @@ def _resume(folder: RunFolder, learner: Learner, options: Mapping[str, Any]) -> 
 @dataclass
 class _ToolFile(Options):
     tools: dict[str, str]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject = field(default_factory=dict)
 
 
 def read_tools(path: str | Path) -> tuple[dict[str, str], SelectorOptions]:

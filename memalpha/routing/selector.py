@@ -56,6 +56,7 @@ from memalpha.routing.policy import (
     unpacked,
 )
 from memalpha.routing.tasks import Experience
+from memalpha.types import JsonMapping, JsonObject
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length
 Evaluator = Callable[[str, str], float]  # how good a context is for a query
@@ -336,7 +337,7 @@ class ToolSelector:
         )
         checkpoint.save(path)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Return what every tool has earned, and how much was observed and learned."""
         tools = {
             name: {
@@ -462,7 +463,7 @@ def _columns(steps: Sequence[_Step]) -> Experience:
     )
 
 
-def _pack(steps: Iterable[_Step]) -> dict[str, Any]:
+def _pack(steps: Iterable[_Step]) -> JsonObject:
     """Return steps as few tensors: features, next ones where there are any, and the plain rest."""
     steps = list(steps)
     features = [step.features for step in steps]
@@ -475,7 +476,7 @@ def _stacked(rows: list[Tensor]) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, 0)
 
 
-def _unpack(packed: Mapping[str, Any]) -> list[_Step]:
+def _unpack(packed: JsonMapping) -> list[_Step]:
     reached = iter(packed["reached"])
     rows = zip(packed["features"], packed["rest"], strict=True)
     return [

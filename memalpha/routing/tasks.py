@@ -6,7 +6,7 @@ and the team earns one reward. ``begin`` starts episodes; each has ``observe`` a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Annotated, Any, NamedTuple
@@ -21,7 +21,7 @@ from memalpha.config import Options, Share, load_function
 from memalpha.data.rows import existing_file, iter_rows
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.routing.policy import Shape
-from memalpha.types import Embedder
+from memalpha.types import Embedder, JsonMapping, JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class SyntheticTask:
         choices = self.options.choices
         views = tuple((k * dimension, (k + 1) * dimension) for k in range(deciders))
         self.shape = Shape(deciders * dimension, deciders, choices, views)
-        self.routes: dict[str, Any] = {}
+        self.routes: JsonObject = {}
         rng = np.random.default_rng(self.options.seed)
         size = (deciders, choices, self.options.facets, dimension)
         self.specialties = _unit(rng.normal(size=size))
@@ -270,7 +270,7 @@ class EnvironmentOptions(Options):
     """
 
     environment: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: JsonMapping = field(default_factory=dict)
 
 
 class EnvironmentTask:
@@ -308,7 +308,7 @@ class EnvironmentTask:
             raise InputError(f"{name} of {observations} and {actions}", expected=expected)
         size = int(observations.shape[0])
         self.shape = Shape(size, len(counts), counts[0], ((0, size),) * len(counts))
-        self.routes: dict[str, Any] = {"environment": name}
+        self.routes: JsonObject = {"environment": name}
 
     def begin(self, n: int, seed: int, *, held_out: bool = False) -> EnvironmentEpisodes:
         """Return ``n`` copies that run in lockstep, through Gymnasium's vector API."""
@@ -387,11 +387,11 @@ class LogTask:
             )
         size = embedder.dimension
         self.shape = Shape(size, len(names), counts[0], ((0, size),) * len(names))
-        self.routes: dict[str, Any] = {"workers": [list(own) for own in names], "embedder": name}
+        self.routes: JsonObject = {"workers": [list(own) for own in names], "embedder": name}
         self.embeddings = embedder.embed(log.prompts)
         self.rewards = log.rewards
         self.actions = np.array(actions)
-        self.logging: list[Callable[[Floats], NDArray[Any]]] = like.logging if like else []
+        self.logging: list[Callable[[Floats], NDArray[np.float64]]] = like.logging if like else []
         if log.probabilities is not None:
             self.probabilities = log.probabilities
             return
@@ -405,7 +405,7 @@ class LogTask:
         estimates = [estimate(self.embeddings) for estimate in self.logging]
         self.probabilities = self._of_rows(np.stack(estimates, axis=1))
 
-    def _of_rows(self, probabilities: NDArray[Any]) -> NDArray[np.float64]:
+    def _of_rows(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return what probabilities (n, K, A) give to the rows' joint routes, (n,)."""
         taken = np.take_along_axis(probabilities, self.actions[..., None], axis=-1)[..., 0]
         return np.asarray(taken.prod(axis=1), dtype=np.float64)
@@ -420,7 +420,7 @@ class LogTask:
         actions = torch.from_numpy(self.actions[drawn])
         return Experience(observations, actions, log_probs, rewards, observations, ended, ended)
 
-    def estimate(self, probabilities: NDArray[Any]) -> dict[str, Any]:
+    def estimate(self, probabilities: NDArray[np.float64]) -> JsonObject:
         """Return the self-normalised estimate of the reward of a policy with ``probabilities``
         (n, K, A) on these rows, and its standard error.
 
@@ -445,8 +445,8 @@ def _numbers(routes: Sequence[str], names: Sequence[Sequence[str]]) -> list[int]
 
 
 def logistic(
-    observations: Floats, chosen: NDArray[Any], weights: NDArray[Any], choices: int
-) -> Callable[[Floats], NDArray[Any]]:
+    observations: Floats, chosen: Integers, weights: NDArray[np.float64], choices: int
+) -> Callable[[Floats], NDArray[np.float64]]:
     """Fit a multinomial logistic regression with a ridge penalty of 1; return a function from
     observations (n, size) to probabilities (n, A).
     """
@@ -467,7 +467,7 @@ def logistic(
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     fitted = table.detach().numpy()
 
-    def probabilities(given: Floats) -> NDArray[Any]:
+    def probabilities(given: Floats) -> NDArray[np.float64]:
         logits = torch.from_numpy(given @ fitted[:-1] + fitted[-1])
         return np.asarray(torch.softmax(logits, dim=-1).numpy())
 

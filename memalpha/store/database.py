@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from memalpha.errors import (
 )
 from memalpha.files import flush
 from memalpha.store.records import REGISTRY, Head, Record, root
+from memalpha.types import JsonMapping
 
 IN_MEMORY = ":memory:"  # address of a store in process memory
 APPLICATION_ID = 0x4D454D41  # "MEMA"
@@ -183,7 +184,7 @@ class Database(ABC):
         self._engine.dispose()
 
     def execute(
-        self, statement: sa.Executable | str, rows: Sequence[Mapping[str, Any]] = ()
+        self, statement: sa.Executable | str, rows: Sequence[JsonMapping] = ()
     ) -> list[Any]:
         """Run one statement, once or for each row of arguments; return all result rows."""
         statement = sa.text(statement) if isinstance(statement, str) else statement

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
@@ -38,6 +37,7 @@ from memalpha.store.records import (
     check,
     root,
 )
+from memalpha.types import JsonObject
 
 _UNEDITED = "what export wrote, edited by nobody"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
@@ -70,7 +70,7 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
     path = Path(path)
     if path.exists() or not path.parent.is_dir():
         raise InputError(f"{path} cannot be made", expected="a new file in a folder that exists")
-    lines: list[dict[str, Any]] = [_FORMAT]
+    lines: list[JsonObject] = [_FORMAT]
     with journal.reading():
         for name in journal.registered if namespace is None else (namespace,):
             begun = journal.registration(name)
@@ -143,7 +143,7 @@ def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str
     return "; ".join(faults)
 
 
-def _parsed(line: dict[str, Any], where: str) -> BaseModel | None:
+def _parsed(line: JsonObject, where: str) -> BaseModel | None:
     try:
         models = [model for name, model in _LINES.items() if name in line]
         return models[0].model_validate(line) if models else None
@@ -193,11 +193,11 @@ def _take_receipt(journal: Journal, ns: str, where: str) -> None:
         journal.register(RecordKind.FORGET, ns, note="{}")
 
 
-def read_export(path: Path) -> list[tuple[str, dict[str, Any]]]:
+def read_export(path: Path) -> list[tuple[str, JsonObject]]:
     """Return the lines between first and last of an export, each with its place; InputError if it
     is incomplete or no export.
     """
-    lines = list[tuple[str, dict[str, Any]]]()
+    lines = list[tuple[str, JsonObject]]()
     where = str(path)
     try:
         for number, row in enumerate(path.read_text("ascii").splitlines(), 1):

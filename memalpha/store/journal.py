@@ -57,7 +57,7 @@ from memalpha.store.records import (
     Registered,
     hash_prompt,
 )
-from memalpha.types import Change, Operation, OperationResult, TokenCounter
+from memalpha.types import Change, JsonObject, Operation, OperationResult, TokenCounter
 
 __all__ = [
     "IN_MEMORY",
@@ -131,7 +131,7 @@ class Tail:
     def seal(self, kind: RecordKind, entry: str, moment: str, **content: Any) -> Record:
         """Return the next record, of a moment that is not before the last; the tail is its end."""
         self.time = max(self.time, moment)
-        names: dict[str, Any] = {"ns": self.ns, "kind": kind, "entry": entry, "time": self.time}
+        names: JsonObject = {"ns": self.ns, "kind": kind, "entry": entry, "time": self.time}
         record = log.seal(self.head, self.key, **names, **content)
         self.head = record.head
         return record
@@ -626,7 +626,7 @@ class DurableMemory:
         return receipt
 
 
-def _given(operation: Operation) -> dict[str, Any]:
+def _given(operation: Operation) -> JsonObject:
     return {name: value for name, value in asdict(operation).items() if value is not None}
 
 

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from memalpha.errors import InputError, JournalDamagedError
-from memalpha.types import Entry, Operation
+from memalpha.types import Entry, JsonMapping, Operation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -238,7 +238,7 @@ def seal(
     time: str,
     entry: str = "",
     note: str = "",
-    body: Mapping[str, Any] | None = None,
+    body: JsonMapping | None = None,
 ) -> Record:
     """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as
     JSON.

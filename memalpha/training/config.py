@@ -27,6 +27,7 @@ from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards import RewardConfig, RewardFunction
 from memalpha.training.rows import Grouping
+from memalpha.types import JsonMapping, JsonObject
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
 """Those that are checked against a loss over unpadded rows."""
@@ -102,7 +103,7 @@ class PolicyOptions(Options):
 
     model: str = "smollm2-135m-instruct"
     adapter: str = ""
-    model_init_kwargs: dict[str, Any] = field(default_factory=dict)
+    model_init_kwargs: JsonObject = field(default_factory=dict)
     load_in_4bit: bool = False
     lora_r: PositiveInt = 16
     lora_alpha: PositiveInt = 32
@@ -189,12 +190,12 @@ class RunOptions(PolicyOptions, EndpointOptions):
     """
 
     train_data: str = "synthetic"
-    train_options: dict[str, Any] = field(default_factory=dict)
+    train_options: JsonObject = field(default_factory=dict)
     rollout_chunks: NonNegativeInt = 0
     rollout_cut: bool = False
     rollout_coverage: Share = 1.0
     eval_data: str = ""
-    eval_options: dict[str, Any] = field(default_factory=dict)
+    eval_options: JsonObject = field(default_factory=dict)
     eval_instances: NonNegativeInt = 0
     eval_temperature: NonNegativeFloat = 0.0
     validation_instances: NonNegativeInt = 0
@@ -296,7 +297,7 @@ class TrainerOptions(Options):
     save_steps: PositiveInt = 500
     save_total_limit: PositiveInt | None = 2
     ddp_timeout: PositiveInt = 1800
-    trl: dict[str, Any] = field(default_factory=dict)
+    trl: JsonObject = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse what would break what holds here, and trackers that are not installed."""
@@ -316,7 +317,7 @@ class TrainerOptions(Options):
                 fix=f"pip install {name}, or report_to: none",
             )
 
-    def passed_on(self, kind: type, more: Mapping[str, Any]) -> Any:
+    def passed_on(self, kind: type, more: JsonMapping) -> Any:
         """Make the trainer's own ``kind`` of arguments, ``more`` of them given here."""
         for name in self.trl:
             check_name(name, [kind], "trl")

@@ -16,7 +16,7 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from memalpha.agent.rollout import Rollout, StepCallback
 from memalpha.record.folder import RunFolder, trajectory_name
@@ -34,7 +34,7 @@ from memalpha.training.build import RunComponents
 from memalpha.training.config import TrainArguments
 from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import RolloutScorer, check_masked_share
-from memalpha.types import EventReport, Instance, Sampling
+from memalpha.types import EventReport, Instance, JsonObject, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +52,19 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
         self.arguments = arguments
         self.report = report
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         """Know where the training stands."""
         self.state = state
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: JsonObject | None = None,
+        **_: Any,
     ) -> None:
         """Record the row; the last row, without a loss, is a summary and is skipped."""
         if not state.is_world_process_zero or not logs or "loss" not in logs:
@@ -133,7 +140,9 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
         elif number == signal.SIGINT and time.monotonic() - self._received >= self.repeated_after:
             raise KeyboardInterrupt
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         """Request a checkpoint and the end of training; all processes agree."""
         if any(gather_object([self._received is not None])):
             self.stopped = control.should_save = control.should_training_stop = True

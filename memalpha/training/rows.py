@@ -12,15 +12,15 @@ deviation + 1e-4, as in TRL.
 import math
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from torch import Tensor
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards import RewardConfig, StepReward
+from memalpha.types import JsonMapping
 
 STD_EPSILON = 1e-4
 
@@ -111,7 +111,7 @@ class UpdateBatch:
     token_count: Tensor
 
     @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> "UpdateBatch":
+    def from_fields(cls, fields: JsonMapping) -> "UpdateBatch":
         """Undo ``asdict``."""
         rows = [TrainingRow(**row) for row in fields["rows"]]
         return cls(rows, fields["row_count"], fields["token_count"])

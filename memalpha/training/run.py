@@ -43,7 +43,7 @@ from memalpha.training.warm_start import (
     warm_up,
 )
 from memalpha.training.weights import check_sharding, sharding_of
-from memalpha.types import EventReport, silent
+from memalpha.types import EventReport, JsonObject, silent
 
 
 class Run(NamedTuple):
@@ -57,7 +57,7 @@ class Run(NamedTuple):
     held_out: HeldOut
 
 
-def train(arguments: TrainArguments, report: EventReport = silent) -> dict[str, Any]:
+def train(arguments: TrainArguments, report: EventReport = silent) -> JsonObject:
     """Run training and return the summary; InputError if options do not fit, TrainingAborted if the
     run had to stop.
     """
@@ -76,7 +76,7 @@ def train(arguments: TrainArguments, report: EventReport = silent) -> dict[str, 
     return summary
 
 
-def roll_out(arguments: TrainArguments, report: EventReport = silent) -> dict[str, Any]:
+def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObject:
     """Measure the named adapter on held-out instances; return the summary. InputError if options,
     files or folder do not fit.
     """
@@ -212,11 +212,11 @@ def measure_after(run: Run, step: int) -> list[InstanceRow]:
 
 def summarise_run(
     run: Run, step: int, before: list[InstanceRow], after: list[InstanceRow]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what a run came to; ``step`` is that of its last weights."""
     options = run.arguments.trainer
     state = run.trainer.state
-    summary: dict[str, Any] = {
+    summary: JsonObject = {
         "model": run.arguments.run.model,
         "seed": options.seed,
         "steps": int(state.global_step),
@@ -338,12 +338,12 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
     return RunFolder(trainer_options.output_dir)
 
 
-def _inputs(parts: RunComponents) -> dict[str, dict[str, Any]]:
+def _inputs(parts: RunComponents) -> dict[str, JsonObject]:
     data = {"train_data": parts.instances, "eval_data": parts.held_out}
     return {"data": {name: digest_instances(instances) for name, instances in data.items()}}
 
 
-def all_options(arguments: TrainArguments) -> dict[str, Any]:
+def all_options(arguments: TrainArguments) -> JsonObject:
     """Every option of a run, flat, as ``--config`` takes them; ``overwrite`` and ``resume`` are of
     a command, not of the run.
     """
@@ -410,5 +410,5 @@ def warm_started(
         if state.is_main_process:
             unfinished.rename(target)
         state.wait_for_everyone()
-    start: dict[str, Any] = {"model" if options.full_finetuning else "adapter": str(target)}
+    start: JsonObject = {"model" if options.full_finetuning else "adapter": str(target)}
     return arguments._replace(run=replace(options, warm_start_steps=0, **start))

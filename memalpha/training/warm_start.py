@@ -33,7 +33,7 @@ from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.teacher_start import start_from_teacher
-from memalpha.types import EventReport, Operation
+from memalpha.types import EventReport, JsonObject, Operation
 from memalpha.update.logps import Row, packed_logps, split_rows
 
 WARMUP_RECORD = "memalpha_warmup.json"
@@ -64,7 +64,7 @@ class WarmupOptions(PolicyOptions):
 
     teaches: Literal["policy", "reader"] = "policy"
     data: str = "synthetic"
-    data_options: dict[str, Any] = field(default_factory=dict)
+    data_options: JsonObject = field(default_factory=dict)
     rollout_chunks: NonNegativeInt = 0
     coverage_low: Share = 1.0
     coverage_high: Share = 1.0
@@ -234,11 +234,11 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         rows = [row._replace(shared=min(prefix, row.shared)) for row in demonstrations]
         super().__init__(train_dataset=rows, data_collator=lambda batch: {"rows": batch}, **kwargs)
 
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _prepare_inputs(self, inputs: JsonObject) -> JsonObject:
         return inputs
 
     def training_step(
-        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
+        self, model: Any, inputs: JsonObject, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at
         the end.
@@ -255,7 +255,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         return total
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, **_: Any
+        self, model: Any, inputs: JsonObject, return_outputs: bool = False, **_: Any
     ) -> torch.Tensor:
         """Sum of -log p over the completion tokens of some rows, by the ``count`` of all."""
         with self.accelerator.autocast():  # the head is computed outside the model's forward
@@ -272,7 +272,7 @@ class ProgressCallback(TrainerCallback):  # type: ignore[misc]
         self.report = report
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+        self, args: Any, state: Any, control: Any, logs: JsonObject | None = None, **_: Any
     ) -> None:
         """Report a row."""
         if state.is_world_process_zero and logs:

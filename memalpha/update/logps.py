@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from memalpha.errors import InputError
 from memalpha.generation.products import blocks, fits, product
+from memalpha.types import JsonObject
 from memalpha.update.prepare import NAME, base_model, group_layout
 
 ELEMENTS_AT_ONCE = 2**20
@@ -317,7 +318,7 @@ def _pack_logps(
     targets = pack.targets.to(device)
     head = frozen_head(base)
     # transformers computes the logits of these positions only.
-    options: dict[str, Any] = {"logits_to_keep": predictors}
+    options: JsonObject = {"logits_to_keep": predictors}
     if head is not None:
         # -1 keeps the last hidden state only, the head's input; no position: the head computes
         # nothing.

@@ -27,6 +27,7 @@ from pydantic import Field, PositiveInt, StrictStr
 from memalpha.config import Options, read, read_yaml
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
+from memalpha.types import JsonObject
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
@@ -47,7 +48,7 @@ class Problem(Exception):
     fix: str = ""
     title: str = ""
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """Return the JSON object."""
         given = {name: value for name, value in asdict(self).items() if value}
         return {"title": HTTPStatus(self.status).phrase, **given, "status": int(self.status)}

@@ -32,6 +32,7 @@ from starlette.responses import JSONResponse, Response
 
 from memalpha import __version__
 from memalpha.errors import MemAlphaError
+from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, HEADERS, Caller, Problem
 from memalpha.use.operations import ENDPOINTS, ApiAnswer, Endpoint, Operations, invalid, problem_of
 
@@ -40,7 +41,7 @@ INSTRUCTIONS = (
     "model decides what to keep, correct or delete. Call ask or search before you answer from "
     "memory. undo takes one operation back, forget erases an entry for good."
 )
-_PROBLEMS: dict[int | str, dict[str, Any]] = {
+_PROBLEMS: dict[int | str, JsonObject] = {
     code: {"model": Problem}
     for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
 }
@@ -166,7 +167,7 @@ def _handler(operations: Operations, endpoint: Endpoint) -> Callable[..., ApiAns
     return handle
 
 
-def _mcp_result(body: dict[str, Any], is_error: bool) -> CallToolResult:
+def _mcp_result(body: JsonObject, is_error: bool) -> CallToolResult:
     return CallToolResult(
         content=[TextContent(type="text", text=json.dumps(body))],
         structured_content=None if is_error else body,

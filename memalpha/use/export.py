@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
@@ -36,7 +36,7 @@ from memalpha.models.policy import (
 from memalpha.models.registry import LICENSE, MODELS, hub_name
 from memalpha.record.folder import RunFolder, masked, masked_command, nameless
 from memalpha.rewards import RewardConfig
-from memalpha.types import Chunk
+from memalpha.types import Chunk, JsonMapping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,10 +168,10 @@ _MEASURES = (
 class RunFacts(NamedTuple):
     """Records of the run that made an agent, without secrets; empty where files are missing."""
 
-    summary: Mapping[str, Any]
-    config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    warmup: Mapping[str, Any]
+    summary: JsonMapping
+    config: JsonMapping
+    environment: JsonMapping
+    warmup: JsonMapping
 
     @classmethod
     def of(cls, folder: Path) -> RunFacts:
@@ -224,7 +224,7 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
     return str(ModelCard(f"---\n{_metadata(base, facts, merged).to_yaml()}\n---\n\n{text}"))
 
 
-def _given(config: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, Any]]:
+def _given(config: JsonMapping, names: Sequence[str]) -> list[tuple[str, Any]]:
     return [(name, config[name]) for name in names if name in config]
 
 

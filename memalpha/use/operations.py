@@ -24,7 +24,7 @@ from pydantic import (
 
 from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
-from memalpha.types import Hit
+from memalpha.types import Hit, JsonObject
 from memalpha.use.access import Caller, Problem
 from memalpha.use.agent import MemoryAgent
 
@@ -254,7 +254,7 @@ def _endpoint(
     def listed(call: _Call) -> _Call:
         name = call.__name__
         signature = inspect.signature(call, eval_str=True)
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             each.name: (each.annotation, ... if each.default is each.empty else each.default)
             for each in list(signature.parameters.values())[2:]
         }

@@ -17,7 +17,7 @@ from memalpha.models.policy import load_policy_model, trained_reader, unknown_bi
 from memalpha.qa.readers import UNKNOWN, RecallReader, reader_messages
 from memalpha.text import chat_ids
 from memalpha.training.config import RunOptions
-from memalpha.training.reader_examples import make_reader_examples
+from memalpha.training.demonstrations import make_reader_examples
 from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.types import (
     Chunk,
