@@ -265,13 +265,11 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
         SimpleNamespace(best_global_step=2, global_step=4, best_model_checkpoint=None),
         [],
     )
-    trainer = SimpleNamespace(
-        state=state, args=SimpleNamespace(output_dir="run"), _served=4, _last_loaded_step=4
-    )
+    trainer = SimpleNamespace(state=state, args=SimpleNamespace(output_dir="run"), _served=4)
     monkeypatch.setattr(checkpoints, "damage", lambda path: "")
     trainer._load_best_model = lambda: loaded.append(state.best_model_checkpoint)
     assert checkpoints.WholeCheckpoints.load_best(trainer) == 2
-    assert (loaded, trainer._served, trainer._last_loaded_step) == (["run/checkpoint-2"], -1, -1)
+    assert (loaded, trainer._served) == (["run/checkpoint-2"], -1)
 
 
 @pytest.mark.parametrize(
