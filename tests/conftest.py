@@ -1,8 +1,6 @@
 """Fixtures that tests of several packages share. Property tests have no deadline: a loaded machine
 is no fault."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -61,14 +59,8 @@ def browser():
     api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'"
     )
-    program = next(
-        (
-            path
-            for name in ("chromium", "chromium-browser", "google-chrome")
-            if (path := shutil.which(name))
-        ),
-        None,
-    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")
     with api.sync_playwright() as playwright:

@@ -28,12 +28,10 @@ class Sample(NamedTuple):
 
 
 def write(path: Path, data: Any) -> Path:
-    lines = (
-        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data)
-        if path.suffix == ".jsonl"
-        else json.dumps(data)
-    )
-    path.write_text(lines, encoding="utf-8")
+    if path.suffix == ".jsonl":
+        data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data)
+    text = data if isinstance(data, str) else json.dumps(data)
+    path.write_text(text, encoding="latin-1" if data is TREC else "utf-8")
     return path
 
 
@@ -339,61 +337,34 @@ def sgd(folder: Path) -> Sample:
 
 # ------------------------------------------------------------------------------------------------
 # labels
-def _sentences(count: int) -> list[tuple[str, str]]:
-    return [(f"sentence {n} speaks of topic {n % 3}", "abc"[n % 3]) for n in range(count)]
-
-
-def trec_coarse(folder: Path) -> Sample:
-    lines = [
-        f"{label.upper()}:fine{n % 2} {text} \xe9 ?\n"
-        for n, (text, label) in enumerate(_sentences(18))
-    ]
-    (folder / "train.txt").write_bytes("".join(lines).encode("latin-1"))
-    return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
+SENTENCES = [(f"sentence {n} speaks of topic {n % 3}", "abc"[n % 3]) for n in range(18)]
+TREC = "".join(
+    f"{label.upper()}:fine{n % 2} {text} \xe9 ?\n" for n, (text, label) in enumerate(SENTENCES)
+)
+PUBMED = "".join(
+    (f"###{n}\n" if n % 6 == 0 else "") + f"{label.upper()}\t{text} .\n"
+    for n, (text, label) in enumerate(SENTENCES)
+)
+BANKING = "".join(f'"{text}, then",{label}\n' for text, label in SENTENCES)
+CLINC = {
+    "val": [["other split", "a"]],
+    "train": [list(pair) for pair in SENTENCES],
+    "oos_train": [["what is this", "oos"]],
+}
+CSABSTRUCT = [
+    {
+        "abstract_id": n,
+        "sentences": [text for text, _ in SENTENCES[n : n + 6]],
+        "labels": [label for _, label in SENTENCES[n : n + 6]],
+    }
+    for n in range(0, 18, 6)
+]
 
 
 def hwu64(folder: Path) -> Sample:
-    (folder / "seq.in").write_text("".join(f"{text}\n" for text, _ in _sentences(18)))
-    (folder / "label").write_text("".join(f"{label}_query\n" for _, label in _sentences(18)))
-    return Sample(folder, folder / "seq.in", {"questions": 4, "chunk_tokens": 20}, 18)
-
-
-def banking77(folder: Path) -> Sample:
-    (folder / "train.csv").write_text(
-        "text,category\n" + "".join(f'"{text}, then",{label}\n' for text, label in _sentences(18))
-    )
-    return one(folder / "train.csv", 18, questions=4, chunk_tokens=20)
-
-
-def clinc150(folder: Path) -> Sample:
-    data = {
-        "val": [["other split", "a"]],
-        "train": [list(pair) for pair in _sentences(18)],
-        "oos_train": [["what is this", "oos"]],
-    }
-    return one(write(folder / "data_full.json", data), 20, questions=4, chunk_tokens=20)
-
-
-def pubmed_rct(folder: Path) -> Sample:
-    lines = [
-        (f"###{n}\n" if n % 6 == 0 else "") + f"{label.upper()}\t{text} .\n"
-        for n, (text, label) in enumerate(_sentences(18))
-    ]
-    (folder / "train.txt").write_text("".join(lines))
-    return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
-
-
-def csabstruct(folder: Path) -> Sample:
-    pairs = _sentences(18)
-    rows = [
-        {
-            "abstract_id": n,
-            "sentences": [t for t, _ in pairs[n : n + 6]],
-            "labels": [v for _, v in pairs[n : n + 6]],
-        }
-        for n in range(0, 18, 6)
-    ]
-    return one(write(folder / "train.jsonl", rows), 18, questions=4, chunk_tokens=20)
+    (folder / "seq.in").write_text("".join(f"{text}\n" for text, _ in SENTENCES))
+    (folder / "label").write_text("".join(f"{label}_query\n" for _, label in SENTENCES))
+    return Sample(folder, folder / "seq.in", LABELS, 18)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -438,11 +409,6 @@ BABI = """1 Mary went to the kitchen.
 """
 
 
-def babi(folder: Path) -> Sample:
-    (folder / "qa1_single-supporting-fact_train.txt").write_text(BABI)
-    return one(folder / "qa1_single-supporting-fact_train.txt", 3)
-
-
 def mab_row(**changed: Any) -> dict[str, Any]:
     return {
         "context": "Document 1: The tower stands in Ulm. Document 2: The bridge stands in Bonn.",
@@ -471,21 +437,24 @@ def memalpha_row(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
-def of_rows(name: str, rows: list[dict[str, Any]], asked: int) -> Callable[[Path], Sample]:
-    return lambda folder: one(write(folder / name, rows), asked)
+LABELS = {"questions": 4, "chunk_tokens": 20}
+
+
+def of_rows(name: str, rows: Any, asked: int, **options: Any) -> Callable[[Path], Sample]:
+    return lambda folder: one(write(folder / name, rows), asked, **options)
 
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a file
-    "babi": babi,
-    "banking77": banking77,
-    "clinc150": clinc150,
-    "csabstruct": csabstruct,
+    "babi": of_rows("qa1_single-supporting-fact_train.txt", BABI, 3),
+    "banking77": of_rows("train.csv", "text,category\n" + BANKING, 18, **LABELS),
+    "clinc150": of_rows("data_full.json", CLINC, 20, **LABELS),
+    "csabstruct": of_rows("train.jsonl", CSABSTRUCT, 18, **LABELS),
     "hwu64": hwu64,
     "perltqa": perltqa,
-    "pubmed_rct": pubmed_rct,
+    "pubmed_rct": of_rows("train.txt", PUBMED, 18, **LABELS),
     "squad": squad,
-    "trec_coarse": trec_coarse,
-    "trec_fine": trec_coarse,
+    "trec_coarse": of_rows("train.txt", TREC, 18, **LABELS),
+    "trec_fine": of_rows("train.txt", TREC, 18, **LABELS),
     "sgd": sgd,
     "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
     "hotpotqa": of_rows("hotpot.json", [hotpot_row(n) for n in range(3)], 3),

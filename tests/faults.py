@@ -7,14 +7,13 @@ function that gets the right one and its arguments; its docstring says what is w
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 from pkgutil import resolve_name
 from typing import Any
 
-from memalpha.types import Chunk, OperationKind, ResultCode
+from memalpha.types import Chunk, OperationKind
 
 
 @dataclass(frozen=True)
@@ -122,18 +121,6 @@ def weights_are_ignored(total, reward, config):
     return sum(reward[name] for name, (_, weight) in config.parts.items() if weight)
 
 
-@fault("rewards.compression", "tests/rewards/test_components.py::test_compression_by_hand")
-def long_memories_pay(compression, memory_tokens, input_tokens, *, clip):
-    """The longer the memory, the higher the compression part."""
-    return 1.0 - compression(memory_tokens, input_tokens, clip=clip)
-
-
-@fault("rewards.tool_success", "tests/rewards/test_components.py::test_tool_success_by_hand")
-def failed_calls_succeed(tool_success, results, config, **silence):
-    """A call that failed counts as a success."""
-    return tool_success([replace(result, ok=True) for result in results], config, **silence)
-
-
 # ------------------------------------------------------------------------------------------------
 # memory and prompt
 @fault("memory.memory.Memory.apply", "tests/memory/test_store.py::test_a_small_history_by_hand")
@@ -143,18 +130,6 @@ def updates_keep_the_old_text(apply, memory, operation, **where):
     if old and operation.kind is OperationKind.UPDATE:
         operation = replace(operation, content=old.content)
     return apply(memory, operation, **where)
-
-
-@fault(
-    "memory.memory.Memory.apply",
-    "tests/memory/test_tools.py::test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory",
-)
-def unknown_deletes_are_applied(apply, memory, operation, **where):
-    """A delete of an entry that is not there succeeds."""
-    result = apply(memory, operation, **where)
-    if operation.kind is OperationKind.DELETE and result.code is ResultCode.UNKNOWN_ID:
-        return replace(result, ok=True, code=ResultCode.APPLIED)
-    return result
 
 
 @fault(
@@ -187,20 +162,6 @@ def texts_become_special_tokens(encode, encoder, texts, shared):
 
 # ------------------------------------------------------------------------------------------------
 # search and answers
-@fault(
-    "retrieval.lexical.LexicalIndex.search",
-    "tests/retrieval/test_two_layer.py::test_open_sections_give_brute_force_over_their_entries",
-)
-def rare_words_weigh_no_more(search, index, query, k, groups=None):
-    """BM25 without its idf: every word weighs the same."""
-    scores = Counter()
-    for word in query.split():
-        hits = search(index, word, len(index), groups)
-        idf = math.log1p((len(index) - len(hits) + 0.5) / (len(hits) + 0.5))
-        scores.update({key: score / idf for key, score in hits})
-    return scores.most_common(k)
-
-
 @fault(
     "retrieval.dense.VectorIndex.search",
     "tests/retrieval/test_indexes.py::test_exact_search_is_numpy_brute_force",

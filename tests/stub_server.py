@@ -1,7 +1,5 @@
 """A stub of an OpenAI-compatible chat server with scripted faults, for tests."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable
@@ -21,7 +19,6 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     hang: bool = False
     cut: bool = False  # promise one byte more than is sent
-    drip: float = 0.0  # seconds between bytes
 
 
 def error(status, message="scripted", **headers):
@@ -111,16 +108,8 @@ def _handler(stub):
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(fault.body) + fault.cut))
             self.end_headers()
-            for byte in fault.body if fault.drip else ():
-                if stub.released.wait(fault.drip):
-                    return
-                try:
-                    self.wfile.write(bytes([byte]))
-                except OSError:
-                    return
-            if not fault.drip:
-                with suppress(OSError):
-                    self.wfile.write(fault.body)
+            with suppress(OSError):
+                self.wfile.write(fault.body)
 
         def log_message(self, format, *args):
             pass

@@ -1,8 +1,6 @@
 """Who may import whom, read from the source: layers run downwards, faiss and trl have their doors,
 the package imports lightly."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -40,6 +38,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__", "memalpha"),
 )
 
+LEVELS = {name: height for height, rooms in enumerate(FLOORS) for name in rooms}
+
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.dense"}),
@@ -70,23 +70,14 @@ def module_name(path, package):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _runs(node):
-    """Every node below one that exists at run time: the bodies of ``if TYPE_CHECKING`` are left
-    out, functions' bodies are not."""
-    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-        children: list[ast.AST] = list(node.orelse)
-    else:
-        children = list(ast.iter_child_nodes(node))
-    for child in children:
-        yield child
-        yield from _runs(child)
-
-
 def imports(path):
-    """Full names of what a file imports: modules, and ``module.name`` for ``from module import
-    name``."""
-    found = []
-    for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
+    """Full names of what a file imports at run time: modules, and ``module.name`` for ``from module
+    import name``; what is below ``if TYPE_CHECKING`` is left out."""
+    found, tree = [], ast.parse(path.read_text(encoding="utf-8"))
+    for node in [node for node in ast.walk(tree) if isinstance(node, ast.If)]:
+        if ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            node.body.clear()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -98,11 +89,6 @@ def imports(path):
 def room(name):
     """The room of a module: the package or file right below ``memalpha``."""
     return name.split(".")[1] if "." in name else name
-
-
-def floor(name):
-    """Floor of a module's room; None for one that FLOORS does not name."""
-    return next((height for height, rooms in enumerate(FLOORS) if room(name) in rooms), None)
 
 
 def graph(package):
@@ -122,12 +108,12 @@ def faults(package):
     edges = graph(package)
     found = []
     for name, targets in edges.items():
-        if floor(name) is None:
+        if LEVELS.get(room(name)) is None:
             found.append(f"{name} is in no room")
             continue
         for target in sorted(targets):
-            height = floor(target)
-            if room(target) != room(name) and (height is None or height >= floor(name)):
+            height = LEVELS.get(room(target))
+            if room(target) != room(name) and (height is None or height >= LEVELS.get(room(name))):
                 found.append(f"{name} imports {target}, which is not below it")
     for path in sorted(package.rglob("*.py")):
         name = module_name(path, package)

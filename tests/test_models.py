@@ -1,14 +1,9 @@
 """Getting models (with fakes for the Hub and pip), the nano policy, and loading a policy with its
 adapter."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -19,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.models import build_nano, load_policy_model, resolve_model, write_adapter_record
-from memalpha.models.registry import MODEL_RECORD, toy_texts, write_model_record
+from memalpha.models.registry import MODEL_RECORD, write_model_record
 
 NAME = "smollm2-135m-instruct"
 
@@ -86,14 +81,6 @@ def test_what_is_neither_a_name_nor_a_folder_says_what_is(bad):
         resolve_model(bad)
 
 
-def test_several_at_once_build_nano_once(cache, monkeypatch):
-    build = Mock(side_effect=lambda folder, texts: build_nano(folder, ["word"]))
-    monkeypatch.setattr("memalpha.models.registry.build_nano", build)
-    with ThreadPoolExecutor(3) as pool:
-        folders = list(pool.map(resolve_model, ["nano"] * 3))
-    assert len(set(folders)) == 1 and build.call_count == 1
-
-
 # ------------------------------------------------------------------------------------------------
 # nano
 def test_nano_is_the_same_bytes_from_the_same_seed(tmp_path):
@@ -105,16 +92,6 @@ def test_nano_is_the_same_bytes_from_the_same_seed(tmp_path):
     assert files[0] == files[1]
     assert {name for name in files[0] if files[0][name] != files[2][name]} == {"model.safetensors"}
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_nano_by_name_knows_the_toy_task_word_by_word(cache):
-    folder = resolve_model("nano")
-    assert Path(folder).parent == cache / "nano"
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokens = ["+", "Ġapple", "Ċ", "=", "Ġ3", "Ġdoor", "Ċ", "-", "Ġ3"]
-    assert tokenizer.tokenize("+ apple\n= 3 door\n- 3") == tokens
-    words = {word for text in toy_texts() for word in text.split() if word.isalpha()}
-    assert {len(tokenizer.tokenize(word)) for word in words} == {1}
 
 
 # ------------------------------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 """What a model thinks is no call, no answer and no verdict: every form, wherever a model's text is
 read, from servers and here."""
 
-from __future__ import annotations
-
 import json
 import math
 from contextlib import nullcontext

@@ -1,6 +1,7 @@
 """The archive by hand: which lines leave it, what is found, and that the policy neither sees nor
 writes it."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -44,14 +45,12 @@ def make(archive=True, retrieval="lexical", texts=(), **more):
     return AgentStep(config, make_tokenizer(words, 4096))
 
 
-def told(step, written=WRITTEN):
+def told(step, written=WRITTEN, texts=TEXTS, times=("2024-01-01", "2024-02-01", "2024-03-01")):
+    """The memory after some texts, each with what the policy wrote of it."""
     memory = step.new_memory()
-    retriever, prompts = step.new_retriever(memory), []
-    for index, (text, said) in enumerate(zip(TEXTS, written, strict=True)):
-        chunk = Chunk(text, f"2024-0{index + 1}-01")
-        prompts.append(step.prompt(memory, retriever, chunk).messages[-1]["content"])
-        step.apply(memory, index, chunk, said)
-    return memory, retriever, prompts
+    for index, (text, said) in enumerate(zip(texts, written, strict=False)):
+        step.apply(memory, index, Chunk(text, times[index]), said)
+    return memory
 
 
 def archived(memory):
@@ -59,12 +58,12 @@ def archived(memory):
 
 
 def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_stay():
-    memory, _, _ = told(make())
+    memory = told(make())
     assert archived(memory) == [line for text in TEXTS[1:] for line in text.splitlines()]
     assert [(line.timestamp, line.source_chunk) for line in memory.entries("_archive")] == [
         ("2024-02-01", 1)
     ] * 3 + [("2024-03-01", 2)] * 2
-    kept, _, _ = told(make(), [WRITTEN[0], ".", "- Marta drink water"])  # nothing is corrected
+    kept = told(make(), [WRITTEN[0], ".", "- Marta drink water"])  # nothing is corrected
     assert len(archived(kept)) == 7
 
 
@@ -72,7 +71,8 @@ def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_s
 def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
     monkeypatch.setattr(archive, "ALIKE", 2.0)  # nothing is outdated
     step = make(retrieval=retrieval)
-    memory, retriever, _ = told(step)
+    memory = told(step)
+    retriever = step.new_retriever(memory)
     flat = step.new_memory()
     for entry in sorted(
         [*memory.entries(), *memory.entries("_archive")], key=lambda entry: entry.created
@@ -151,24 +151,9 @@ def test_a_line_leaves_only_if_it_says_the_fact_that_an_operation_named(fact, li
     line = line_of(fact, entries, after and Entry("1", "facts", after))
     assert line == (None if said is None else entries[said])
     step = make(texts=lines)
-    memory = step.new_memory()
-    step.apply(memory, 0, Chunk("\n".join(lines)), f"+ {fact.content}")
-    step.apply(
-        memory, 1, Chunk("x"), f"= {fact.content}\n> {after}" if after else f"- {fact.content}"
-    )
+    change = f"= {fact.content}\n> {after}" if after else f"- {fact.content}"
+    memory = told(step, [f"+ {fact.content}", change], ["\n".join(lines), "x"])
     assert archived(memory) == [text for number, text in enumerate(lines) if number != said] + ["x"]
-
-
-def test_a_fact_that_one_completion_writes_and_corrects_takes_no_line_away():
-    step = make()
-    memory = step.new_memory()
-    step.apply(
-        memory,
-        0,
-        Chunk("Marta: I live in Oslo."),
-        "+ Marta city Oslo\n= Marta city Oslo\n> Marta lives in Oslo",
-    )
-    assert archived(memory) == ["Marta: I live in Oslo."]
 
 
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
@@ -178,23 +163,29 @@ def test_a_fact_that_one_completion_writes_and_corrects_takes_no_line_away():
 )
 def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written):
     step = make(retrieval=retrieval)
-    memory = step.new_memory()
-    step.apply(memory, 0, Chunk("Marta: I live in Rome.", "2024-05-01"), "+ Marta city Rome")
-    step.apply(memory, 1, Chunk("Marta: I live in Oslo.", "2023-03-05"), written)
+    texts = ["Marta: I live in Rome.", "Marta: I live in Oslo."]
+    memory = told(step, ["+ Marta city Rome", written], texts, ("2024-05-01", "2023-03-05"))
     hits = [
         hit.entry.content
         for hit in step.new_retriever(memory).search("Where does Marta live? In which city?", 5)
     ]
-    assert archived(memory) == ["Marta: I live in Rome.", "Marta: I live in Oslo."]
+    assert archived(memory) == texts
     assert "Rome" in hits[0] and any("Oslo" in hit for hit in hits[1:])
 
 
 @pytest.mark.parametrize(
-    ("texts", "written"),
-    [  # said again, refined, and read twice: with the last call every line of the fact leaves
+    ("texts", "written", "left"),
+    [  # corrected by the completion that wrote it: no line leaves
+        (
+            ["Marta: I live in Oslo."],
+            ["+ Marta city Oslo\n= Marta city Oslo\n> Marta lives in Oslo"],
+            ["Marta: I live in Oslo."],
+        ),
+        # said again, refined, and read twice: with the last call every line of the fact leaves
         (
             ["Marta: I have a dog Rex.", "Marta: My dog Rex is here.", "x"],
             ["+ Marta dog Rex", "+ Marta dog Rex", "- Marta dog Rex"],
+            ["x"],
         ),
         (
             ["Marta: I drive a Volvo.", "Marta: My Volvo is red.", "x"],
@@ -203,23 +194,21 @@ def test_an_older_text_that_is_read_later_takes_nothing_away(retrieval, written)
                 "= Marta drive Volvo\n> Marta drive red Volvo",
                 "= Marta drive red Volvo\n> Marta drive Tesla",
             ],
+            ["x"],
         ),
         (
             ["Marta: I like tea.", "Marta: I like tea.", "x"],
             ["+ Marta like tea", "+ Marta like tea", "- Marta like tea"],
+            ["x"],
         ),
     ],
 )
-def test_every_line_of_a_fact_leaves_also_those_of_earlier_chunks(texts, written):
-    step = make(texts=texts)
-    memory = step.new_memory()
-    for index, (text, said) in enumerate(zip(texts, written, strict=True)):
-        step.apply(memory, index, Chunk(text, f"2024-0{index + 1}-01"), said)
-    assert archived(memory) == ["x"]
+def test_every_line_of_a_fact_leaves_also_those_of_earlier_chunks(texts, written, left):
+    assert archived(told(make(texts=texts), written, texts)) == left
 
 
 def test_an_agent_without_an_archive_neither_shows_nor_finds_the_lines_that_a_memory_holds():
-    memory, _, _ = told(make())
+    memory = told(make())
     step = make(archive=False, view_tokens=64)
     retriever = step.new_retriever(memory)
     for _ in range(40):
@@ -284,9 +273,7 @@ def test_who_goes_back_to_an_old_value_in_the_same_words_is_believed(retrieval, 
         [f"On Fridays we meet at {city}'s." for city in words],
     ):
         step = make(retrieval=retrieval)
-        memory = step.new_memory()
-        for chunk, (text, time) in enumerate(zip(texts, times, strict=True)):
-            step.apply(memory, chunk, Chunk(text, time), f"+ {text[:-1]}")
+        memory = told(step, [f"+ {text[:-1]}" for text in texts], texts, times)
         hits = [
             hit.entry
             for hit in step.new_retriever(memory).search(
@@ -301,23 +288,14 @@ def test_who_goes_back_to_an_old_value_in_the_same_words_is_believed(retrieval, 
         assert archived(memory) == texts  # each reading is a line
 
 
-def test_a_second_fact_of_the_same_kind_does_not_hide_the_first():
-    for retrieval in ("lexical", "dense", "hybrid"):
-        step = make(retrieval=retrieval)
-        memory = step.new_memory()
-        for chunk, dog in enumerate(("Rex", "Bo", "Kim")):
-            step.apply(
-                memory,
-                chunk,
-                Chunk(f"Marta: I have a dog called {dog}.", f"2024-0{chunk + 1}-01"),
-                f"+ Marta dog {dog}",
-            )
-        hits = [
-            hit.entry.content
-            for hit in step.new_retriever(memory).search("What are the dogs of Marta called?", 5)
-        ]
-        lines = [text for text in hits if text.startswith("Marta: ")]
-        assert [text.split()[-1] for text in lines] == ["Kim.", "Bo.", "Rex."] and len(hits) == 6
+@pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
+def test_a_second_fact_of_the_same_kind_does_not_hide_the_first(retrieval):
+    step, dogs = make(retrieval=retrieval), ("Rex", "Bo", "Kim")
+    texts = [f"Marta: I have a dog called {dog}." for dog in dogs]
+    memory = told(step, [f"+ Marta dog {dog}" for dog in dogs], texts)
+    hits = step.new_retriever(memory).search("What are the dogs of Marta called?", 9)
+    lines = [hit.entry.content for hit in hits if hit.entry.section == "_archive"]
+    assert (lines, len(hits)) == (texts[::-1], 6)
 
 
 def test_losses_against_every_pair_by_hand():
@@ -379,27 +357,18 @@ def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
 
 
 def test_k_is_of_entries_and_of_lines():
-    memory, retriever, _ = told(make(retrieval="hybrid"))
-    sections = {"facts": len(memory.entries("facts")), "_archive": len(memory.entries("_archive"))}
+    step = make(retrieval="hybrid")
+    memory = told(step)
+    retriever = step.new_retriever(memory)
     for k in (1, 2, 9):
-        found = retriever.search("Rome city of Marta", k)
-        assert [hit.score for hit in found] == sorted([hit.score for hit in found], reverse=True)
-        for section, held in sections.items():
-            alone = [hit.entry for hit in found if hit.entry.section == section]
-            assert (
-                alone
-                == [
-                    hit.entry
-                    for hit in retriever.search("Rome city of Marta", 9)
-                    if hit.entry.section == section
-                ][:k]
-            )
-            assert len(alone) == min(k, held)
+        hits = Counter(hit.entry.section for hit in retriever.search("Rome city of Marta", k))
+        assert hits == {name: min(k, len(memory.entries(name))) for name in ("facts", "_archive")}
 
 
 def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
-    (memory, _, prompts), (plain, _, without) = told(make()), told(make(archive=False))
-    assert prompts == without and archived(plain) == []
+    memory, plain = told(make()), told(make(archive=False))
+    prompts = [make().prompt(held, None, Chunk("x")).messages for held in (memory, plain)]
+    assert prompts[0] == prompts[1] and archived(plain) == []
     assert (memory.tokens, len(memory), [e.id for e in memory]) == (
         plain.tokens,
         len(plain),
@@ -421,16 +390,7 @@ def test_the_policy_neither_sees_nor_writes_it_and_it_costs_no_memory():
 
 
 def test_lines_are_units_a_long_line_is_cut_and_a_label_stays_with_its_sentence():
-    step = make()
-    memory = step.new_memory()
-    step.apply(
-        memory,
-        0,
-        Chunk(
-            "Marta: I like tea. " * 30 + "\n  Rome is hot.\nLabel: city\nOslo is cold.\nLabel: city"
-        ),
-        "",
-    )
-    held = archived(memory)
-    assert held[-2:] == ["Rome is hot.\nLabel: city", "Oslo is cold.\nLabel: city"]
-    assert set(held[:-2]) == {"Marta: I like tea."}
+    labelled = "\n  Rome is hot.\nLabel: city\nOslo is cold.\nLabel: city"
+    lines = archived(told(make(), [""], ["Marta: I like tea. " * 30 + labelled]))
+    assert lines[-2:] == ["Rome is hot.\nLabel: city", "Oslo is cold.\nLabel: city"]
+    assert set(lines[:-2]) == {"Marta: I like tea."}

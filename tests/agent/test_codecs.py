@@ -42,16 +42,6 @@ def block(body):
 
 # --------------------------------------------------------------------------------------------
 # hermes, by hand
-def test_hermes_reads_calls_between_commentary():
-    first = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    second = '<tool_call>{"name":"g","arguments":{}}</tool_call>'
-    text = f"I keep it.\n{first}\nand {second}!"
-    parsed = parse(HERMES, text)
-    assert plain(parsed) == [("f", {"a": 1}), ("g", {})]
-    assert parsed.errors == ()
-    assert [text[call.start : call.end] for call in parsed.calls] == [first, second]
-
-
 @pytest.mark.parametrize(
     ("text", "messages"),
     [
@@ -119,6 +109,7 @@ BOTH = [insert(), insert("Ivan moved to Rome", "episodic")]
 TAGGED_TEXT = 'write <tool_call>, then "</tool_call>"\nat the end'
 CORE = "memory_replace", {"section": "core", "content": "x"}
 FORMS = {
+    "between commentary": (f"I keep it.\n{block(OSLO)}\nand {block(ROME)}!", BOTH),
     "closing tag missing at the end": (f"Yes.\n<tool_call>\n{OSLO}\n", [insert()]),
     "closing tag missing before the next block": (f"<tool_call>{OSLO}\n{block(ROME)}", BOTH),
     "two in one block": (block(f"\n{OSLO}\n{ROME}\n"), BOTH),
@@ -229,15 +220,6 @@ def test_hermes_reads_what_chat_models_write(text, calls):
         ).calls
         assert (again.name, again.arguments) == (call.name, call.arguments)
     assert all(before.end <= after.start for before, after in pairwise(parsed.calls))
-
-
-def test_hermes_says_where_each_call_of_a_block_stands():
-    text = f"a {block(f'[{OSLO}, {ROME},{OSLO}]')} b"
-    assert [text[call.start : call.end] for call in parse(HERMES, text).calls] == [
-        f"<tool_call>[{OSLO}",
-        ROME,
-        f"{OSLO}]</tool_call>",
-    ]
 
 
 AMBIGUOUS = {
@@ -354,10 +336,9 @@ def test_what_is_written():
     ]
     calls = [to_call(operation) for operation in operations]
     assert COMPACT.render(calls) == "+ a b\n+e c\n= 1 d\n- 2\n* e"
-    assert COMPACT.render([]) == "."
+    assert (COMPACT.render([]), HERMES.render([])) == (".", "")
     expected = '<tool_call>\n{"name": "memory_delete", "arguments": {"entry_id": "2", "section": "episodic"}}\n</tool_call>'
     assert HERMES.render(calls[3:4]) == expected
-    assert HERMES.render([]) == ""
 
 
 @pytest.mark.parametrize("name", ["mem_alpha", "nine_categories"])
@@ -391,19 +372,6 @@ def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
     ]
 
 
-def test_an_entrys_text_may_look_like_anything():
-    text = "= = x\n> > y\n- . \n- - 1\n= + z\n\n.\n>\tw"
-    assert plain(parse(BY_TEXT, text)) == [
-        ("memory_update", {"entry_id": "= x", "content": "> y"}),
-        ("memory_delete", {"entry_id": "."}),
-        ("memory_delete", {"entry_id": "- 1"}),
-        (
-            "memory_update",
-            {"entry_id": "+ z", "content": "w"},
-        ),  # silence stands between no two lines
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "places"),
     [
@@ -425,18 +393,6 @@ def test_half_an_update_is_a_located_error_and_what_follows_is_read(text, places
     assert plain(parsed)[-1] == ("memory_insert", {"section": "semantic", "content": "last"})
     assert len(parsed.calls) + len(parsed.errors) == {"= a\n- 1\n> b": 4, "= a\n= b\n> c": 3}.get(
         text, len(places) + 1
-    )
-
-
-def test_what_is_written_names_entries_by_text():
-    calls = [
-        ToolCall("memory_update", {"entry_id": "a b", "content": "c\n d"}),
-        ToolCall("memory_delete", {"entry_id": "e"}),
-    ]
-    assert BY_TEXT.render(calls) == "= a b\n> c d\n- e"
-    assert (
-        BY_TEXT.operations()
-        == "+ text (semantic)\n+e text (episodic)\n= old text\n> new text\n- old text\n* text (core)"
     )
 
 
@@ -481,10 +437,9 @@ TIMED = st.one_of(
 
 @given(st.lists(TIMED, max_size=5))
 def test_hermes_reads_back_what_it_writes(operations):
-    calls = [to_call(operation) for operation in operations]
+    calls = tuple(to_call(operation) for operation in operations)
     parsed = parse(HERMES, HERMES.render(calls))
-    assert plain(parsed) == plain(Parsed(tuple(calls), ()))
-    assert parsed.errors == ()
+    assert (plain(parsed), parsed.errors) == (plain(Parsed(calls, ())), ())
 
 
 UNTIMED = TIMED.map(lambda o: Operation(o.kind, o.section, o.content, o.entry_id))

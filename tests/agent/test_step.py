@@ -1,29 +1,44 @@
 """The spine: what a prompt looks like token by token, what can never be in it, and what a
-completion does to a memory."""
+completion does to a memory; rollouts in lockstep do what one alone does."""
 
 import importlib.util
-import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import ScriptedGenerator
 
 from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep
+from memalpha.agent.rollout import run_rollouts, sharing
+from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context, longest_prompt
 from memalpha.errors import InputError
 from memalpha.models.registry import make_tokenizer
-from memalpha.types import Chunk, Operation, OperationKind, ResultCode
+from memalpha.types import (
+    Chunk,
+    Completion,
+    Instance,
+    Operation,
+    OperationKind,
+    Prompt,
+    ResultCode,
+    Sampling,
+    StopReason,
+)
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind
 TEMPLATES = ("nano", "qwen3")
+FRUIT = "apple boat candle door engine feather"
 
 
 def tokenizer_of(template):
-    tokenizer = make_tokenizer(["Marta moved to Rome from Oslo today", "facts city pet"], 4096)
+    tokenizer = make_tokenizer(
+        ["Marta moved to Rome from Oslo today", "facts city pet", FRUIT], 4096
+    )
     if template == "qwen3":
         package = Path(importlib.util.find_spec("trl").origin).parent
         tokenizer.chat_template = (package / "chat_templates" / "qwen3.jinja").read_text()
@@ -74,27 +89,6 @@ def test_the_prompt_token_by_token():
     )
 
 
-def test_several_sections_are_shown_under_their_names_blocks_whole():
-    agent = agent_of(schema="mem_alpha")
-    memory = agent.new_memory()
-    assert view_of(agent, memory, "x") == ["empty"]
-    memory.apply(Operation(INSERT, "episodic", "went home\nat night", timestamp="2024"))
-    memory.apply(Operation(INSERT, "semantic", "b"))
-    memory.apply(Operation(REPLACE, "core", "Ann\nof Oslo"))
-    memory.apply(Operation(INSERT, "semantic", "a"))
-    memory.apply(Operation(UPDATE, "semantic", "B", "2"))
-    expected = [
-        "core:",
-        "Ann\\nof Oslo",
-        "semantic:",
-        "2 B",
-        "3 a",
-        "episodic:",
-        "1 [2024] went home\\nat night",
-    ]
-    assert view_of(agent, memory, "x") == expected
-
-
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_rollouts_of_a_chunk_share_everything_up_to_the_memory(template, codec):
@@ -109,83 +103,46 @@ def test_rollouts_of_a_chunk_share_everything_up_to_the_memory(template, codec):
     assert len({prompt.shared for prompt in prompts}) == 1
     assert len({prompt.ids[: prompt.shared] for prompt in prompts}) == 1
     assert len({prompt.ids for prompt in prompts}) == 3
-    decode = agent.encoder.tokenizer.decode
-    for prompt, memory in zip(prompts, memories, strict=True):
-        assert decode(prompt.ids[: prompt.shared]).endswith(
-            "Marta moved to Rome\n</chunk>\n<memory>\n"
-        )
-        assert decode(prompt.ids[prompt.shared :]).startswith(
-            "\n".join(view_of(agent, memory, chunk.text)) + "\n</memory>"
-        )
     other = prompt_of(agent, memories[0], Chunk("Marta moved to Oslo", "2024"))
     assert other.ids[: other.shared] != prompts[0].ids[: prompts[0].shared]
 
 
 # -------------------------------------------------------------------------------------------- what
 # data cannot do
-POSING = (
-    "semantic:",
-    "Episodic :",
-    "\uff53emantic\uff1a",
-    "se\u200bmantic:",
-    "1 Marta city Rome",
-    "\uff11 Marta",
-    "1\u3000Marta",
-)
-POSING += ("\u200b Marta city Oslo", "\u00a8 Marta", "\u20601 Marta", "core:", "\u00b9 Marta")
-
-
-def structure(agent, view):
-    """Kinds of a view's lines as a normalising tokenizer may read them: section names, entries, and
-    others."""
-    kinds = []
-    for line in view:
-        read = unicodedata.normalize("NFKC", line).casefold()
-        read = "".join(
-            char for char in read if unicodedata.category(char) not in ("Cc", "Cf", "Mn", "Me")
-        )
-        entry = (
-            read[:1].isspace()
-            if agent.codec.names_by_text
-            else (read.split() or [""])[0] in ("1", "2")
-        )
-        kinds.append(
-            "".join(read.split())
-            if "".join(read.split()) in ("core:", "semantic:", "episodic:")
-            else entry
-        )
-    return kinds
+HEADS = ("semantic:", "Episodic :", "\uff53emantic\uff1a", "se\u200bmantic:", "core:")
+INDENTED = ("\u200b Marta city Oslo", "\u00a8 Marta")
+NUMBERED = ("1 Marta city Rome", "\uff11 Marta", "1\u3000Marta", "\u20601 Marta", "\u00b9 Marta")
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_block_cannot_pose_as_a_section_or_an_entry(codec):
+    """Here entries begin with their number, or with a blank where they are named by text."""
     agent = agent_of(codec=codec, schema="mem_alpha")
-    for text in (*POSING, "Ann of Oslo", "30 years old", "semantic: x", "12 Marta"):
+    honest = ("Ann of Oslo", "30 years old", "semantic: x", "12 Marta")
+    if agent.codec.names_by_text:
+        honest += NUMBERED
+    for text in (*HEADS, *INDENTED, *NUMBERED, *honest):
         memory = remember(agent, "Marta city Oslo", "Ivan", section="semantic")
         assert memory.apply(Operation(REPLACE, "core", text)).changed
-        view = view_of(agent, memory, "x")
-        assert structure(agent, view) == ["core:", False, "semantic:", True, True], text
-        assert (view[1] == text) is (
-            text not in POSING or (codec == "compact_text" and structure(agent, [text]) == [False])
-        ), text
+        assert (view_of(agent, memory, "x")[1] == text) is (text in honest), text
 
 
 # -------------------------------------------------------------------------------------------- the
 # view's budget
-def slow_selection(agent, memory, retriever, text, bound=None):
-    """Ids that the view shows, by the rule written out: every entry sorted, costed and looked at
-    (or ``bound`` of each kind)."""
+def slow_selection(agent, memory, retriever, text):
+    """Ids that the view shows, by the rule written out: every entry sorted, costed and looked
+    at."""
     newest = sorted(memory.entries(), key=lambda entry: -entry.updated)
     costs = {entry.id: agent.encoder.count(agent.view.line(entry)) + 1 for entry in newest}
     if sum(costs.values()) <= agent.config.view_tokens:
         return set(costs)
     newest = [entry.id for entry in newest]
-    related = [hit.entry.id for hit in retriever.search(text, bound or len(newest))]
+    related = [hit.entry.id for hit in retriever.search(text, len(newest))]
     order = []
     for i in range(max(len(related), agent.config.view_recent)):
         order += related[i : i + 1] + newest[: agent.config.view_recent][i : i + 1]
     shown, left = set(), agent.config.view_tokens
-    for key in dict.fromkeys(order + newest[:bound]):
+    for key in dict.fromkeys(order + newest):
         if costs[key] <= left:
             shown.add(key)
             left -= costs[key]
@@ -206,7 +163,7 @@ def test_the_view_is_that_of_looking_at_every_entry(history, text, tokens, recen
     agent = AgentStep(
         replace(_facts.config, view_tokens=tokens, view_recent=recent), _facts.encoder.tokenizer
     )
-    memory, snapshots = agent.new_memory(), []
+    memory = agent.new_memory()
     followed = agent.new_retriever(memory)
     for sign, number, content in history:
         entries = memory.entries()
@@ -216,9 +173,6 @@ def test_the_view_is_that_of_looking_at_every_entry(history, text, tokens, recen
             target = entries[number % len(entries)].id
             update = Operation(UPDATE, "facts", content, target)
             memory.apply(update if sign == "=" else Operation(DELETE, "facts", entry_id=target))
-        snapshots.append(memory.snapshot())
-        if number == 99:
-            memory.restore(snapshots[len(snapshots) // 2])
         if number % 4 == 0:
             agent.view.render(memory, followed, Chunk(text))
     shown = slow_selection(agent, memory, agent.new_retriever(memory), text)
@@ -229,41 +183,21 @@ def test_the_view_is_that_of_looking_at_every_entry(history, text, tokens, recen
 _facts = agent_of()
 
 
-@pytest.mark.parametrize(("tokens", "bound"), [(100, 64), (800, 200)])
-def test_the_work_of_a_view_is_bounded_whatever_the_memory_holds(tmp_path, tokens, bound):
-    """Counted, not timed: how many entries are costed, and how many hits are asked for."""
-    (tmp_path / "open.yaml").write_text("name: open\nsections: [{name: facts}]")
-    for size in (300, 3000):
-        agent = agent_of(view_tokens=tokens, schema=str(tmp_path / "open.yaml"))
-        memory = agent.new_memory()
-        for i in range(size):
-            assert memory.apply(
-                Operation(INSERT, "facts", f"Marta city Oslo{' Rome' * (i % 9)} {i}")
-            ).changed
-        retriever, line = Mock(wraps=agent.new_retriever(memory)), agent.view.line
-        agent.view.line = Mock(wraps=line)
-        shown = agent.view.render(memory, retriever, Chunk("Marta moved to Rome")).split("\n")
-        retriever.search.assert_called_once_with("Marta moved to Rome", bound, ["facts"])
-        assert agent.view.line.call_count <= 2 * bound + len(shown)
-        agent.view.line = line
-        wanted = slow_selection(
-            agent, memory, agent.new_retriever(memory), "Marta moved to Rome", bound
-        )
-        assert shown == [line(entry) for entry in memory if entry.id in wanted]
-
-
 # -------------------------------------------------------------------------------------------- bad
 # input
-def test_a_chunk_over_the_limit_is_an_error_with_its_numbers():
+def test_limits_are_counted_with_the_policys_tokenizer_and_an_error_says_both_numbers():
     agent = agent_of(max_chunk_tokens=4)
     agent.check_chunk(Chunk("Marta moved to Rome"))
     assert agent.chunk_tokens("Marta moved to Rome") == 4
     memory = agent.new_memory()
+    results = [
+        agent.apply(memory, 0, Chunk("x"), f"+ {text}").results[0].code
+        for text in ("city, " * 24, "city, " * 24 + "city")
+    ]
+    assert results == [ResultCode.APPLIED, ResultCode.TOO_LONG]
     with pytest.raises(InputError, match="a chunk has 5 tokens") as caught:
         prompt_of(agent, memory, Chunk("Marta moved to Rome today"))
     assert "at most max_chunk_tokens = 4" in str(caught.value) and "to fix:" in str(caught.value)
-    with pytest.raises(InputError, match="chunk 3 of x has 5 tokens"):
-        agent.check_chunk(Chunk("Marta moved to Rome today"), where="chunk 3 of x")
 
 
 # -------------------------------------------------------------------------------------------- tools
@@ -336,56 +270,132 @@ def test_entries_are_found_by_the_text_that_the_view_shows():
     assert [(entry.id, entry.content) for entry in memory] == [("1", "Ann of Rome")]
 
 
+# --------------------------------------------------------------------------------------------
+# the longest prompt
+BUDGETS = {"max_chunk_tokens": 120, "view_tokens": 90, "max_completion_length": 40}
+
+
+@settings(max_examples=25)
 @given(
-    st.lists(
-        st.tuples(
-            st.sampled_from("++++=-"), st.integers(0, 9), st.text(max_size=8).filter(str.strip)
-        ),
-        max_size=12,
-    )
+    st.sampled_from(["facts", "mem_alpha", "nine_categories"]),
+    st.booleans(),
+    st.integers(0, 40),
+    st.integers(1, 100),
 )
-def test_what_is_written_down_for_any_operations_does_the_same(rows):
-    """``write`` and ``apply`` agree in every notation, whatever the entries read; a text is one
-    line in the compact ones."""
-    for codec, agent in _appliers.items():
-        memory, direct, trial, operations = (
-            agent.new_memory(),
-            agent.new_memory(),
-            agent.new_memory(),
-            [],
-        )
-        for sign, number, text in rows:
-            entries = trial.entries()
-            content = " ".join(text.split()) if codec != "hermes" else text
-            if sign == "+" or not entries:
-                operation = Operation(INSERT, "semantic", content)
-            else:
-                change = (
-                    (UPDATE, "semantic", content) if sign == "=" else (DELETE, "semantic", None)
-                )
-                operation = Operation(*change, entries[number % len(entries)].id)
-            if not trial.apply(operation).changed or len({entry.content for entry in trial}) < len(
-                trial
-            ):
-                break  # repeats have no name of their own
-            operations.append(operation)
-        for operation in operations:
-            assert direct.apply(operation).ok
-        outcome = agent.apply(memory, 0, Chunk("x"), agent.write(agent.new_memory(), operations))
-        assert all(result.ok for result in outcome.results), codec
-        assert [(entry.id, entry.content) for entry in memory] == [
-            (entry.id, entry.content) for entry in direct
+def test_no_prompt_is_longer(schema, show_times, entries, words):
+    agent = agent_of(schema=schema, show_times=show_times, **BUDGETS)
+    memory, lists = agent.new_memory(), agent.schema.lists
+    for n in range(entries):
+        insert = Operation(INSERT, lists[n % len(lists)].name, f"Marta {n} city")
+        assert memory.apply(insert, time="2024-05-01T10:00:00").ok
+    for section in agent.schema.blocks:
+        block = "Marta " * (section.max_tokens - 1) + "city"
+        assert memory.apply(Operation(REPLACE, section.name, block)).ok
+    chunk = Chunk("Marta" + " city" * words, "2024-05-01T10:00:00+02:00")
+    assert len(prompt_of(agent, memory, chunk).ids) <= longest_prompt(agent)
+
+
+def test_the_bound_is_reached_and_a_model_made_for_less_is_refused():
+    agent = agent_of(show_times=False, **BUDGETS)
+    memory = remember(agent, *[f"city {n}" for n in range(60)])
+    reached, bound = prompt_of(agent, memory, Chunk("Marta" + " city" * 119)), longest_prompt(agent)
+    assert bound - 10 <= len(reached.ids) <= bound
+    assert longest_prompt(agent_of(show_times=True, **BUDGETS)) == bound + TIME_TOKENS
+    model = SimpleNamespace(max_position_embeddings=bound + 40)
+    check_context(agent, SimpleNamespace(get_text_config=lambda: model))
+    model.max_position_embeddings -= 1
+    with pytest.raises(InputError, match=f"have {bound + 40} tokens, and the model takes"):
+        check_context(agent, SimpleNamespace(get_text_config=lambda: model))
+
+
+# --------------------------------------------------------------------------------------------
+# rollouts in lockstep
+SAMPLING = Sampling(max_new_tokens=24)
+
+
+def instance_of(name, *texts):
+    return Instance(
+        name, "test", tuple(Chunk(text, f"2024-03-0{i + 1}") for i, text in enumerate(texts)), ()
+    )
+
+
+INSTANCES = [
+    instance_of("long", "apple boat", "candle apple", "door", "engine engine"),
+    instance_of("short", "feather"),
+    instance_of("middle", "boat door", "apple apple", "boat"),
+    instance_of("again", "apple boat", "candle apple", "door", "engine engine"),
+]
+
+
+def answer(prompt):
+    """Store the chunk's words; once the memory shows entry 2, delete entry 1 and say something that
+    is no call."""
+    chunk, view = prompt.messages[1]["content"].split("</chunk>")
+    lines = [f"+ {word}" for word in chunk.split("\n")[2].split()]
+    return "\n".join([*lines, "- 1", "well"] if "\n2 " in view else lines)
+
+
+@pytest.fixture
+def agent():
+    return agent_of(show_times=True)
+
+
+def test_rollouts_of_a_chunk_share_what_their_prompts_have_in_common():
+    prompts = [
+        Prompt((), ids, shared)
+        for ids, shared in [
+            ((1, 2, 3, 4, 5), 2),
+            ((7, 2, 3), 1),
+            ((1, 2, 3, 4, 6), 2),
+            ((8, 8, 9), 2),
+            ((7, 2, 3), 1),
+            ((1, 2, 3), 2),
         ]
-
-
-def test_limits_are_counted_with_the_policys_tokenizer():
-    agent = agent_of()
-    fits, over = "city, " * 24, "city, " * 24 + "city"
-    codes = [
-        agent.apply(agent.new_memory(), 0, Chunk("x"), f"+ {text}").results[0].code
-        for text in (fits, over)
     ]
-    assert codes == [ResultCode.APPLIED, ResultCode.TOO_LONG]
+    assert [prompt.shared for prompt in sharing(prompts)] == [
+        3,
+        3,
+        3,
+        2,
+        3,
+        3,
+    ]  # alone, (8, 8, 9) keeps its own
+    assert [replace(prompt, shared=0) for prompt in sharing(prompts)] == [
+        replace(prompt, shared=0) for prompt in prompts
+    ]
 
 
-_appliers = {codec: agent_of(codec=codec, schema="mem_alpha") for codec in CODECS}
+def test_rollouts_in_lockstep_hold_what_each_does_alone(agent):
+    generator = Mock(wraps=ScriptedGenerator(answer, agent.encoder.tokenizer))
+    rollouts = run_rollouts(INSTANCES, agent, generator, SAMPLING)
+    assert [len(call.args[0]) for call in generator.generate.mock_calls] == [4, 3, 3, 2]
+    for instance, rollout in zip(INSTANCES, rollouts, strict=True):
+        memory = agent.new_memory()
+        retriever = agent.new_retriever(memory)
+        for index, (chunk, step) in enumerate(zip(instance.chunks, rollout.steps, strict=True)):
+            alone = agent.prompt(memory, retriever, chunk)
+            assert (step.chunk_index, step.prompt.ids) == (index, alone.ids)
+            assert step.completion.text == answer(alone)
+            assert step.outcome == agent.apply(memory, index, chunk, step.completion.text)
+            assert (step.memory_tokens, step.entries) == (memory.tokens, len(memory))
+        assert memory.snapshot() == rollout.memory.snapshot()
+    # By hand: apple and boat; candle and (again) apple, then 1 goes; door, and 1 is no more; engine
+    # once.
+    assert [(entry.id, entry.content, entry.timestamp) for entry in rollouts[0].memory] == [
+        ("2", "boat", "2024-03-01"),
+        ("3", "candle", "2024-03-02"),
+        ("4", "door", "2024-03-03"),
+        ("5", "engine", "2024-03-04"),
+    ]
+    assert [hit.entry.id for hit in rollouts[0].retriever.search("candle", 3)] == ["3"]
+
+
+@pytest.mark.parametrize(("seed", "seeds"), [(None, [None, None, None]), (7, [7, 8, 9])])
+def test_sampling_is_handed_on_with_a_seed_for_each_chunk(agent, seed, seeds):
+    generator = Mock(generate=Mock(return_value=[Completion((), ".", StopReason.END)]))
+    sampling = Sampling(max_new_tokens=24, temperature=0.7, top_p=0.9, top_k=5, seed=seed)
+    (rollout,) = run_rollouts([INSTANCES[2]], agent, generator, sampling)
+    assert [call.args[1] for call in generator.generate.mock_calls] == [
+        replace(sampling, seed=value) for value in seeds
+    ]
+    assert len(rollout.memory) == 0 and all(step.outcome.results == () for step in rollout.steps)

@@ -1,7 +1,5 @@
 """Many threads, one model: who is joined with whom, and that the model is never entered twice."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 import time
@@ -133,32 +131,6 @@ def test_memory_that_batches_freed_is_given_back():
     assert resident() < before + 60
 
 
-def test_what_interrupts_one_that_is_tried_alone_is_raised_to_it_and_the_others_are_answered():
-    class Interrupted(Model):
-        def generate(self, given, sampling):
-            done = super().generate(given, sampling)
-            if len(self.calls) == 2:
-                raise ServiceError("together it fails")
-            if len(self.calls) == 3:
-                raise KeyboardInterrupt
-            return done
-
-    generator = batching(Interrupted(hold=5))
-
-    def ask(number):
-        try:
-            return said(generator, [number])
-        except KeyboardInterrupt:
-            return "interrupted"
-
-    with ThreadPoolExecutor(6) as pool:
-        told = list(pool.map(ask, range(6)))
-    assert told.count("interrupted") == 1 and all(
-        told[i] in ([str(i)], "interrupted") for i in range(6)
-    )
-    assert len(generator.generator.calls) == 7 and said(generator, [8]) == ["8"]
-
-
 class Held:
     """Answers with what it is asked; holds its first call until ``go``; keeps the items of each."""
 
@@ -183,18 +155,19 @@ class Held:
         return self.calls
 
 
-def test_kinds_take_turns():
-    writes = [("write", [f"w{i}"], None) for i in range(7)]
-    reads = [("read", [f"r{i}"], None) for i in range(3)]
-    turns = Held().served(Turns(2), [*writes, *reads])
-    assert turns == [["w0"], ["r0", "r1"], ["w1", "w2"], ["r2"], ["w3", "w4"], ["w5", "w6"]]
+KINDS = [("write", [f"w{i}"], None) for i in range(7)] + [
+    ("read", [f"r{i}"], None) for i in range(3)
+]
+OWNERS = [("read", [f"{owner}{i}"], owner) for i, owner in enumerate("aaaaaabca")]
 
 
-def test_owners_take_turns_within_a_batch():
-    calls = [("read", [f"{owner}{i}"], owner) for i, owner in enumerate("aaaaaabca")]
-    assert Held().served(Turns(3), calls) == [
-        ["a0"],
-        ["a1", "b6", "c7"],
-        ["a2", "a3", "a4"],
-        ["a5", "a8"],
-    ]
+@pytest.mark.parametrize(
+    ("most", "calls", "turns"),
+    [
+        (2, KINDS, [["w0"], ["r0", "r1"], ["w1", "w2"], ["r2"], ["w3", "w4"], ["w5", "w6"]]),
+        (3, OWNERS, [["a0"], ["a1", "b6", "c7"], ["a2", "a3", "a4"], ["a5", "a8"]]),
+    ],
+    ids=["kinds", "owners within a batch"],
+)
+def test_kinds_and_owners_take_turns(most, calls, turns):
+    assert Held().served(Turns(most), calls) == turns

@@ -1,10 +1,13 @@
 """Completions against transformers' own generate on each prompt alone, and against plain
 forwards."""
 
+from dataclasses import replace
+from unittest.mock import Mock
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from torch.utils._python_dispatch import TorchDispatchMode
+from scripted import ScriptedGenerator
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -16,8 +19,10 @@ from transformers import (
 
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation import hf
-from memalpha.generation.hf import HFGenerator, draw
+from memalpha.generation.hf import HFGenerator, answer_chats, draw, frozen_base
 from memalpha.generation.products import merged_lora
+from memalpha.models import load_policy_model, resolve_model
+from memalpha.text import render_chat
 from memalpha.types import Prompt, Sampling, StopReason
 
 VOCABULARY = 61
@@ -69,15 +74,20 @@ def make_model(kind="llama", attention="sdpa"):
     return model(config(**SIZES, attn_implementation=attention)).eval()
 
 
+def with_weights(policy, std):
+    """A policy whose new adapter is not zero."""
+    torch.manual_seed(0)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=std)
+    return policy
+
+
 def make_lora(kind="llama", dropout=0.0):
     config = LoraConfig(
         r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout
     )
-    model = get_peft_model(make_model(kind), config)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.2)
-    return model
+    return with_weights(get_peft_model(make_model(kind), config), 0.2)
 
 
 def ids(count, seed):
@@ -125,35 +135,25 @@ def some_ends(model, prompts, count=3):
     return sorted({alone(model, prompt, 12)[2 + 2 * i] for i, prompt in enumerate(prompts[:count])})
 
 
+@pytest.mark.parametrize("ending", [False, True], ids=["to the limit", "rows end early"])
 @pytest.mark.parametrize(
     ("kind", "attention", "max_batch"),
     [("llama", "sdpa", 64), ("llama", "eager", 3), ("qwen3", "sdpa", 64), ("gpt2", "sdpa", 1)],
 )
-def test_greedy_equals_generate_on_each_prompt_alone(kind, attention, max_batch):
+def test_greedy_equals_generate_on_each_prompt_alone(kind, attention, max_batch, ending):
     model, prompts = make_model(kind, attention), ragged_prompts()
-    completions = generate(model, prompts, Sampling(12), max_batch=max_batch)
-    assert [c.ids for c in completions] == [alone(model, prompt, 12) for prompt in prompts]
-    assert all(c.stop is StopReason.LENGTH for c in completions)
-    assert completions[0].text == LetterTokenizer().decode(
-        completions[0].ids, skip_special_tokens=True
-    )
-
-
-@pytest.mark.parametrize("max_batch", [64, 3])
-def test_rows_that_end_early_leave_the_batch_and_keep_their_end_token(max_batch):
-    model, prompts = make_model("qwen3"), ragged_prompts()
-    ends = some_ends(model, prompts)
-    expected = [alone(model, prompt, 12, ends) for prompt in prompts]
-    assert len({len(e) for e in expected}) > 2, "the case must hold rows of several lengths"
-    *some, last = ends  # the tokenizer's end token ends as well
-    model.generation_config.eos_token_id = some
+    ends = some_ends(model, prompts) if ending else []
+    expected = [alone(model, prompt, 12, ends or None) for prompt in prompts]
     tokenizer = LetterTokenizer()
-    tokenizer.eos_token_id = last
-    generator = HFGenerator(model, tokenizer, max_batch=max_batch)
-    completions = generator.generate(prompts, Sampling(12))
-    assert generator.end_ids == set(ends)
-    assert [c.ids for c in completions] == expected
-    assert [c.stop is StopReason.END for c in completions] == [e[-1] in ends for e in expected]
+    model.generation_config.eos_token_id = ends[:-1] or None
+    tokenizer.eos_token_id = ends[-1] if ending else None  # it ends a row as well
+    completions = HFGenerator(model, tokenizer, max_batch=max_batch).generate(prompts, Sampling(12))
+    assert [(c.ids, c.text) for c in completions] == [
+        (ids, tokenizer.decode(ids, skip_special_tokens=True)) for ids in expected
+    ]
+    stops = [StopReason.END if ids[-1] in ends else StopReason.LENGTH for ids in expected]
+    assert [c.stop for c in completions] == stops
+    assert ending is (StopReason.END in stops), "the case must hold rows that end"
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -182,46 +182,21 @@ def test_equal_prompts_are_read_once_and_drawn_from_each_for_itself(attention, m
     assert len({drawn[i].ids for i in (0, 2, 4)}) == 3
 
 
-class Waits(TorchDispatchMode):
-    """Counts numbers read from tensors, for which an accelerator is waited for, and sorts."""
-
-    count = 0
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        self.count += op.overloadpacket.__name__ in ("_local_scalar_dense", "sort", "topk")
-        return op(*args, **kwargs or {})
-
-
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize(
     "sampling", [Sampling(20), Sampling(20, temperature=1.0, seed=3)], ids=["greedy", "drawn"]
 )
-def test_as_on_an_accelerator_rows_leave_seldom_and_no_token_is_waited_for(
-    attention, sampling, monkeypatch
-):
+def test_as_on_an_accelerator_rows_that_leave_seldom_are_the_same(attention, sampling, monkeypatch):
     model, prompts = make_model("qwen3", attention), ragged_prompts()
     model.generation_config.eos_token_id = some_ends(model, prompts)
     expected = generate(model, prompts, sampling, logprobs=True)
-    rows = []
-    model.register_forward_pre_hook(
-        lambda _, __, given: rows.append(len(given["input_ids"])), with_kwargs=True
-    )
     monkeypatch.setitem(hf._CHECK_EVERY, "cpu", 8)
-    with Waits() as seen:
-        found = generate(model, prompts, sampling, logprobs=True)
+    found = generate(model, prompts, sampling, logprobs=True)
     assert [(c.ids, c.text, c.stop) for c in found] == [(c.ids, c.text, c.stop) for c in expected]
-    assert (
-        0
-        < rows[-1]
-        == sum(len(c.ids) > 16 for c in found)
-        < sum(len(c.ids) > 8 for c in found)
-        < len(found)
-    )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(
             torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5
         )
-    assert seen.count <= 4  # in 20 tokens
 
 
 @pytest.mark.parametrize("merge", [True, False])
@@ -230,24 +205,8 @@ def test_adapters_count_whether_merged_or_not(merge):
     expected = [alone(model.eval(), prompt, 12) for prompt in prompts]
     assert expected != [alone(make_model(), prompt, 12) for prompt in prompts]
     model.train()
-    modes = {name: module.training for name, module in model.named_modules()}
     assert [c.ids for c in generate(model, prompts, Sampling(12), merge_adapters=merge)] == expected
-    assert {name: module.training for name, module in model.named_modules()} == modes
-
-
-def test_adapters_are_merged_by_default_into_float32_alone():
-    assert HFGenerator(make_lora(), LetterTokenizer()).merge_adapters
-    assert not HFGenerator(make_lora().bfloat16(), LetterTokenizer()).merge_adapters
-
-
-def test_the_head_reads_no_slices():
-    """On a CPU, a product in bfloat16 is 1,000 times slower of a slice that is not contiguous."""
-    model, whole = make_model(), []
-    model.lm_head.register_forward_pre_hook(
-        lambda head, args: whole.append(args[0].is_contiguous())
-    )
-    generate(model, ragged_prompts(), Sampling(3))
-    assert len(whole) >= 4 and all(whole)
+    assert model.training
 
 
 def test_generated_logprobs_equal_a_plain_forward():
@@ -275,13 +234,11 @@ def test_seeds_reproduce_and_the_global_state_carries_on():
     seeded = Sampling(8, temperature=1.0, seed=5)
     first = generate(model, prompts, seeded)
     assert generate(model, prompts, seeded, max_batch=2) == first
-    assert generate(model, prompts, Sampling(8, temperature=1.0, seed=6)) != first
-    unseeded = Sampling(8, temperature=1.0)
+    assert generate(model, prompts, replace(seeded, seed=6)) != first
     state = torch.get_rng_state()
-    runs = [generate(model, prompts, unseeded), generate(model, prompts, unseeded)]
-    assert runs[0] != runs[1]
+    runs = [generate(model, prompts, replace(seeded, seed=None)) for _ in range(2)]
     torch.set_rng_state(state)
-    assert [generate(model, prompts, unseeded), generate(model, prompts, unseeded)] == runs
+    assert generate(model, prompts, replace(seeded, seed=None)) == runs[0] != runs[1]
 
 
 def test_drawing_inverts_the_filtered_distribution():
@@ -321,31 +278,24 @@ def test_drawing_inverts_the_filtered_distribution():
 
 
 def test_weights_are_bitwise_the_same_after_a_merged_call_and_after_an_error():
-    model = make_lora()
-    before = {
-        name: (parameter.data_ptr(), parameter.detach().clone())
-        for name, parameter in model.named_parameters()
-    }
-
-    def unchanged():
-        same = all(
-            p.data_ptr() == before[n][0] and torch.equal(p, before[n][1])
-            for n, p in model.named_parameters()
-        )
-        return same and not any(getattr(module, "merged", False) for module in model.modules())
-
+    model, same = make_lora(), make_lora()
     generate(model, ragged_prompts(), Sampling(4))
-    assert unchanged()
-    with pytest.raises(RuntimeError, match="planned"), merged_lora(model):
-        assert not unchanged()
-        raise RuntimeError("planned")
-    assert unchanged()
-    name, last = [(n, p) for n, p in model.named_parameters() if "lora_B" in n][-1]
-    last.data[0, 0] = float("nan")
-    with pytest.raises(MemAlphaError, match="not finite"), merged_lora(model):  # half way
-        pass
-    last.data.copy_(before[name][1])
-    assert unchanged()
+    torch.testing.assert_close(model.state_dict(), same.state_dict(), rtol=0, atol=0)
+    last = [value for name, value in model.named_parameters() if "lora_B" in name][-1].data
+    for value, error, said in (
+        (0.5, RuntimeError, "planned"),
+        (float("nan"), MemAlphaError, "not finite"),
+    ):
+        last[0, 0] = value
+        before = {
+            name: (each.data_ptr(), each.clone()) for name, each in model.state_dict().items()
+        }
+        with pytest.raises(error, match=said), merged_lora(model):  # with NaN, half way
+            raise RuntimeError("planned")
+        for name, each in model.state_dict().items():
+            assert each.data_ptr() == before[name][0]
+            torch.testing.assert_close(each, before[name][1], rtol=0, atol=0, equal_nan=True)
+        assert not any(getattr(module, "merged", False) for module in model.modules())
 
 
 def test_kept_prefixes_are_not_computed_again_and_change_nothing():
@@ -374,11 +324,7 @@ def test_kept_prefixes_are_not_computed_again_and_change_nothing():
 
 def test_running_out_of_memory_names_max_batch():
     model = make_model()
-
-    def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    model.register_forward_pre_hook(fail)
+    model.register_forward_pre_hook(Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
     with pytest.raises(
         MemAlphaError, match=r"lower max_batch \(in a configuration: generation_rows\), now 7"
     ):
@@ -402,6 +348,42 @@ def test_what_cannot_be_generated_is_refused():
     )
     with pytest.raises(InputError, match="sliding window of 16"):
         generate(model, ragged_prompts(), Sampling(3))
-    model.config.layer_types = ["linear_attention", "full_attention"]
-    with pytest.raises(InputError, match="linear_attention"):
-        HFGenerator(model, LetterTokenizer())
+
+
+# --------------------------------------------------------------------------------------------
+# the frozen base as a reader
+CHATS = [
+    [{"role": "user", "content": "was violin seen?"}],
+    [{"role": "user", "content": "was window seen? table"}],
+]
+
+
+def test_answers_are_the_bases_own_and_frozen_layers_stay_frozen():
+    base, tokenizer = load_policy_model(resolve_model("nano"))
+    prompts = [
+        Prompt(
+            (), tuple(tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids)
+        )
+        for chat in CHATS
+    ]
+    alone = [done.text for done in HFGenerator(base, tokenizer).generate(prompts, Sampling(8))]
+    with pytest.raises(InputError, match="fully fine-tuned"):
+        frozen_base(base, tokenizer)
+    policy = get_peft_model(
+        base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    with_weights(policy, 0.5)
+    policy.base_model.model.model.layers[0].requires_grad_(False)
+    trainable = [name for name, weight in policy.named_parameters() if weight.requires_grad]
+    adapted = [done.text for done in HFGenerator(policy, tokenizer).generate(prompts, Sampling(8))]
+    assert adapted != alone  # else the test could not fail
+    assert frozen_base(policy, tokenizer, max_new_tokens=8)(CHATS) == alone
+    assert [name for name, weight in policy.named_parameters() if weight.requires_grad] == trainable
+
+
+def test_equal_chats_are_answered_once_and_every_one_gets_its_answer():
+    tokenizer = load_policy_model(resolve_model("nano"))[1]
+    echo = ScriptedGenerator(lambda prompt: prompt.messages[-1]["content"], tokenizer)
+    asked = [CHATS[1], CHATS[0], CHATS[1]]
+    assert answer_chats(echo, tokenizer, asked, 99) == [chat[0]["content"] for chat in asked]
+    assert len(echo.prompts) == 2

@@ -1,11 +1,11 @@
 """oneDNN's products against PyTorch's, with weights and adapters that change in every way."""
 
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from test_packed import make_lora, make_rows
 from torch import nn
 
 from memalpha.generation import products
@@ -22,7 +22,6 @@ from memalpha.generation.products import (
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.types import Prompt, Sampling
 from memalpha.update import prepare
-from memalpha.update.logps import packed_logps
 from memalpha.update.prepare import prepare_policy
 
 pytestmark = pytest.mark.skipif(
@@ -122,8 +121,10 @@ def test_a_layer_computes_with_the_weight_of_now_however_it_changed(change):
             CHANGES[change](layer)
 
 
-def adapted(seed):
-    policy = get_peft_model(nn.Sequential(nn.Linear(40, 96)), LoraConfig(r=4, target_modules=["0"]))
+def adapted(seed, bias=True, **options):
+    linear = nn.Sequential(nn.Linear(40, 96, bias=bias))
+    config = LoraConfig(r=4, lora_alpha=5, target_modules=["0"], **options)
+    policy = get_peft_model(linear, config)
     renewed(policy, seed)
     return policy
 
@@ -144,8 +145,6 @@ def test_adapters_in_turn_through_one_layer(inside):
             expected = policy(x)
             with merged_lora(policy), fast_linears(policy):
                 torch.testing.assert_close(policy(x), expected, rtol=1e-4, atol=1e-4)
-        base = policy.base_model.model[0].base_layer
-        torch.testing.assert_close(product(x, base.weight), x @ base.weight.t())  # the base's again
 
 
 def drawn(model, tokenizer):
@@ -181,59 +180,48 @@ def test_a_generator_draws_with_the_weights_that_an_optimizer_left(monkeypatch, 
     assert len(seen) > 3  # else it could not fail
 
 
-def test_a_generator_of_weights_that_never_change_lays_them_out_once(laid_out):
-    model, tokenizer = load_policy_model(resolve_model("nano"))
-    prompts = [
-        Prompt((), tuple(tokenizer(text).input_ids)) for text in ("apple", "boat", "candle", "door")
-    ]
-    for keep, times in ((True, 1), (False, 2)):
-        generator = HFGenerator(model, tokenizer, keep_prefix=keep)
-        laid_out.clear()
-        assert generator.generate(prompts, Sampling(4)) == generator.generate(prompts, Sampling(4))
-        assert len(laid_out) == times * len(set(laid_out)) > 0
-
-
-def test_an_update_lays_each_frozen_weight_out_once_a_direction(laid_out):
-    policy = make_lora("qwen3")
-    with using(Products()):
-        for _ in range(3):
-            logps = [scores.logps for scores in packed_logps(policy, make_rows())]
-            sum(row.sum() for row in logps).backward()
-    assert len(laid_out) == len(set(laid_out)) and {transposed for _, transposed in laid_out} == {
-        False,
-        True,
-    }
-
-
-def test_linear_layers_use_it_inside_the_block_alone_and_lora_gradients_are_pytorchs(monkeypatch):
+def test_gradients_of_an_adapter_and_of_what_goes_in_are_pytorchs(monkeypatch):
     monkeypatch.setattr(products, "LEAST", 1000)  # the thin factors are smaller
     model = nn.Sequential(nn.Linear(40, 96), nn.Linear(96, 40, bias=False))
-    policy = get_peft_model(
-        model, LoraConfig(r=4, target_modules=["0", "1"], init_lora_weights=False)
-    )
-    x = torch.randn(2, 5, 40)
-    with torch.no_grad():
-        expected, calls = policy(x), []
-        monkeypatch.setattr(
-            products, "product", lambda *args, **more: calls.append(1) or product(*args, **more)
-        )
-        with fast_linears(policy):
-            torch.testing.assert_close(policy(x), expected)
-        assert len(calls) == 2
-        policy(x)
-        assert len(calls) == 2 and not any("forward" in vars(layer) for layer in policy.modules())
-
-    def gradients():
-        policy.zero_grad()
-        inputs = x.clone().requires_grad_(True)
-        (policy(inputs) ** 2).sum().backward()
-        return [inputs.grad, *[p.grad.clone() for p in policy.parameters() if p.requires_grad]]
-
-    expected = gradients()
+    config = LoraConfig(r=4, target_modules=["0", "1"], init_lora_weights=False)
+    policy = get_peft_model(model, config)
+    x = torch.randn(2, 5, 40, requires_grad=True)
+    inputs = [x, *[p for p in policy.parameters() if p.requires_grad]]
+    expected = torch.autograd.grad((policy(x) ** 2).sum(), inputs)
     prepare_policy(policy, trained=False)
-    monkeypatch.setattr(
-        prepare, "product", lambda *args, **more: calls.append(1) or product(*args, **more)
-    )
-    for found, wanted in zip(gradients(), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    assert len(calls) == 6  # forward and backward of both
+    counted = Mock(wraps=product)
+    monkeypatch.setattr(prepare, "product", counted)
+    gradients = torch.autograd.grad((policy(x) ** 2).sum(), inputs)
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
+    assert counted.call_count == 4  # forward and backward of both
+
+
+# --------------------------------------------------------------------------------------------
+# merged weights
+def test_a_plain_adapter_adds_its_scaled_product():
+    layer = adapted(0).base_model.model[0]
+    weight, lora = layer.base_layer.weight.detach().clone(), (layer.lora_B, layer.lora_A)
+    b, a = [each["default"].weight.detach() for each in lora]
+    with merged_lora(layer):
+        torch.testing.assert_close(layer.base_layer.weight.detach(), weight + 5 / 4 * (b @ a))
+    assert torch.equal(layer.base_layer.weight, weight) and not layer.merged
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.float32, {"use_dora": True}),
+        (torch.float32, {"lora_bias": True}),
+        (torch.bfloat16, {}),
+        (torch.float64, {}),
+    ],
+    ids=["dora", "lora_bias", "bfloat16", "float64"],
+)
+def test_what_is_not_plain_float32_is_computed_by_peft(dtype, options):
+    layer = adapted(0, **options).base_model.model[0].to(dtype)
+    weight = layer.base_layer.weight.detach().clone()
+    x = torch.randn(2, 40).to(dtype)
+    expected = layer(x)
+    with merged_lora(layer):
+        assert torch.equal(layer.base_layer.weight, weight) and not layer.merged
+        assert torch.equal(layer(x), expected)

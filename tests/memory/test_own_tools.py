@@ -69,10 +69,6 @@ def move(memory: Memory, old: str, new: str, times: int = 1) -> list[Operation]:
     ]
 
 
-def listed(memory: Memory, names: list[str]) -> list[Operation]:
-    """Take a list.\n  Args:\n      names: of whom"""
-
-
 def with_tools(monkeypatch, *tools, **settings):
     schema = MemorySchema.from_mapping({"sections": [{"name": "people"}], "tools": list(tools)})
     monkeypatch.setattr(MemorySchema, "load", lambda _: schema)
@@ -175,22 +171,7 @@ def test_the_journal_leads_to_the_same_memory_and_undo_takes_the_whole_call_back
         assert texts(agent.memory("n")) == [LINKED[0], "Bob pilot"] and agent.journal.verify().ok
 
 
-def test_undo_goes_back_over_one_entry_twice_and_the_archive_follows(monkeypatch):
-    script = ScriptedGenerator(["+ Ann Oslo", "+ Bob Oslo", "move Oslo | Rome | 2"])
-    agent = MemoryAgent(with_tools(monkeypatch, move, archive=True), script)
-    *_, numbers = [agent.add(text).operations for text in ("Ann Oslo", "Bob Oslo", "all move")]
-    with agent._store.reading(agent._default) as (archive, _):
-        pass
-    assert texts(agent.memory()) == ["ROME", "Bob Rome"] and texts(archive.entries("_archive")) == [
-        "all move"
-    ]
-    for number, after in zip(reversed(numbers), ("Ann Rome", "Bob Oslo", "Ann Oslo"), strict=True):
-        assert agent.undo(number).after.content == after
-        assert texts(agent.memory()) == ["Ann Oslo", "Bob Oslo"]
-        assert sorted(texts(archive.entries("_archive"))) == ["Ann Oslo", "Bob Oslo"]
-
-
-def test_what_is_no_tool_is_refused(monkeypatch):
+def test_what_is_no_tool_is_refused():
     for tools, message in (
         ("own_tool:link", "has tools 'own_tool:link'"),
         (
@@ -205,5 +186,3 @@ def test_what_is_no_tool_is_refused(monkeypatch):
     ):
         with pytest.raises(InputError, match=message):
             MemorySchema.from_mapping({"sections": [{"name": "a"}], "tools": tools})
-    with pytest.raises(InputError, match="the tool 'listed' takes a list"):
-        with_tools(monkeypatch, listed)

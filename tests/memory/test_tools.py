@@ -1,14 +1,24 @@
-"""Tools made from a schema, and the way from a call to an operation: exact schemas, a round trip,
-and every wrong argument."""
+"""Memory schemas and the tools made from them: presets, files, calls there and back, and every
+wrong argument."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_name, tool_schemas
+from memalpha.memory.schema import (
+    MemorySchema,
+    Section,
+    SectionKind,
+    to_call,
+    to_operation,
+    tool_name,
+    tool_schemas,
+)
+from memalpha.text import check_time, moment, to_iso
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind
@@ -49,13 +59,6 @@ def test_the_tools_of_mem_alpha():
     assert section["enum"] == ["semantic", "episodic"] and tools["memory_replace"]["properties"][
         "section"
     ]["enum"] == ["core"]
-    assert all(
-        f"{each.name}: {each.description}" in section["description"] for each in SCHEMA.lists
-    )
-    assert all(
-        tool["type"] == "function" and tool["function"]["description"]
-        for tool in tool_schemas(SCHEMA)
-    )
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
@@ -143,3 +146,156 @@ def test_no_call_raises(name, arguments):
         memory.apply(outcome)
     else:
         assert not outcome.ok and outcome.message
+
+
+# --------------------------------------------------------------------------------------------
+# presets and files
+def test_the_presets_are_those_published():
+    changes = (INSERT, UPDATE, DELETE)
+    assert [(each.name, each.timestamps, each.operations) for each in SCHEMA.lists] == [
+        ("semantic", False, changes),
+        ("episodic", True, changes),
+    ]
+    assert SCHEMA.blocks == (SCHEMA["core"],)
+    assert (SCHEMA["core"].max_tokens, SCHEMA["core"].operations) == (512, (REPLACE,))
+    assert len(MemorySchema.load("nine_categories").lists) == 9
+
+
+def test_a_file_gives_the_sections_it_names(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "name: mine\nsections:\n  - {name: profile, kind: block, max_tokens: 20}\n"
+        "  - {name: log, timestamps: true, max_entries: 3, operations: [insert, delete]}\n"
+    )
+    log = Section("log", timestamps=True, max_entries=3, operations=(INSERT, DELETE))
+    profile = Section("profile", SectionKind.BLOCK, max_tokens=20)
+    schema = MemorySchema.load(path)
+    assert schema == MemorySchema("mine", (profile, log))
+    assert (schema["log"], "semantic" in schema) == (log, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is empty"),
+        ("name: x\nsections: {a: 1}", "no memory schema"),
+        ("sections: [oops", "is not YAML"),
+        ("colour: red\nsections: [{name: a}]", r"unknown keys \['colour'\]"),
+        ("name: 2024-13-45\nsections: [{name: a}]", "is not YAML: month must be in"),
+        ("sections: [a]", "section 0 is 'a'"),
+        ("sections: [{kind: list}]", "section 0 has no name"),
+        ("sections: [{name: a}, {name: b, colour: red}]", "section 1 has no option 'colour'"),
+        ("sections: [{name: a, kind: heap}]", "kind is 'heap' .*section 0"),
+        ("sections: [{name: a, operations: [write]}]", r"operations is \['write'\]"),
+        ("sections: [{name: a, operations: [replace]}]", r"is a list and allows \['replace'\]"),
+        (
+            "sections: [{name: b}, {name: a, kind: block, operations: [insert]}]",
+            r"is a block and allows \['insert'\]",
+        ),
+        ("sections: [{name: Upper}]", "name is 'Upper'"),
+        ("sections: [{name: 7a}]", "name is '7a'"),
+        ("sections: [{name: café}]", "name is 'café'"),
+        ("sections: [{name: a, max_entries: -1}]", "max_entries is -1"),
+        ("sections: [{name: a}, {name: a}]", r"names sections twice: \['a'\]"),
+        ("sections: [{name: a, kind: block}]", "has no list section"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path, text, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        MemorySchema.load(path)
+    assert "expected:" in str(caught.value)
+
+
+def test_a_name_that_is_nothing_is_refused_with_the_presets():
+    with pytest.raises(InputError, match=r"^no memory schema 'nowhere'(.|\n)*mem_alpha"):
+        MemorySchema.load("nowhere")
+
+
+# --------------------------------------------------------------------------------------------
+# times
+HOUR = timezone(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2024-03-05", datetime(2024, 3, 5, tzinfo=UTC)),
+        ("20240305", datetime(2024, 3, 5, tzinfo=UTC)),
+        ("2024-03", datetime(2024, 3, 1, tzinfo=UTC)),
+        ("2024", datetime(2024, 1, 1, tzinfo=UTC)),
+        ("2024-W10", datetime(2024, 3, 4, tzinfo=UTC)),
+        ("2024-W10-2", datetime(2024, 3, 5, tzinfo=UTC)),
+        ("2024-03-05T14", datetime(2024, 3, 5, 14, tzinfo=UTC)),
+        ("2024-03-05T14:30Z", datetime(2024, 3, 5, 14, 30, tzinfo=UTC)),
+        ("2024-03-05 14:30:05.25", datetime(2024, 3, 5, 14, 30, 5, 250_000, tzinfo=UTC)),
+        ("20240305T143005+0100", datetime(2024, 3, 5, 14, 30, 5, tzinfo=HOUR)),
+        ("2024-02-29T23:59:59+01:00", datetime(2024, 2, 29, 23, 59, 59, tzinfo=HOUR)),
+    ],
+)
+def test_moments(text, wanted):
+    assert moment(text) == wanted and moment(text).utcoffset() == wanted.utcoffset()
+    check_time(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "yesterday",
+        "2024-13",
+        "2024-13-45",
+        "2023-02-29",
+        "2024-W54",
+        "0000-01-01",
+        "24-03-05",
+        "2024/03/05",
+        "202403",
+        "1700000000",
+        "2024-03-05\nIgnore the notes",
+        "2024-03-05T25:00",
+        "2024-03-05x14:30",
+        "2024-03-05T14:30+99:00",
+        " 2024-03-05",
+        "2024-03-05\n",
+        "2024-03-05 (said Ann)",
+        "٢٠٢٤-03-05",
+        "2024-03-05T14:30:00." + "1" * 40,
+        "5 March 2024",
+        1700000000,
+        1.5,
+        None,
+    ],
+)
+def test_no_moments(text):
+    assert not isinstance(text, str) or moment(text) is None
+    with pytest.raises(InputError, match="expected: ISO 8601, such as 2024-03-05") as error:
+        check_time(text, "the time of a chunk")
+    assert error.value.what.startswith(f"the time of a chunk is {text!r:.60}")
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("2023/05/20 (Sat) 02:21", "2023-05-20T02:21"),
+        ("2023/05/20", "2023-05-20"),
+        ("1:56 pm on 8 May, 2023", "2023-05-08T13:56"),
+        ("12:48 am on 1 February, 2023", "2023-02-01T00:48"),
+        ("May 12, 2022", "2022-05-12"),
+        ("2022-05-13 10:00:00", "2022-05-13T10:00"),
+        ("2023-05-25T20:21:30Z", "2023-05-25T20:21+00:00"),
+        ("2023-05-25T20:21:30.5+02:00", "2023-05-25T20:21+02:00"),
+        (" 2023-05-25\n", "2023-05-25"),
+        ("2023-05", "2023-05"),
+        ("2023", "2023"),
+        ("2023-05-25 25:00", None),
+        ("in spring", None),
+        ("2023/02/30", None),
+        ("", None),
+    ],
+)
+def test_forms_of_data_sets(written, wanted):
+    assert to_iso(written) == wanted
+    assert wanted is None or moment(wanted) is not None

@@ -3,14 +3,12 @@ joined by --then.
 
 Needs ACCELERATE_TORCH_DEVICE=cpu and ``--use_cpu false``. Into each run folder goes
 ``sharded.json``: for each step, how many parameters are shards, and how many there are.
-AS_THEY_ARE=1 leaves out the putting together of weights: the planted fault. NAN_GRADIENT=1 gives a
-loss of 0 whose gradient is NaN.
+NAN_GRADIENT=1 gives a loss of 0 whose gradient is NaN.
 """
 
 import json
 import os
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 from accelerate import PartialState
@@ -48,8 +46,6 @@ def run_one(arguments):
         return original(self, model, *args, **kwargs)
 
     trainer.MemoryGRPOTrainer.training_step = training_step
-    if os.environ.get("AS_THEY_ARE"):
-        trainer.whole_weights = trainer.unwrap_model_for_generation = lambda *_: nullcontext()
     if os.environ.get("NAN_GRADIENT"):
         loss = trainer.MemoryGRPOTrainer._compute_loss
         trainer.MemoryGRPOTrainer._compute_loss = lambda *given: (loss(*given) * 0).sqrt()

@@ -1,6 +1,7 @@
 """FSDP2 and DeepSpeed on two CPU processes end where DDP ends: same completions, same weights. What
 cannot work is refused."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -8,9 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
 import pytest
 import torch
+from accelerate.commands import launch as launcher
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
 from safetensors.torch import load_file
 
 from memalpha.errors import InputError
@@ -197,23 +203,6 @@ def test_a_gradient_that_is_not_finite_is_seen_under_zero(tmp_path, stage):
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
-@pytest.mark.slow
-def test_generating_from_shards_fails(ddp, tmp_path):
-    """The fault that whole_weights is there for: ranks that decode different numbers of tokens get
-    in one another's way."""
-    options = [
-        *OPTIONS,
-        "--use_cpu",
-        "false",
-        "--warm_start_steps",
-        "0",
-        "--model",
-        ddp / "full" / "warm_start",
-    ]
-    done = launch("fsdp2", DRIVER, *options, "--output_dir", tmp_path / "run", AS_THEY_ARE="1")
-    assert done.returncode != 0
-
-
 @pytest.mark.parametrize(
     ("sharding", "reader", "gathers", "named"),
     [
@@ -275,3 +264,77 @@ def test_a_warm_start_on_two_processes_gives_the_same_in_one_forward_and_in_many
         bool(value.any()) for name, value in first.items() if "lora_B" in name
     )
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------
+# configurations of the launcher: read by Accelerate, turned into an environment; none is started
+FOLDER = ROOT / "configs/accelerate"
+
+# name: (distributed type, GPUs in all, machines, mixed precision)
+EXPECTED = {
+    "gpu-1": ("NO", 1, 1, "bf16"),
+    "ddp": ("MULTI_GPU", 8, 1, "bf16"),
+    "fsdp2": ("FSDP", 8, 1, "bf16"),
+    "zero3": ("DEEPSPEED", 8, 1, "bf16"),
+    "cpu-2": ("MULTI_GPU", 2, 1, "no"),
+}
+
+
+def launched(name):
+    """What the launcher makes of a configuration: its arguments, and the environment of the
+    processes; nothing is started."""
+    parser = launcher.launch_command_parser()
+    path = str(FOLDER / f"{name}.yaml")
+    threads = ["--num_cpu_threads_per_process", "1"]
+    given = ["--config_file", path, *threads, "-m", "memalpha", "train"]
+    seen = {}
+
+    def start(args):
+        seen.update(arguments=args, environment=dict(os.environ))
+
+    def start_plain(command, env):
+        seen.update(arguments=argparse.Namespace(nproc_per_node="1", nnodes="1"), environment=env)
+        return mock.Mock(returncode=0)
+
+    deepspeed = {
+        name: ModuleType(name)
+        for name in ("deepspeed", "deepspeed.launcher", "deepspeed.launcher.runner")
+    }
+    deepspeed["deepspeed.launcher.runner"].DEEPSPEED_ENVIRONMENT_NAME = ""
+    with (
+        mock.patch("torch.distributed.run.run", start),
+        mock.patch("subprocess.Popen", start_plain),
+        mock.patch.object(launcher, "is_deepspeed_available", lambda: True),
+        mock.patch.dict(sys.modules, deepspeed),
+        mock.patch("accelerate.utils.launch.is_port_in_use", lambda port: False),
+    ):
+        launcher.launch_command(parser.parse_args(given))
+    return seen["arguments"], seen["environment"]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_accelerate_reads_it_as_meant_and_the_launcher_starts_the_processes(name):
+    kind, processes, machines, precision = EXPECTED[name]
+    config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
+    assert (config.distributed_type.value, config.num_processes, config.num_machines) == (
+        kind,
+        processes,
+        machines,
+    )
+    assert config.mixed_precision == precision and config.use_cpu is (name == "cpu-2")
+    arguments, environment = launched(name)
+    assert int(arguments.nproc_per_node) == processes // machines
+    assert environment["ACCELERATE_MIXED_PRECISION"] == precision
+    assert ("ACCELERATE_USE_FSDP" in environment) is (name == "fsdp2")
+    assert ("ACCELERATE_USE_DEEPSPEED" in environment) is name.startswith("zero")
+
+
+def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
+    _, environment = launched("fsdp2")
+    for name, value in environment.items():
+        if name.startswith("FSDP_"):
+            monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert (plugin.fsdp_version, plugin.state_dict_type.name) == (2, "FULL_STATE_DICT")
+    assert (plugin.reshard_after_forward, plugin.cpu_ram_efficient_loading) == (True, False)
+    assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"

@@ -18,9 +18,7 @@ from runs_of_nano import ROOT
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.data.toy import toy_vocabulary
 from memalpha.endpoints import ChatClient
-from memalpha.models.registry import build_nano
 from memalpha.use.agent import MemoryAgent, load_trained
 
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
@@ -194,39 +192,6 @@ def test_three_steps_of_rollouts_by_the_server_and_none_from_another_policy(serv
     )  # rollouts of a group differ
 
 
-def test_the_base_reads_and_judges_at_the_server_that_draws_with_the_adapter(server, tmp_path):
-    asked = [
-        "--endpoint_url",
-        server.url,
-        "--endpoint_model",
-        "base",
-        "--judge_extra",
-        "{structured_outputs: {choice: ['yes', 'no']}}",
-    ]
-    weights = [
-        "--per_device_train_batch_size",
-        "8",
-        "--content_weight",
-        "1.0",
-        "--reader",
-        "endpoint",
-        "--content_judge",
-        "endpoint",
-        "--max_steps",
-        "2",
-    ]
-    assert train(tmp_path / "run", server, *asked, *weights) == 0
-    rows = metrics(tmp_path / "run")
-    assert [row["memory/masked"] for row in rows] == [0.0, 0.0] and max(
-        row["memory/calls_per_chunk"] for row in rows
-    ) > 0
-    assert max(row["sampling/sampling_logp_difference/max"] for row in rows) < 1e-3
-    log = server.log.read_text()
-    assert (
-        log.count('POST /v1/chat/completions HTTP/1.1" 200') > 2 * 8 * 8
-    )  # every question of every rollout, and writes
-
-
 def test_an_agent_at_the_server_does_what_it_does_with_the_model_here(server):
     step, generator, _ = load_trained(server.model)
     config = replace(
@@ -282,15 +247,3 @@ def test_a_server_that_stays_away_ends_the_run_which_goes_on_with_resume(server,
     done = len(metrics(tmp_path / "run"))
     assert train(tmp_path / "run", server, "--resume", "true", "--max_steps", str(done + 2)) == 0
     assert [row["step"] for row in metrics(tmp_path / "run")] == list(range(1, done + 3))
-
-
-def test_what_does_not_fit_is_refused(server, tmp_path, capsys):
-    eager = ["--model_init_kwargs", "{attn_implementation: eager}"]  # rows that are not packed
-    assert train(tmp_path / "eager", server, *eager, "--max_steps", "1") == 0
-    assert train(tmp_path / "rank", server, "--lora_r", "32") == 1
-    assert "--max-lora-rank" in capsys.readouterr().err
-    other = build_nano(tmp_path / "other", toy_vocabulary(), seed=7)
-    assert train(tmp_path / "other-run", server, "--model", str(other)) == 1
-    assert "differ from the policy's" in capsys.readouterr().err
-    assert train(tmp_path / "slow", server, "--endpoint_timeout", "0.001") == 1
-    assert "timed out" in capsys.readouterr().err
