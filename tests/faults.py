@@ -53,7 +53,7 @@ BY_HAND = "tests/training/test_gradient.py::test_the_gradient_is_that_of_the_los
 
 # ------------------------------------------------------------------------------------------------
 # training
-@fault("training.rows.advantages", "tests/training/test_advantages.py::test_groups_by_hand")
+@fault("training.rows.advantages", "tests/training/test_rows.py::test_groups_by_hand")
 def advantages_against_everything(advantages, rewards, groups, *scale):
     """A reward is compared with those of all groups, not with those of its own."""
     return advantages(rewards, [0] * len(rewards), *scale)
@@ -61,7 +61,7 @@ def advantages_against_everything(advantages, rewards, groups, *scale):
 
 @fault(
     "training.rows.advantages",
-    "tests/training/test_advantages.py::test_masked_equal_and_lonely_rows_teach_nothing",
+    "tests/training/test_rows.py::test_masked_equal_and_lonely_rows_teach_nothing",
 )
 def masked_rows_teach(advantages, rewards, *args):
     """A row that could not be scored counts as one of reward 0, and is trained."""

@@ -267,7 +267,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         ``_get_per_token_logps_and_entropies``, where TRL asks a model for them, gives it back.
 
         With the default options TRL's ``_compute_loss`` is the same formula as ``loss_of`` in
-        examples/grpo_in_one_file.py; tests/training/test_one_file.py compares the gradients.
+        examples/grpo_in_one_file.py; tests/training/test_gradient.py compares the gradients.
         """
         rows = inputs.rows
         device = self.args.device

@@ -66,7 +66,7 @@ def test_products_of_matrices_are_those_that_run(lowest):
 def test_attention_counts_the_pairs_that_see_each_other():
     rows = [Row((1, 2, 3), (7, 8), 2), Row((1, 2), (9, 4), 2)]
     # prefix 1 + 2; own parts: 3 and 7 see 3 and 4 tokens, 9 sees 3: 13 pairs; 2 layers, 4 heads of
-    # 16, two products, three passes
+    # 8, two products, three passes
     assert update.flops(make_lora(), rows, 2)["gflop_attention"] == pytest.approx(
-        13 * 2 * 4 * 16 * 2 * 2 * 3 / 1e9
+        13 * 2 * 4 * 8 * 2 * 2 * 3 / 1e9
     )

@@ -15,62 +15,48 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-WRAPPED = {  # the fault: what is wrapped, and whether the kill comes afterwards
+AT_STEP = {  # the fault: the trainer's method, and whether the kill comes afterwards
     "before-rollouts": ("_drawn_and_scored", False),
     "between-rollouts-and-update": ("_next_update_batches", True),
     "in-update": ("_compute_loss", True),
     "after-gradients": ("_keep_step", True),
     "after-validation": ("evaluate", True),  # of the step before
+    "in-checkpoint": ("_save_pending", False),
 }
 
 
 def plant(fault: str, step: int, rank: int) -> None:
-    real_append, real_publish, real_pending = (
-        runs.RunFolder.append_line,
-        saving.publish,
-        MemoryGRPOTrainer._save_pending,
-    )
-
-    def append_half(folder, name, row):
-        if row["step"] == step:
-            with (folder.path / name).open("a") as file:
-                file.write('{"step": ')
-            kill()
-        real_append(folder, name, row)
-
-    def publish_then_kill(unfinished, final):
-        real_publish(unfinished, final)
-        if final.name == f"checkpoint-{step}":
-            kill()
-
-    def half_saved(trainer, folder):
-        if folder.name == f"checkpoint-{step}" and trainer.accelerator.process_index == rank:
-            kill()
-        real_pending(trainer, folder)
-
-    if fault in WRAPPED:
-        name, after = WRAPPED[fault]
-        real = getattr(MemoryGRPOTrainer, name)
-
-        def wrapped(trainer, *args, **kwargs):
-            now = (
-                trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
-            )
-            if now and not after:
-                kill()
-            result = real(trainer, *args, **kwargs)
-            if now and after:
-                kill()
-            return result
-
-        setattr(MemoryGRPOTrainer, name, wrapped)
-    elif fault == "in-log":
-        runs.RunFolder.append_line = append_half
+    if fault == "in-log":
+        owner, name, after = runs.RunFolder, "append_line", False
     elif fault == "after-checkpoint":
-        saving.publish = publish_then_kill
+        owner, name, after = saving, "publish", True
     else:
-        assert fault == "in-checkpoint", fault
-        MemoryGRPOTrainer._save_pending = half_saved
+        owner, (name, after) = MemoryGRPOTrainer, AT_STEP[fault]
+    real = getattr(owner, name)
+
+    def due(subject, *args) -> bool:
+        if fault == "in-log":
+            return args[1]["step"] == step
+        if "checkpoint" in fault and args[0].name != f"checkpoint-{step}":
+            return False
+        if fault == "after-checkpoint":
+            return True
+        begun = subject.state.global_step + (fault != "in-checkpoint")
+        return begun == step and subject.accelerator.process_index == rank
+
+    def wrapped(*args, **kwargs):
+        now = due(*args)
+        if now and fault == "in-log":
+            with (args[0].path / args[1]).open("a") as file:
+                file.write('{"step": ')
+        if now and not after:
+            kill()
+        result = real(*args, **kwargs)
+        if now:
+            kill()
+        return result
+
+    setattr(owner, name, wrapped)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,10 @@ import os
 import sys
 import tempfile
 import zlib
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from unittest import mock
+from types import SimpleNamespace
 
 import torch
 from accelerate.utils import gather_object
@@ -42,7 +41,6 @@ from memalpha.training import trainer
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance
-from memalpha.update.logps import TokenLogps
 from memalpha.update.prepare import prepare_policy
 
 GROUP = 4
@@ -77,33 +75,9 @@ class Case:
     generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
     top_layers: int = 0  # train the adapters of that many upper layers
-    # "padding" counts padding rows as real ones, "packing" lets packed rows see each other
+    # "padding" counts padding rows as real ones
     fault: str = ""
     steps: int = 2
-
-
-@dataclass
-class Report:
-    """What a case gave, one number an optimizer step (advantages: one a batch of rollouts)."""
-
-    errors: list = field(default_factory=list)  # |grad - by hand| / |by hand|
-    advantage_errors: list = field(
-        default_factory=list
-    )  # largest difference to the advantages by hand
-    masked: int = 0
-    padding: int = 0
-    weights: list = field(default_factory=list)  # largest distance of an importance weight from 1
-    ratios: list = field(default_factory=list)  # smallest and largest importance ratio
-    lengths: list = field(
-        default_factory=list
-    )  # distinct (prompt, completion) lengths of the last batch
-    world: int = 0
-    trained: list = field(default_factory=list)  # names of the parameters that have a gradient
-    gradients: list = field(default_factory=list)
-
-    @property
-    def error(self):
-        return max(self.errors)
 
 
 # ------------------------------------------------------------------------------------------------ a
@@ -128,12 +102,6 @@ class Drifted(HFGenerator):
             )
             for c in super().generate(prompts, sampling)
         ]
-
-
-def make_generator(case, policy):
-    if case.generator == "drifted":
-        return Drifted(policy, tokenizer(), logprobs=True)
-    return HFGenerator(policy, tokenizer(), logprobs=case.staleness > 0)
 
 
 class KeepingAgent(AgentStep):
@@ -162,17 +130,6 @@ def pseudo_reward(index, rollout, t):
         math.nan,
     )
     return StepReward(zip(PARTS, values, strict=True))
-
-
-class PseudoScorer(RolloutScorer):
-    def __init__(self):
-        super().__init__(evaluator=None, judge=None, reward_config=REWARD)
-
-    def score(self, rollouts):
-        return [
-            [pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))]
-            for i, rollout in enumerate(rollouts)
-        ]
 
 
 def make_base(architecture, attention="sdpa"):
@@ -279,14 +236,20 @@ def make_trainer(case, folder, **more):
         max_completion_length=LONGEST,
     )
     prepare_policy(policy, top_layers=case.top_layers)
+    scorer = RolloutScorer(evaluator=None, judge=None, reward_config=REWARD)
+    scorer.score = lambda rollouts: [
+        [pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))]
+        for i, rollout in enumerate(rollouts)
+    ]
+    kind = Drifted if case.generator == "drifted" else HFGenerator
     made = CheckedTrainer(
         model=policy,
         args=arguments,
         processing_class=tokenizer(),
         agent=KeepingAgent(agent_config, tokenizer()),
         instances=instances,
-        generator=make_generator(case, policy),
-        scorer=PseudoScorer(),
+        generator=kind(policy, tokenizer(), logprobs=kind is Drifted or case.staleness > 0),
+        scorer=scorer,
         options=RunOptions(
             grouping=case.grouping,
             rows_per_forward=3,
@@ -326,20 +289,6 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
 
 # ------------------------------------------------------------------------------------------------
 # the other side, by hand
-@dataclass
-class HandRow:
-    """One completion; ``key`` names its group, ``place`` where it stands among its rank's rows."""
-
-    key: tuple
-    place: tuple
-    prompt: list
-    completion: list
-    reward: float
-    cut_off: bool
-    advantage: float = 0.0
-    sampled: tuple | None = None
-    old: torch.Tensor | None = None
-    reference: torch.Tensor | None = None
 
 
 def advantages_by_hand(rows, scale):
@@ -361,10 +310,19 @@ def advantages_by_hand(rows, scale):
 
 class Check(TrainerCallback):
     def __init__(self, case, made):
-        self.case, self.trainer, self.report = (
-            case,
-            made,
-            Report(world=made.accelerator.num_processes),
+        self.case, self.trainer = case, made
+        # ``errors``: |grad - by hand| / |by hand| of each optimizer step; ``advantage_errors``: the
+        # largest difference to those by hand of each batch; ``weights``: the largest distance of
+        # an importance weight from 1; ``ratios``: smallest and largest importance ratio;
+        # ``lengths``: distinct (prompt, completion) lengths of the last batch; ``trained``: names
+        # of the parameters that have a gradient
+        self.report = SimpleNamespace(
+            errors=[],
+            advantage_errors=[],
+            weights=[],
+            masked=0,
+            padding=0,
+            world=made.accelerator.num_processes,
         )
         self.reference = make_policy(case)  # an untouched copy of what training starts from
         self.rows, self.ratios, self.weights = [], [], []
@@ -387,13 +345,14 @@ class Check(TrainerCallback):
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
                 local.append(
-                    HandRow(
-                        key,
-                        (i // GROUP, t, i),
-                        list(step.prompt.ids),
-                        ids,
-                        reward,
-                        ids[-1] not in ends,
+                    SimpleNamespace(
+                        key=key,  # names its group
+                        place=(i // GROUP, t, i),  # where it stands among its rank's rows
+                        prompt=list(step.prompt.ids),
+                        completion=ids,
+                        reward=reward,
+                        cut_off=ids[-1] not in ends,
+                        advantage=0.0,
                         sampled=step.completion.logprobs,
                     )
                 )
@@ -430,7 +389,6 @@ class Check(TrainerCallback):
         expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
         found = torch.cat([p.grad.flatten() for p in parameters])
         self.report.errors.append(float((found - expected).norm() / expected.norm()))
-        self.report.gradients.append(found)
         self.report.weights.append(max((abs(weight - 1) for weight in self.weights), default=0.0))
         self.weights = []
         self.report.trained = [name for name, p in policy.named_parameters() if p.grad is not None]
@@ -489,28 +447,9 @@ class Check(TrainerCallback):
         )
 
 
-def leaking(model, rows, *, temperature=1.0, compute_entropy=False):
-    """The fault: rows stand one behind the other in one sequence, and each sees all before it."""
-    ids = torch.tensor(
-        [[token for row in rows for token in (*row.prompt_ids, *row.completion_ids)]]
-    )
-    logp = (
-        (model(input_ids=ids).logits[0, :-1] / temperature)
-        .log_softmax(-1)
-        .gather(1, ids[0, 1:, None])[:, 0]
-    )
-    logps, end = [], 0
-    for row in rows:
-        end += len(row.prompt_ids) + len(row.completion_ids)
-        logps.append(logp[end - 1 - len(row.completion_ids) : end - 1])
-    return [TokenLogps(part, torch.zeros_like(part)) for part in logps]
-
-
 def check(case):
     """Train for ``case.steps`` steps and return what was compared."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        if case.fault == "packing":
-            stack.enter_context(mock.patch.object(trainer, "packed_logps", leaking))
+    with tempfile.TemporaryDirectory() as folder:
         made = make_trainer(case, folder)
         callback = Check(case, made)
         made.add_callback(callback)
@@ -537,9 +476,7 @@ TWO_PROCESSES = {
 
 def main(out):
     reports = {name: check(case) for name, case in TWO_PROCESSES.items()}
-    gathered = gather_object(
-        [{name: {**asdict(r), "gradients": []} for name, r in reports.items()}]
-    )
+    gathered = gather_object([{name: vars(report) for name, report in reports.items()}])
     if int(os.environ["RANK"]) == 0:
         Path(out).write_text(json.dumps(gathered))
     torch.distributed.barrier()
@@ -548,6 +485,4 @@ def main(out):
 if __name__ == "__main__":
     assert int(os.environ.get("WORLD_SIZE", "1")) == 2, "start with torchrun --nproc_per_node 2"
     main(sys.argv[1])
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)  # gloo sometimes aborts in its static destructors, after all work is done

@@ -10,21 +10,11 @@ from pathlib import Path
 from memalpha.cli import run
 
 ROOT = Path(__file__).parents[2]
-OPTIONS = [
-    "--config",
-    "configs/train/nano.yaml",
-    "--warm_start_steps",
-    "40",
-    "--max_steps",
-    "4",
-    "--save_steps",
-    "1",
+OPTIONS = [  # two steps an epoch: step 3 begins the second
+    *"--config configs/train/nano.yaml --warm_start_steps 40 --max_steps 4 --save_steps 1".split(),
+    *"--save_total_limit 10 --eval_instances 4".split(),
+    *("--train_options", "{n: 8, split: train}"),
 ]
-OPTIONS += ["--save_total_limit", "10", "--eval_instances", "4"]
-OPTIONS += [
-    "--train_options",
-    "{n: 8, split: train}",
-]  # two steps an epoch: step 3 begins the second
 SHORT = ["--eval_data", ""]
 
 

@@ -1,6 +1,7 @@
-"""Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of
-the same state."""
+"""What teachers show: demonstrations, memories to begin with, and examples for readers."""
 
+import json
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -8,15 +9,27 @@ import pytest
 import torch
 from data_samples import write_instances
 from gradient_check import make_base
-from rollouts import make_agent, make_instance, run_script
+from rollouts import make_agent, make_instance, run_script, step_reward
+from runs_of_nano import assert_same_end, train
+from safetensors.torch import load_file, save_file
+from test_scoring import Judge, scorer_of
 
-from memalpha.data.synthetic import PRESETS
+from memalpha.cli import run
+from memalpha.data.load import load_data
+from memalpha.data.rows import write_parquet
+from memalpha.data.synthetic import PRESETS, SyntheticConfig
 from memalpha.data.synthetic import make_instance as make_dialogue
-from memalpha.data.teacher import teacher_operations
-from memalpha.errors import InputError, RunFolderError
-from memalpha.models import load_policy_model
+from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.errors import InputError, RunFolderError, SchemaError
+from memalpha.generation.hf import HFGenerator
+from memalpha.measure.host import PolicyHost
+from memalpha.models.policy import load_policy_model, trained_reader, unknown_bias
 from memalpha.qa.metrics import score
-from memalpha.training.demonstrations import demonstrate
+from memalpha.qa.readers import UNKNOWN, reader_messages
+from memalpha.text import chat_ids
+from memalpha.training.config import RunOptions
+from memalpha.training.demonstrations import demonstrate, make_reader_examples
+from memalpha.training.teacher_start import start_from_teacher
 from memalpha.training.warm_start import (
     WarmupOptions,
     WarmupTrainer,
@@ -25,8 +38,21 @@ from memalpha.training.warm_start import (
     parse_warmup_arguments,
     warm_up,
 )
-from memalpha.types import Answer, Operation, OperationKind
+from memalpha.types import (
+    Answer,
+    Chunk,
+    Fact,
+    FactAction,
+    Instance,
+    Operation,
+    OperationKind,
+    Prompt,
+    Question,
+    ReadRequest,
+    Sampling,
+)
 from memalpha.update.logps import Row
+from memalpha.use.agent import MemoryAgent
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
 END = 2
@@ -65,10 +91,6 @@ def test_completions_are_the_teachers_calls_and_prompts_those_of_a_rollout(codec
     assert [entry.content for entry in rollout.memory] == ["apple door"]
 
 
-def say(*operations):
-    return lambda instance, index, memory, rng: list(operations)
-
-
 def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
     fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
     assert (
@@ -79,9 +101,16 @@ def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
         match=r"a demonstration of x has 6 tokens(.|\n)*at most max_completion_length = 5",
     ):
         list(demonstrate([INSTANCE], make_agent(max_completion_length=5), scripted, END, seed=0))
-    wrong = say(Operation(DELETE, "facts", entry_id="9"))
     with pytest.raises(InputError, match="the teacher's call fails on x: no entry '9' in facts"):
-        list(demonstrate([INSTANCE], make_agent(), wrong, END, seed=0))
+        list(
+            demonstrate(
+                [INSTANCE],
+                make_agent(),
+                lambda *_: [Operation(DELETE, "facts", entry_id="9")],
+                END,
+                seed=0,
+            )
+        )
 
 
 @pytest.mark.parametrize("codec", ["compact_text", "hermes"])
@@ -187,16 +216,6 @@ def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
         train("both", "--adapter", str(tmp_path / "first"), "--full_finetuning", "true")
 
 
-def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
-    text = " ".join(["Ö"] * 900)  # spelt byte by byte: three tokens a word
-    write_instances(tmp_path / "long.jsonl", [make_instance("1", text)])
-    data = ["--data", str(tmp_path / "long.jsonl"), "--data_options", "{}"]
-    with pytest.raises(
-        InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"
-    ):
-        warm(tmp_path / "out", *data, "--max_chunk_tokens", "4000")
-
-
 def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
     model = {"config.json", "model.safetensors"}
     adapter = {"adapter_config.json", "adapter_model.safetensors", "memalpha_adapter.json"}
@@ -221,3 +240,420 @@ def test_a_folder_that_is_no_warm_start_is_left_alone(overwrite, tmp_path):
     ):
         warm(tmp_path, "--overwrite", overwrite)
     assert (tmp_path / "config.json").read_text(encoding="utf-8") == "{}"
+
+
+CHUNKS = (
+    "apple boat engine engine",
+    "candle door engine engine",
+    "feather engine engine engine",
+    "door boat engine engine",
+)
+FACTS = (
+    Fact(0, FactAction.STATE, "apple", "engine", "boat", note="apple boat"),
+    Fact(1, FactAction.STATE, "candle", "engine", "door", note="candle door"),
+)
+EVIDENCE = {"apple": (0,), "candle": (1, 2), "feather": (2,)}
+ASKED = tuple(
+    Question(f"was {word} seen?", (word,), evidence=chunks) for word, chunks in EVIDENCE.items()
+)
+PLAIN = make_instance("plain", "apple", "boat", "candle", ask=("apple",))
+NOTED = replace(make_instance("noted", *CHUNKS), questions=ASKED, facts=FACTS)
+SCRIPT = ["+ apple", "+ feather", "."], ["+ boat", "= 1 apple boat door", "- 2"], ["."]
+
+
+@pytest.fixture
+def rollouts():
+    agent = make_agent()
+    plain, noted = start_from_teacher([PLAIN, NOTED], agent, 2, seed=0)
+    return run_script(agent, [plain, noted, noted], *SCRIPT)
+
+
+def test_the_policy_reads_on_from_the_teachers_memory(rollouts):
+    plain, first, second = rollouts
+    assert [[step.chunk_index for step in rollout.steps] for rollout in rollouts] == [
+        [0, 1, 2],
+        [2, 3],
+        [2, 3],
+    ]
+    shown = [
+        [step.prompt.messages[1]["content"] for step in rollout.steps] for rollout in (plain, first)
+    ]
+    assert shown[0][0] == "<chunk>\napple\n</chunk>\n<memory>\nempty\n</memory>"
+    assert (
+        shown[1][0]
+        == f"<chunk>\n{CHUNKS[2]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n</memory>"
+    )
+    assert (
+        shown[1][1]
+        == f"<chunk>\n{CHUNKS[3]}\n</chunk>\n<memory>\n1 apple boat\n2 candle door\n3 feather\n</memory>"
+    )
+    last = [(entry.id, entry.content, entry.source_chunk) for entry in first.memory]
+    assert last == [("1", "apple boat door", 3), ("2", "candle door", 1), ("3", "feather", 2)]
+    assert [entry.content for entry in second.memory] == [
+        "apple boat"
+    ] and first.memory is not second.memory
+
+
+def test_rewards_count_what_the_policy_did(rollouts):
+    judge = Judge("noted3")
+    rewards = scorer_of(judge=judge).score(rollouts[:2])
+    # 4 tokens became 6: 2 more, for 8 tokens read. All three questions are answered, one from what
+    # the teacher wrote alone.
+    first, second = rewards[1]
+    assert first == step_reward(1.0, 1.0, 0.75, 1.0) and list(second.values())[:3] == [
+        1.0,
+        1.0,
+        0.75,
+    ]
+    assert rollouts[1].errors == {3: "the judge is down for noted3"}
+    kept = [
+        [entry.content for entry in request.kept]
+        for request in judge.asked[0]
+        if request.instance_id == "noted"
+    ]
+    assert kept == [
+        ["apple boat", "candle door", "feather"],
+        ["candle door", "feather", "apple boat door"],
+    ]
+    shrunk = scorer_of().score(rollouts[2:])[0]
+    assert [step["compression"] for step in shrunk] == [
+        1.0,
+        1.0,
+    ]  # not 1 + 2 / 8: forgetting what was there is not paid
+    assert shrunk[0]["accuracy"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_demonstrations_go_on_where_those_of_the_whole_instance_are(archive):
+    """The teacher that begins is the one that demonstrates: the same prompts and completions from
+    there on, long memories too."""
+    agent = make_agent(
+        archive=archive, max_completion_length=4096, max_chunk_tokens=8192, codec="compact"
+    )
+    config = SyntheticConfig(people=5, facts_per_chunk=(3, 4), p_change=0.0)
+    dialogues = [make_dialogue(n, 0, replace(config, n_chunks=n)) for n in (3, 4, 12)]
+    whole = [list(demonstrate([one], agent, teacher_operations, 2, seed=0)) for one in dialogues]
+    rest = start_from_teacher(dialogues, agent, 3, seed=0)
+    assert [one.begin for one in rest] == [0, 1, 9] and rest[0] == dialogues[0]
+    for one, shown in zip(rest, whole, strict=True):
+        assert list(demonstrate([one], agent, teacher_operations, 2, seed=0)) == shown[one.begin :]
+        lines = [line for line in one.initial_entries if line.section == "_archive"]
+        assert len(one.initial_entries) - len(lines) >= 2 * one.begin and bool(lines) is (
+            archive and one.begin > 0
+        )
+
+
+def test_cut_instances_end_after_any_chunk_with_what_is_answered_by_then():
+    asked = (*ASKED, Question("was unknown seen?", ("unknown",)))
+    agent, whole = make_agent(), replace(NOTED, questions=asked)
+    names = {"apple": 0, "candle": 2, "feather": 2}  # by the last chunk of the evidence
+    ends = set()
+    for number in range(40):
+        (made,) = start_from_teacher([replace(whole, id=str(number))], agent, 1, seed=0, cut=True)
+        end = len(made.chunks)
+        ends.add(end)
+        assert made.begin == end - 1 and made.chunks == whole.chunks[:end]
+        assert [fact.value for fact in made.facts] == ["boat", "door"][:end]
+        assert [entry.content for entry in made.initial_entries] == ["apple boat", "candle door"][
+            : made.begin
+        ]
+        wanted = [word for word, place in names.items() if place < end]
+        assert [question.answers[0] for question in made.questions] == wanted + ["unknown"] * (
+            end == 4
+        )
+        assert start_from_teacher([replace(whole, id=str(number))], agent, 1, seed=0, cut=True) == [
+            made
+        ]
+    assert ends == {1, 2, 3, 4}
+    assert start_from_teacher([PLAIN, NOTED], agent, 9, seed=0, cut=True) == [
+        PLAIN,
+        NOTED,
+    ]  # shorter than a rollout
+    for alone in ({"rollout_cut": True}, {"rollout_coverage": 0.5}):
+        with pytest.raises(InputError, match="without rollout_chunks"):
+            RunOptions(**alone)
+
+
+def test_the_teacher_of_a_rollout_may_leave_facts_out():
+    dialogues = [
+        make_dialogue(n, 0, SyntheticConfig(n_chunks=12, people=5, p_change=0.0)) for n in range(40)
+    ]
+
+    def kept(coverage):
+        opened = start_from_teacher(
+            dialogues, make_agent(max_chunk_tokens=8192), 1, seed=0, coverage=coverage
+        )
+        return [len(one.initial_entries) for one in opened]
+
+    shares = [some / everything for some, everything in zip(kept(0.5), kept(1.0), strict=True)]
+    assert (
+        min(shares) < 0.6
+        and max(shares) > 0.9
+        and sum(shares) / len(shares) == pytest.approx(0.75, abs=0.05)
+    )
+
+
+CITY = "marta", "city"
+MOVES = (
+    Fact(0, FactAction.STATE, *CITY, "rome"),
+    Fact(0, FactAction.STATE, "marta", "pet", "dog"),
+    Fact(1, FactAction.CHANGE, *CITY, "oslo", previous="rome"),
+    Fact(1, FactAction.STATE, "ivan", "city", "rome"),
+    Fact(2, FactAction.CHANGE, *CITY, "bern", previous="oslo"),
+    Fact(2, FactAction.RETRACT, "marta", "pet", "dog"),
+)
+WHERE = Question(
+    "where does marta live?", ("bern",), "bound", "latest", "marta", ("rome", "oslo"), (2,)
+)
+PET = Question("what pet has marta?", ("none",), "absent", "removed", "marta", ("dog",), (2,))
+WHEN = Question("when did marta say bern?", ("2024-01-03",), "bound", "time", "marta", (), (2,))
+EVERY = Question("name every pet of marta", ("cat",), "bound_all", "count", "marta", ("dog",), (2,))
+
+
+def test_what_changes_after_the_cut_is_asked_as_it_was():
+    moves = replace(
+        make_instance("moves", *CHUNKS[:3]), questions=(WHERE, PET, WHEN, EVERY), facts=MOVES
+    )
+    cuts = (
+        start_from_teacher([replace(moves, id=str(number))], make_agent(), 1, seed=0, cut=True)[0]
+        for number in range(40)
+    )
+    asked = {len(cut.chunks): cut.questions for cut in cuts}
+    pet = replace(PET, answers=("dog",), stale=(), metric="bound", kind="single", evidence=(0,))
+    first = replace(WHERE, answers=("rome",), stale=(), kind="single", evidence=(0,))
+    second = replace(WHERE, answers=("oslo",), stale=("rome",), evidence=(1,))
+    # before the last session, when bern was said, and every pet, cannot be asked
+    assert asked == {1: (first, pet), 2: (second, pet), 3: moves.questions}
+
+
+def test_a_memory_to_begin_with_needs_facts_and_is_in_no_file(tmp_path):
+    with pytest.raises(InputError, match="no instance has annotated facts"):
+        start_from_teacher([PLAIN], make_agent(), 2, seed=0)
+    assert start_from_teacher([PLAIN, NOTED], make_agent(), 0, seed=0) == [PLAIN, NOTED]
+    with pytest.raises(SchemaError, match="begin"):
+        write_parquet(tmp_path / "x.parquet", start_from_teacher([NOTED], make_agent(), 3, seed=0))
+
+
+def test_a_run_begins_its_training_instances_so_and_resumes_exactly(tmp_path):
+    """Evaluation reads from the first chunk, training and its warm start from the second, with the
+    teacher's entry in view."""
+    made = []
+    for instance in load_data("toy", {"n": 4, "split": "train"}):
+        word = instance.questions[0].answers[0]
+        made.append(
+            replace(instance, facts=(Fact(0, FactAction.STATE, word, "seen", word, note=word),))
+        )
+    write_instances(tmp_path / "data.jsonl", made)
+    options = [
+        "--train_data",
+        str(tmp_path / "data.jsonl"),
+        "--train_options",
+        "{}",
+        "--rollout_chunks",
+        "1",
+    ]
+    options.extend(["--warm_start_steps", "2", "--max_steps", "2"])
+    assert train(tmp_path / "whole", *options) == 0
+    words = {instance.id: instance.facts[0].value for instance in made}
+    for line in (tmp_path / "whole/trajectories/step-000001-rank-0.jsonl").open():
+        (step,) = json.loads(line)["steps"]
+        assert (
+            step["chunk"] == 1
+            and f"<memory>\n1 {words[json.loads(line)['instance']]}\n</memory>" in step["prompt"]
+        )
+    for line in (tmp_path / "whole/held_out/before.jsonl").open():
+        steps = json.loads(line)["rollout"]["steps"]
+        assert [step["chunk"] for step in steps] == [0, 1] and "<memory>\nempty\n" in steps[0][
+            "prompt"
+        ]
+    shutil.copytree(
+        tmp_path / "whole", tmp_path / "again", ignore=shutil.ignore_patterns("checkpoint-2")
+    )
+    assert train(tmp_path / "again", *options, "--resume") == 0
+    assert_same_end(tmp_path / "again", tmp_path / "whole", steps=2)
+
+
+PASSAGES = ("apple", "boat"), ("door",), ()
+CHATS = [reader_messages("was apple seen?", passages) for passages in PASSAGES]
+STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
+
+
+def readings(instance, share=0.0, **teacher):
+    agent = make_agent(retrieve_k=2, reader_tokens=512)
+    return [
+        tuple(reading)
+        for reading in make_reader_examples(
+            [instance], agent, 0, share, TeacherConfig(p_update=1.0, **teacher)
+        )
+    ]
+
+
+def test_notes_are_the_teachers_and_the_answer_is_what_they_hold():
+    facts = (
+        Fact(0, STATE, "marta", "city", "oslo"),
+        Fact(0, STATE, "marta", "pet", "cat"),
+        Fact(0, STATE, "marta", "pet", "dog"),
+        Fact(0, STATE, "ivan", "job", "nurse"),
+        Fact(1, CHANGE, "marta", "city", "rome", "oslo"),
+        Fact(1, RETRACT, "ivan", "job", "nurse"),
+    )
+    questions = (
+        Question("city of marta ?", ("rome",), "bound", "latest", "marta", ("oslo",)),
+        Question("pet of marta ?", ("cat", "dog"), "bound_all", "count", "marta"),
+        Question("job of ivan ?", ("none",), "absent", "removed", "ivan", ("nurse",)),
+        Question("sum up", ("a", "b"), "keywords"),  # no answer that a reader could learn
+    )
+    instance = Instance(
+        "i", "x", (Chunk("a", "2024-01-01"), Chunk("b", "2024-02-01")), questions, facts
+    )
+    city, pets, job = readings(instance)
+    assert (city[0], city[1][0], city[2]) == (
+        "city of marta ?",
+        "[2024-02-01] marta city rome",
+        "rome",
+    )
+    assert (
+        set(pets[1]) == {"[2024-01-01] marta pet cat", "[2024-01-01] marta pet dog"}
+        and pets[2] == "cat, dog"
+    )
+    assert job[2] == UNKNOWN and not any("nurse" in passage for passage in job[1])
+    shown = [
+        (reading[2], [p for p in reading[1] if "rome" in p or "marta pet" in p])
+        for reading in readings(instance, 1.0)[:2]
+    ]
+    assert (
+        [answer for answer, _ in shown] == [UNKNOWN, UNKNOWN]
+        and not any("rome" in p for p in shown[0][1])
+        and not shown[1][1]
+    )
+
+
+def test_of_plain_text_the_sentence_with_the_answer_is_among_those_found():
+    text = "The bridge is old. The bridge is long. It was built in 1907 by Roebling. Trains cross the bridge."
+    instance = Instance(
+        "i",
+        "squad",
+        (Chunk("Nothing here."), Chunk(text)),
+        (Question("who made the bridge?", ("Roebling",)),),
+    )
+    ((_, found, answer),) = readings(instance)
+    assert "It was built in 1907 by Roebling." in found and len(found) == 2 and answer == "Roebling"
+    ((_, found, answer),) = readings(instance, 1.0)
+    assert len(found) == 1 and "Roebling" not in found[0] and answer == UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reader") / "reader"
+    more = [
+        "--teaches",
+        "reader",
+        "--max_steps",
+        "4",
+        "--learning_rate",
+        "1e-2",
+        "--use_cpu",
+        "true",
+        "--retrieve_k",
+        "4",
+    ]
+    options = [
+        "--model",
+        "nano",
+        "--data",
+        "toy",
+        "--data_options",
+        "{n: 64}",
+        "--schema",
+        "toy",
+        "--codec",
+        "compact",
+    ]
+    assert run(["warmup", *options, *more, "--output_dir", str(folder)]) == 0
+    weights = load_file(
+        folder / "adapter_model.safetensors"
+    )  # so small a base learns little: make what it says differ
+    draw = torch.Generator().manual_seed(3)
+    stirred = {
+        name: 0.3 * torch.randn(value.shape, generator=draw) if "lora_B" in name else value
+        for name, value in weights.items()
+    }
+    save_file(stirred, folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_a_trained_reader_answers_in_training_and_use_as_its_adapter_does(reader, tmp_path):
+    policy = load_policy_model("nano", adapter=reader)
+    alone = HFGenerator(policy.model, policy.tokenizer, merge_adapters=False)
+    expected = [
+        alone.generate([Prompt((), chat_ids(policy.tokenizer, chat))], Sampling(32))[0].text
+        for chat in CHATS
+    ]
+    assert trained_reader(reader)(CHATS) == expected and len(set(expected)) > 1
+
+    small = [
+        "--config",
+        "configs/train/nano.yaml",
+        "--warm_start_steps",
+        "0",
+        "--max_steps",
+        "1",
+        "--eval_data",
+        "",
+        "--reader",
+        "trained",
+        "--reader_adapter",
+        str(reader),
+        "--per_device_train_batch_size",
+        "8",
+    ]
+    assert run(["train", *small, "--output_dir", str(tmp_path / "run")]) == 0
+    row = json.loads(
+        (tmp_path / "run" / "trajectories" / "step-000001-rank-0.jsonl").read_text().splitlines()[0]
+    )
+    assert len(row["questions"]) == 8 and all(
+        question["answer"] is not None for question in row["questions"]
+    )
+    assert run(["export", str(tmp_path / "run"), "--output", str(tmp_path / "exported")]) == 0
+    shutil.copytree(tmp_path / "exported", tmp_path / "moved" / "agent")
+    requests = [ReadRequest(Question("was apple seen?", ("",)), passages) for passages in PASSAGES]
+    for folder, given in (("run", reader), ("run", None), ("moved/agent", None)):
+        with MemoryAgent.load(tmp_path / folder, reader=given) as agent:
+            assert [said.text for said in agent.reader.read(requests)] == [
+                text.strip() for text in expected
+            ]
+    shutil.rmtree(tmp_path / "moved" / "agent" / "reader")
+    with pytest.raises(InputError, match=r"reader of .*agent is not at 'reader'"):
+        MemoryAgent.load(tmp_path / "moved" / "agent")
+
+
+def test_a_reader_s_bias_moves_what_it_says_first_to_unknown_or_away_from_it(reader, tmp_path):
+    folder = shutil.copytree(reader, tmp_path / "reader")
+    record = json.loads((folder / "memalpha_adapter.json").read_text())
+    policy = load_policy_model("nano", adapter=folder)
+    unknown = policy.tokenizer.encode("unknown", add_special_tokens=False)[0]
+    with torch.no_grad():
+        logits = [
+            policy.model(torch.tensor([chat_ids(policy.tokenizer, chat)])).logits[0, -1]
+            for chat in CHATS
+        ]
+    gaps = [float(row.max() - row[unknown]) for row in logits]  # 0 where it begins with unknown
+    middle = sorted(gaps)[1]
+    for bias, begins in ((middle + 0.01, [gap <= middle for gap in gaps]), (-99.0, [False] * 3)):
+        (folder / "memalpha_adapter.json").write_text(json.dumps(record | {"unknown_bias": bias}))
+        assert unknown_bias(folder, policy.tokenizer) == {unknown: bias}
+        in_training, host = trained_reader(folder)(CHATS), PolicyHost("nano")
+        assert in_training == host.answer(CHATS, 32, str(folder))
+        first = [
+            policy.tokenizer.encode(text, add_special_tokens=False)[:1] == [unknown]
+            for text in in_training
+        ]
+        assert first == begins
+
+
+def test_options_that_no_reader_can_have_are_refused():
+    for wrong in ({"reader": "trained"}, {"reader": "recall", "reader_adapter": "somewhere"}):
+        with pytest.raises(InputError, match="reader_adapter"):
+            RunOptions(**wrong).check()
+    with pytest.raises(InputError, match="rollout_chunks with teaches: reader"):
+        parse_warmup_arguments(["--teaches", "reader", "--rollout_chunks", "1"])

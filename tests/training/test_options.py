@@ -1,23 +1,34 @@
-"""Options of the model: the adapter, 4 bits, the type of the weights."""
+"""Options of the model, and what does not fit, found before anything is trained."""
 
-from importlib.util import find_spec
+import json
+from dataclasses import replace
 
 import pytest
 import torch
-from runs_of_nano import OPTIONS, SHORT, train
+from runs_of_nano import SHORT, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError
-from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.training import config
-from memalpha.training.build import build_components, load_policy, resolve_dtype
+from memalpha.training.build import build_components, load_policy, make_judge, resolve_dtype
 from memalpha.training.config import RunOptions, parse_train_arguments
-from memalpha.training.warm_start import parse_warmup_arguments
 from memalpha.training.weights import Sharding, check_sharding
-from memalpha.types import Prompt, Sampling
-from memalpha.update.logps import Row, packed_logps
+from memalpha.types import (
+    Chunk,
+    Entry,
+    Fact,
+    FactAction,
+    Instance,
+    Operation,
+    OperationKind,
+    OperationResult,
+    Question,
+    ResultCode,
+    WriteRequest,
+)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -35,53 +46,10 @@ def lora_shapes(model):
     }
 
 
-def test_an_adapter_has_the_layers_ranks_and_scale_of_its_options():
-    given = "--model nano --use_cpu true --lora_r 4 --lora_alpha 8".split()
-    run = parse_train_arguments([*given, "--lora_targets", "q_proj", "v_proj"]).run
-    assert lora_shapes(load_policy(run)[0]) == {"q_proj": (4, 2.0), "v_proj": (4, 2.0)}
-    whole = lora_shapes(
-        load_policy(parse_warmup_arguments([*given, "--lora_targets", "all-linear"]).warmup)[0]
-    )
-    layers = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    assert whole == dict.fromkeys(layers, (4, 2.0))
-
-
 @pytest.mark.parametrize("targets", [["q_proj", "q"], ["lm_head"]])
 def test_a_name_that_fits_no_adapted_layer_is_refused(targets):
     with pytest.raises(InputError, match=f"names '{targets[-1]}'"):
         load_policy(RunOptions(model="nano", lora_targets=targets))
-
-
-def test_dropout_acts_in_updates_and_not_where_completions_are_drawn():
-    model, tokenizer = load_policy(RunOptions(model="nano", lora_dropout=0.5))
-    stir(model)
-    prompt, generator = (
-        Prompt((), tuple(range(5, 25))),
-        HFGenerator(model.train(), tokenizer, logprobs=True),
-    )
-    (drawn,) = generator.generate([prompt], Sampling(9))
-    first, second, exact = (
-        packed_logps(model.train(mode), [Row(prompt.ids, drawn.ids)])[0].logps
-        for mode in (True, True, False)
-    )
-    assert not torch.allclose(first, second)
-    assert exact.tolist() == pytest.approx(drawn.logprobs, abs=1e-4)
-
-
-def stir(model):
-    generator = torch.Generator().manual_seed(3)
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
-
-
-def test_arguments_of_from_pretrained_reach_the_policy_and_its_reference():
-    eager = ["--full_finetuning", "false", "--model_init_kwargs", "{attn_implementation: eager}"]
-    arguments = parse_train_arguments([*OPTIONS, *SHORT, *eager])
-    assert arguments.trl_arguments.model_init_kwargs == {"attn_implementation": "eager"}
-    assert build_components(arguments).model.config._attn_implementation == "eager"
-    with pytest.raises(InputError, match="model_init_kwargs holds device_map, dtype"):
-        RunOptions(model_init_kwargs={"dtype": "float16", "device_map": "auto", "revision": "x"})
 
 
 def test_the_revision_of_the_base_goes_to_model_and_tokenizer_and_is_kept_with_the_adapter(
@@ -97,6 +65,8 @@ def test_the_revision_of_the_base_goes_to_model_and_tokenizer_and_is_kept_with_t
     load_policy_model("nano", adapter=tmp_path)
     load_policy_model("nano")
     assert asked == ["v7"] * 4 + ["main"] * 2
+    with pytest.raises(InputError, match="model_init_kwargs holds device_map, dtype"):
+        RunOptions(model_init_kwargs={"dtype": "float16", "device_map": "auto", "revision": "x"})
 
 
 # ------------------------------------------------------------------------------------------------
@@ -146,8 +116,6 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, cp
         "1",
         "--save_steps",
         "1",
-    ]
-    options += [
         "--lora_targets",
         "q_proj",
         "up_proj",
@@ -156,15 +124,6 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, cp
     ]  # as on a GPU
     cpu("amx_bf16")
     assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
-    assert (
-        train(
-            tmp_path / "all", *options[:2], *options[4:8], "--full_finetuning", "--max_steps", "1"
-        )
-        == 0
-    )
-    assert (
-        RunFolder(tmp_path / "all").config["dtype"] == "float32"
-    )  # though the processor computes bfloat16
     cpu("of another machine")
     assert train(tmp_path / "run", *options, "--max_steps", "2", "--resume") == 0
     folder = RunFolder(tmp_path / "run")
@@ -180,9 +139,6 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, cp
 
 # ------------------------------------------------------------------------------------------------ a
 # base in 4 bits
-needs_bitsandbytes = pytest.mark.skipif(
-    not find_spec("bitsandbytes"), reason="bitsandbytes is not installed"
-)
 
 
 def test_4_bits_are_refused_without_their_library_and_for_weights_that_train_or_are_sharded(
@@ -197,34 +153,59 @@ def test_4_bits_are_refused_without_their_library_and_for_weights_that_train_or_
         RunOptions(load_in_4bit=True)
 
 
-@needs_bitsandbytes
-def test_the_gradient_through_a_4_bit_base_is_that_of_its_weights_after_completions_were_drawn(
-    tmp_path,
-):
-    from bitsandbytes.functional import dequantize_4bit
+def instance(city: str, name: str = "1") -> Instance:
+    fact = Fact(0, FactAction.STATE, "Ann", "city", city)
+    return Instance(
+        name, "mine", (Chunk(f"Ann lives in {city}."),), (Question("Where?", (city,)),), (fact,)
+    )
 
-    model, tokenizer = load_policy(RunOptions(model="nano", load_in_4bit=True, lora_r=4))
-    stir(model)
-    plain, _ = load_policy(RunOptions(model="nano", lora_r=4))
-    stir(plain)
-    for (name, layer), mirror in zip(model.named_modules(), plain.modules(), strict=True):
-        if type(layer).__name__ == "Linear4bit" and "base_layer" in name:
-            mirror.weight.data = dequantize_4bit(
-                layer.weight.data, layer.weight.quant_state
-            ).float()
-    prompt = Prompt((), tuple(range(5, 25)))
-    (drawn,) = HFGenerator(model, tokenizer, logprobs=True).generate([prompt], Sampling(12))
-    gradients = []
-    for policy in (model.train(), plain.train()):
-        (scores,) = packed_logps(policy, [Row(prompt.ids, drawn.ids)])
-        logps = scores.logps
-        assert logps.tolist() == pytest.approx(drawn.logprobs, abs=0.05)
-        logps.sum().backward()
-        gradients.append(
-            torch.cat(
-                [p.grad.flatten() for name, p in policy.named_parameters() if "lora_" in name]
-            )
+
+def wrote(city: str, name: str) -> WriteRequest:
+    result = OperationResult(
+        True,
+        ResultCode.APPLIED,
+        "",
+        Operation(OperationKind.INSERT, "facts", f"Ann city {city}"),
+        "1",
+    )
+    entry = Entry("1", "facts", f"Ann city {city}")
+    return WriteRequest(name, 0, Chunk(f"Ann lives in {city}."), (result,), (None,), (entry,))
+
+
+@pytest.mark.parametrize("judge", ["facts", "auto"])
+def test_instances_of_one_id_are_not_judged_by_the_facts_of_one_another(judge):
+    run = RunOptions(content_judge=judge)
+    with pytest.raises(InputError, match="two instances with different facts are called '1'"):
+        make_judge(run, [instance("Oslo"), instance("Rome")])
+    with pytest.raises(InputError, match="are called '1'"):
+        make_judge(run, [instance("Oslo"), replace(instance("Oslo"), facts=())])
+    made = make_judge(run, [instance("Oslo"), instance("Rome", "2")])
+    assert made.judge([wrote("Oslo", "1"), wrote("Oslo", "2")]) == [[True], [False]]
+
+
+@pytest.mark.parametrize("where", ["--train_data", "--eval_data"])
+def test_a_question_that_cannot_be_scored_is_found_before_anything_is_trained(tmp_path, where):
+    known = instance("Oslo")
+    unscorable = replace(known, questions=(replace(known.questions[0], metric="judge"),))
+    for name, row in (("good", known), ("bad", unscorable)):
+        (tmp_path / f"{name}.jsonl").write_text(
+            json.dumps(instance_to_json(row)) + "\n", encoding="utf-8"
         )
-    assert (gradients[0] - gradients[1]).norm() < 0.05 * gradients[
-        1
-    ].norm()  # products are rounded to bfloat16
+    data = {"--train_data": "good", "--eval_data": "good", where: "bad"}
+    options = [
+        word for name, file in data.items() for word in (name, str(tmp_path / f"{file}.jsonl"))
+    ]
+    agent = [
+        "--schema",
+        "toy",
+        "--codec",
+        "compact",
+        "--max_chunk_tokens",
+        "64",
+        "--max_completion_length",
+        "8",
+    ]
+    with pytest.raises(InputError, match="judge"):
+        build_components(
+            parse_train_arguments(["--use_cpu", "true", "--model", "nano", *agent, *options])
+        )

@@ -1,45 +1,30 @@
-"""Packed scores and gradients against plain forwards over one unpadded row at a time."""
+"""Packed scores, fused layers and the frozen head against plain forwards and gradients."""
 
 import pytest
 import torch
+from gradient_check import Case, make_base, make_policy
 from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from memalpha.errors import InputError
+from memalpha.generation import products
+from memalpha.update import logps as logps_module
 from memalpha.update import prepare
-from memalpha.update.logps import Row, pack_rows, packed_logps, split_rows
-from memalpha.update.prepare import prepare_policy
+from memalpha.update.logps import (
+    Row,
+    hidden_logps,
+    packed_logps,
+    split_rows,
+    token_logps,
+)
+from memalpha.update.prepare import LoraProduct, RMSNormProduct, base_model, prepare_policy
 
 VOCABULARY = 101
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-}
 
 
-def make_model(kind="llama", attention="sdpa"):
-    torch.manual_seed(0)
-    config, model = (
-        (LlamaConfig, LlamaForCausalLM) if kind == "llama" else (Qwen3Config, Qwen3ForCausalLM)
-    )
-    return model(config(**SIZES, attn_implementation=attention)).float()
-
-
-def make_lora(kind="llama"):
-    model = get_peft_model(
-        make_model(kind), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    return model
+def make_lora(architecture="llama"):
+    return make_policy(Case(architecture=architecture))
 
 
 def make_rows():
@@ -91,17 +76,20 @@ def gradients(model, logps, weights):
     [
         make_lora,
         lambda: make_lora("qwen3"),
-        make_model,
-        lambda: make_model(attention="eager"),
+        lambda: make_lora("qwen3").train(),
+        lambda: make_base("llama"),
+        lambda: make_base("llama", "eager"),
     ],
-    ids=["llama", "qwen3", "all weights", "not packed"],
+    ids=["llama", "qwen3", "checkpointing", "all weights", "not packed"],
 )
-def test_values_and_gradients_equal_plain_forwards(model):
+def test_values_and_gradients_equal_plain_forwards(model, request):
     model, rows = model(), make_rows()
     weights = weights_of(rows)
     expected = [plain(model, row, 0.7) for row in rows]
     expected_gradient = gradients(model, [e[0] for e in expected], weights)
     prepare_policy(model)
+    if "checkpointing" in request.node.name:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     scores = packed_logps(model, rows, temperature=0.7, compute_entropy=True)
     gradient = gradients(model, [of_row.logps for of_row in scores], weights)
     for of_row, (logps, entropies) in zip(scores, expected, strict=True):
@@ -111,22 +99,8 @@ def test_values_and_gradients_equal_plain_forwards(model):
     assert all(not of_row.entropies.requires_grad for of_row in scores)
 
 
-def test_gradient_checkpointing_gives_the_same_gradient():
-    model, rows = make_lora("qwen3").train(), make_rows()
-    prepare_policy(model)
-    weights = weights_of(rows)
-
-    def gradient():
-        return gradients(model, [scores.logps for scores in packed_logps(model, rows)], weights)
-
-    expected = gradient()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    assert model.is_gradient_checkpointing
-    torch.testing.assert_close(gradient(), expected, rtol=1e-5, atol=1e-6)
-
-
 def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
-    model, ids = make_model(), torch.arange(2, 26).view(2, 12)
+    model, ids = make_base("llama"), torch.arange(2, 26).view(2, 12)
     mask = torch.ones_like(ids)
     mask[0, :3] = 0
     before = model(input_ids=ids, attention_mask=mask).logits
@@ -148,20 +122,216 @@ def test_split_keeps_groups_together_and_under_the_budget():
     assert split_rows(rows) == [[0, 2, 1, 3]]
     assert split_rows(rows, 20) == [[0, 2], [1], [3]]
     assert split_rows(rows, 15) == [[0], [2], [1], [3]]
-    for part in split_rows(rows, 35):
-        assert len(part) == 1 or pack_rows([rows[i] for i in part]).input_ids.shape[1] <= 35
-
-
-def test_rows_without_a_prompt_are_refused():
-    for row in (Row((), (1,), 0), Row((1,), (1,), 2), Row((1,), (1,), -1)):
-        with pytest.raises(InputError, match="prompt ids"):
-            packed_logps(make_model(), [row])
 
 
 def test_an_attention_that_cannot_share_prefixes_is_left_alone_with_a_warning(caplog):
-    sliding = make_model()
+    sliding = make_base("llama")
     sliding.config.layer_types = ["full_attention", "sliding_attention"]
-    for model, named in ((sliding, "sliding_attention"), (make_model(attention="eager"), "eager")):
+    for model, named in ((sliding, "sliding_attention"), (make_base("llama", "eager"), "eager")):
         prepare_policy(model)
         assert named in caplog.messages[-1] and "every row by itself" in caplog.messages[-1]
         assert model.config._attn_implementation != prepare.NAME
+
+
+class Count:
+    def __init__(self, monkeypatch, function):
+        self.calls, apply = 0, function.apply
+
+        def counted(*args):
+            self.calls += 1
+            return apply(*args)
+
+        monkeypatch.setattr(function, "apply", counted)
+
+
+def layer(bias=False, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 10, bias=bias))
+    wrapped = get_peft_model(
+        model, LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **options)
+    ).base_model.model[0]
+    torch.nn.init.normal_(wrapped.lora_B["default"].weight)
+    return wrapped
+
+
+def layer_gradients(module, x, weights):
+    x = x.clone().requires_grad_()
+    trained = [p for p in module.parameters() if p.requires_grad]
+    y = module(x)
+    return [y.detach(), *torch.autograd.grad((weights * y).sum(), [x, *trained])]
+
+
+@pytest.mark.parametrize(
+    ("shape", "bias", "frozen"), [((7,), False, False), ((2, 3), True, False), ((4,), False, True)]
+)
+def test_a_lora_layer_gives_pefts_values_and_layer_gradients(monkeypatch, bias, shape, frozen):
+    module, x, weights = (
+        layer(bias).requires_grad_(not frozen),
+        torch.randn(*shape, 6),
+        torch.randn(*shape, 10),
+    )
+    module.base_layer.requires_grad_(False)
+    expected = layer_gradients(module, x, weights)
+    prepare_policy(module, trained=False)
+    count = Count(monkeypatch, LoraProduct)
+    for got, wanted in zip(layer_gradients(module, x, weights), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    assert count.calls == 1
+
+
+def two_adapters(module):
+    module.update_layer("other", 2, 4, LoraConfig(r=2, lora_alpha=4))
+    torch.nn.init.normal_(module.lora_B["other"].weight)
+    module.set_adapter(["default", "other"])
+
+
+CHANGES = {
+    "off": lambda module: module.enable_adapters(False),
+    "merged": lambda module: module.merge(),
+    "two": two_adapters,
+    "dropout": lambda module: module.lora_dropout.update({"default": torch.nn.Dropout(0.5).eval()}),
+    "base": lambda module: module.base_layer.weight.requires_grad_(True),
+    "bfloat16": lambda module: module.bfloat16(),
+    "no gradient": lambda module: None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_pefts_own_code_runs_where_the_fused_one_does_not_fit(monkeypatch, change):
+    module = layer()
+    CHANGES[change](module)
+    x = torch.randn(4, 6, dtype=next(module.parameters()).dtype)
+    with torch.set_grad_enabled(change != "no gradient"):
+        expected = module(x)
+        prepare_policy(module, trained=False)
+        count = Count(monkeypatch, LoraProduct)
+        assert torch.equal(module(x), expected)
+    assert count.calls == 0
+
+
+@pytest.mark.parametrize(("bias", "autocast"), [(False, True), (True, True), (False, False)])
+def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, autocast):
+    kind, module, weights = torch.bfloat16, layer(bias), torch.randn(40, 10)
+    x = torch.randn(40, 6).to(kind)
+    module.base_layer.to(kind).float()  # so that the type is the one difference
+    expected = layer_gradients(module, x.float(), weights)
+    if not autocast:
+        module.base_layer.to(kind)
+    prepare_policy(module, trained=False)
+    count = Count(monkeypatch, LoraProduct)
+    with torch.autocast("cpu", kind, enabled=autocast):
+        found = layer_gradients(module, x, weights)
+    assert [value.dtype for value in found] == [kind, kind, torch.float32, torch.float32]
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.float() - wanted).norm() < 0.01 * wanted.norm()
+    assert count.calls == 1
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast):
+    module, x = layer(), torch.randn(40, 6).bfloat16()
+    module.base_layer.bfloat16().requires_grad_(False)
+    prepare_policy(module, trained=False)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        trained = module(x)
+        with torch.no_grad():
+            assert torch.equal(module(x), trained)
+
+
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, Qwen3RMSNorm])
+@pytest.mark.parametrize(("frozen", "autocast"), [(True, False), (False, False), (False, True)])
+def test_a_norm_gives_transformers_values_and_layer_gradients(monkeypatch, kind, frozen, autocast):
+    torch.manual_seed(1)
+    norm = kind(8, eps=1e-3)
+    norm.weight.data.normal_().add_(1.0)
+    norm.weight.requires_grad_(not frozen)
+    x, weights = torch.randn(2, 5, 3, 8), torch.randn(2, 5, 3, 8)
+    expected = layer_gradients(norm, x, weights)
+    prepare_policy(norm, trained=False)
+    count = Count(monkeypatch, RMSNormProduct)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = layer_gradients(norm, x, weights)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert count.calls == 1
+
+
+def test_a_packed_call_uses_all_three(monkeypatch):
+    model = make_lora("qwen3")
+    counts = [
+        Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, logps_module._HiddenLogps)
+    ]
+    prepare_policy(model)
+    packed_logps(model, make_rows())
+    assert [count.calls for count in counts] == [
+        2 * 7,
+        2 * 4 + 1,
+        1,
+    ]  # layers x projections, norms of layers, heads and model
+
+
+# ------------------------------------------------------------------------------------------------
+# the frozen head
+@pytest.mark.parametrize("blocks", [(512, 2**18), (2, 6), (3, 1)])
+def test_hidden_logps_equal_a_log_softmax(monkeypatch, blocks):
+    monkeypatch.setattr(logps_module, "TOKENS_AT_ONCE", blocks[0])
+    monkeypatch.setattr(logps_module, "HEAD_ELEMENTS", blocks[1])
+    draw = torch.Generator().manual_seed(4)
+    hidden = (3 * torch.randn(5, 4, generator=draw)).requires_grad_()
+    weight, targets = torch.randn(7, 4, generator=draw), torch.randint(0, 7, (5,), generator=draw)
+    weights = torch.randn(5, generator=draw)
+    scores = (hidden @ weight.t() / 0.6).log_softmax(-1)
+    expected = scores.gather(-1, targets[:, None])[:, 0]
+    (expected_gradient,) = torch.autograd.grad((weights * expected).sum(), hidden)
+    result = hidden_logps(hidden, weight, targets, 0.6, compute_entropy=True)
+    (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
+    torch.testing.assert_close(result.logps, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+    torch.testing.assert_close(result.entropies, -(scores.exp() * scores).sum(-1))
+    assert not result.entropies.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(hidden_logps(hidden, weight, targets, 0.6).logps, expected)
+    monkeypatch.setattr(logps_module, "ELEMENTS_AT_ONCE", blocks[1])
+    result = token_logps(hidden @ weight.t(), targets, 0.6, compute_entropy=True)
+    torch.testing.assert_close(
+        [result.logps, result.entropies], [expected, -(scores.exp() * scores).sum(-1)]
+    )
+    torch.testing.assert_close(
+        torch.autograd.grad((weights * result.logps).sum(), hidden), (expected_gradient,)
+    )
+
+
+@pytest.mark.parametrize("how", ["16-bit weights", "autocast"])
+def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how):
+    monkeypatch.setattr(logps_module, "HEAD_ELEMENTS", 2**12)
+    draw = torch.Generator().manual_seed(5)
+    weight, targets = (
+        torch.randn(4000, 32, generator=draw) / 4,
+        torch.randint(0, 4000, (64,), generator=draw),
+    )
+    hidden, weights = torch.randn(64, 32, generator=draw), torch.randn(64, generator=draw)
+    half, cast = weight.bfloat16(), how == "autocast"
+    hidden = (hidden if cast else hidden.bfloat16()).requires_grad_()
+    logits = (hidden.bfloat16() @ half.t()).float()
+    expected = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    (wanted,) = torch.autograd.grad((weights * expected).sum(), hidden)
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+        result = hidden_logps(hidden, weight if cast else half, targets, compute_entropy=True)
+        (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
+    torch.testing.assert_close(result.logps, expected, atol=1e-4, rtol=1e-4)
+    assert float((gradient - wanted).norm() / wanted.norm()) < 0.02
+    torch.testing.assert_close(
+        result.entropies, -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1), atol=0.02, rtol=0
+    )
+
+
+def test_heads_that_do_not_fit_are_left_to_the_model():
+    assert logps_module.frozen_head(make_base("llama")) is None  # it is trained
+    base = base_model(make_lora())
+    assert logps_module.frozen_head(base) is base.lm_head
+    base.config.model_type = "granite"  # scales its logits afterwards
+    assert logps_module.frozen_head(base) is None
+    base.config.model_type = LlamaConfig.model_type
+    with pytest.raises(RuntimeError), products.forwarding({base.lm_head: torch.neg}):
+        assert logps_module.frozen_head(base) is None  # patched
+        raise RuntimeError
+    assert logps_module.frozen_head(base) is base.lm_head

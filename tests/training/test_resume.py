@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
@@ -18,11 +17,9 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.data.rows import instance_to_json
-from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
-from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
 
@@ -42,12 +39,12 @@ EVERY_KILL = [
 KILLS = [("between-rollouts-and-update", 3), ("in-checkpoint", 4), *EVERY_KILL]
 
 OF_TWO = [*OPTIONS, "--warm_start_steps", "0", *SHORT]
-MAIN_ONLY = "in-log", "after-checkpoint"
-TWO_KILLS = [("between-rollouts-and-update", 1)]
-TWO_KILLS += [pytest.param(fault, 0, marks=pytest.mark.slow) for fault in LATE]
-TWO_KILLS += [
-    pytest.param(fault, 1, marks=pytest.mark.slow) for fault in LATE if fault not in MAIN_ONLY
+EVERY_KILL_OF_TWO = [
+    pytest.param(fault, rank, marks=pytest.mark.slow)
+    for fault in LATE
+    for rank in ((0,) if fault in ("in-log", "after-checkpoint") else (0, 1))
 ]
+TWO_KILLS = [("between-rollouts-and-update", 1), *EVERY_KILL_OF_TWO]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,25 +61,9 @@ def one_thread():
 def whole_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train") / "run"
     assert train(folder) == 0
+    models = folder.glob("checkpoint-*/model.safetensors")
+    assert len({path.read_bytes() for path in models}) == 4  # every step moved the weights
     return folder
-
-
-def test_every_step_moved_the_weights_and_every_epoch_has_an_order_of_its_own(whole_run):
-    weights = {
-        (whole_run / f"checkpoint-{step}" / "model.safetensors").read_bytes()
-        for step in (1, 2, 3, 4)
-    }
-    assert len(weights) == 4 and [row["step"] for row in untimed_metrics(whole_run)] == [1, 2, 3, 4]
-    assert all(
-        row["rewards/tool/mean"] > 0 for row in untimed_metrics(whole_run)
-    )  # there was something to learn
-    steps = [
-        [json.loads(line)["instance"] for line in path.open()]
-        for path in sorted((whole_run / "trajectories").iterdir())
-    ]
-    first, second = [list(dict.fromkeys(steps[i] + steps[i + 1])) for i in (0, 2)]
-    assert sorted(first) == sorted(second) and len(first) == 8
-    assert first != second
 
 
 def test_a_checkpoint_draws_the_completions_of_the_next_step(whole_run):
@@ -160,8 +141,8 @@ def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_
         "{n: 16, split: train}",
         "--max_steps",
         "6",
+        *SHORT,
     ]
-    reuse += SHORT
     assert train(tmp_path / "whole", *reuse) == 0
     assert (
         len(list((tmp_path / "whole" / "trajectories").iterdir())) == 2
@@ -185,14 +166,12 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
             os.kill(os.getpid(), signal.SIGTERM)
         return real(trainer, *args)
 
-    before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         patch.setattr(MemoryGRPOTrainer, "_next_update_batches", interrupted)
         assert train(tmp_path / "run", "--save_strategy", "no") == 130
     said = capsys.readouterr().err
     assert "stopped after step 3 of 4" in said and "checkpoint-3" in said and "--resume" in said
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-3"]
-    assert signal.getsignal(signal.SIGINT) is before
     assert train(tmp_path / "run", "--resume") == 0
     assert_same_end(tmp_path / "run", whole_run)
 
@@ -267,7 +246,7 @@ def test_a_run_goes_on_and_is_repeated_from_its_own_configuration(whole_run, tmp
     assert RunFolder(folder).config["max_steps"] == 4
 
 
-def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
+def test_other_options_or_processes_are_refused(whole_run, capsys):
     before = (whole_run / "summary.json").read_bytes()
     assert train(whole_run) == 1
     assert (
@@ -278,8 +257,6 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     assert train(whole_run, "--resume", "--learning_rate", "0.5", "--seed", "7") == 1
     said = capsys.readouterr().err
     assert "learning_rate was 0.001 and is 0.5" in said and "seed was 1 and is 7" in said
-    assert train(tmp_path / "nowhere", "--resume") == 1
-    assert "no run folder" in capsys.readouterr().err
     assert (whole_run / "summary.json").read_bytes() == before
     assert train(whole_run, "--resume", "--per_device_train_batch_size", "64") == 1
     assert "'rollouts of a step' was 32 and is 64" in capsys.readouterr().err
@@ -383,23 +360,3 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
         ]
 
     assert steps(folder) == steps(whole_run)
-    assert [
-        len(list(folder.glob(f"trajectories/step-00000{step}-*"))) for step in (1, 2, 3, 4)
-    ] == [1, 1, 2, 1]
-    places = [whole_run / "checkpoint-4", *(folder / f"checkpoint-{step}" for step in (2, 3, 4))]
-    assert len({(place / "model.safetensors").read_bytes() for place in places}) == 4
-
-
-def test_a_sharded_checkpoint_wants_its_number_of_processes(tmp_path):
-    (tmp_path / "rng_state_0.pth").touch()
-    (tmp_path / "rng_state_1.pth").touch()
-    trainer = SimpleNamespace(
-        args=SimpleNamespace(world_size=2), is_fsdp_enabled=False, is_deepspeed_enabled=True
-    )
-    WholeCheckpoints._check_processes(trainer, tmp_path)
-    trainer.args.world_size = 4
-    with pytest.raises(
-        RunFolderError,
-        match="written by 2 processes, and there are 4; its optimizer is sharded",
-    ):
-        WholeCheckpoints._check_processes(trainer, tmp_path)

@@ -1,10 +1,10 @@
-"""Training rows: their order, what they carry, and advantages by step and by instance, worked by
-hand; the order of instances."""
+"""Training rows: order, contents, advantages by hand and against numpy, the order of instances."""
 
 import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollouts import make_agent, make_instance, run_script, step_reward
 
 from memalpha.rewards import RewardConfig
-from memalpha.training.rows import Grouping, Scale, build_rows, shuffle_advantages
+from memalpha.training.rows import Grouping, Scale, advantages, build_rows, shuffle_advantages
 from memalpha.training.schedule import instances_of_draw, spread
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)
@@ -117,3 +117,47 @@ def test_an_epoch_has_an_order_of_its_own_and_what_is_left_over_is_not_read():
     assert [*batches[3], *batches[4], *batches[5]] == spread(sources, 8)[:6]
     plain = torch.randperm(9, generator=torch.Generator().manual_seed(5)).tolist()
     assert spread(["a"] * 9, 5) == plain  # one source alone
+
+
+NUMBERS = st.floats(-5, 5).map(lambda x: round(x, 3))
+SCALES = st.sampled_from([Scale.GROUP, Scale.NONE])
+
+
+def test_groups_by_hand():
+    # mean 2, squared distances 1, 0, 1, unbiased standard deviation sqrt(2 / 2) = 1
+    assert advantages([1.0, 2.0, 3.0], "aaa") == pytest.approx(
+        [-1 / 1.0001, 0.0, 1 / 1.0001], abs=1e-12
+    )
+    found = advantages([0.0, 10.0, 4.0, 14.0], "abab", Scale.NONE)
+    assert found == [-2.0, -2.0, 2.0, 2.0]
+    assert advantages([0.0, 10.0, 4.0, 14.0], "abab") == pytest.approx(
+        np.array(found) / (8**0.5 + 1e-4)
+    )
+
+
+@pytest.mark.parametrize("scale", [Scale.GROUP, Scale.NONE])
+def test_masked_equal_and_lonely_rows_teach_nothing(scale):
+    one = 1 / (2**0.5 + 1e-4) if scale is Scale.GROUP else 1.0
+    assert advantages([1.0, NAN, 3.0, NAN, 7.0], "aaabb", scale) == pytest.approx(
+        [-one, 0.0, one, 0.0, 0.0]
+    )
+    assert advantages([5.0, NAN, 9.0, NAN, NAN], "abbcc", scale) == [0.0] * 5
+    assert advantages([0.1, 0.1, 0.1, 2.0, 2.0], "aaabb", scale) == pytest.approx(
+        [0.0] * 5, abs=1e-9
+    )
+    assert advantages([], [], scale) == []
+
+
+@given(st.lists(st.tuples(NUMBERS | st.just(NAN), st.sampled_from("abcd")), max_size=20), SCALES)
+def test_against_numpy_over_ragged_groups(rows, scale):
+    rewards, groups = np.array([r for r, _ in rows]), np.array([g for _, g in rows])
+    expected = np.zeros(len(rows))
+    scored = ~np.isnan(rewards) if rows else np.zeros(0, bool)
+    for group in set(groups.tolist()):
+        mine = (groups == group) & scored
+        if mine.sum() >= 2:
+            divisor = 1.0 if scale is Scale.NONE else rewards[mine].std(ddof=1) + 1e-4
+            expected[mine] = (rewards[mine] - rewards[mine].mean()) / divisor
+    assert advantages(rewards.tolist(), groups.tolist(), scale) == pytest.approx(
+        expected.tolist(), rel=1e-6, abs=1e-6
+    )

@@ -61,12 +61,11 @@ def after_a_step(base, precision, merge=None):
     (batch,) = trainer.update_batches
     with torch.no_grad(), trainer.model.disable_adapter():
         of_base = trainer._logps(trainer.model, batch.rows)
-    values = [], [], [], []
-    for row, scores in zip(batch.rows, of_base, strict=True):
-        columns = torch.tensor(row.sampled), row.old, scores.logps, row.weight
-        for column, value in zip(values, columns, strict=True):
-            column.append(value)
-    return [torch.cat(column) for column in values]
+    tokens = [
+        (torch.tensor(row.sampled), row.old, scores.logps, row.weight)
+        for row, scores in zip(batch.rows, of_base, strict=True)
+    ]
+    return [torch.cat(column) for column in zip(*tokens, strict=True)]
 
 
 def check(precision, sampled, trained, base, weight):
