@@ -162,7 +162,7 @@ def trl_batch(trainer: Any, rows: Sequence[Any]) -> dict[str, Any]:
 def our_step(trainer: Any, batch: Any) -> Any:
     """Forward and backward; returns the model, which holds the gradients."""
     fresh(trainer)
-    trainer.batches = [batch]
+    trainer.update_batches = [batch]
     trainer.state.global_step = 1  # amid a batch of rollouts, so that none is drawn
     trainer.args.steps_per_generation, trainer.num_iterations = 1, 2
     trainer.training_step(trainer.model, None)
