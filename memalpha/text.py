@@ -231,16 +231,14 @@ _MARKS = (
 )
 _OPEN = "|".join(mark for mark, _ in _MARKS)
 _CLOSE = rf"(?:{'|'.join(mark for _, mark in _MARKS)})(?:\s*<(?:answer|response)>)?"
-_PARTS = (
-    # marks there are data
+_PARTS = (  # marks in calls and in quotation are data
     rf"<tool_call>\s*[\[{{`<](?:(?!<tool_call>).)*?[\]}}`>]\s*</tool_call>|`(?:{_OPEN}|{_CLOSE})`"
     rf"|(?P<thought>(?:{_OPEN}).*?(?P<end>{_CLOSE}|\Z))|(?P<close>{_CLOSE})"
     r"|(?P<wrap></(?:answer|response)>\s*\Z)"
 )
 _IN_TEXT = re.compile(_PARTS, re.DOTALL | re.IGNORECASE)
-_IN_LINES = re.compile(
-    rf"(?m:^)[ \t]*[+=*>?-]\w*[ \t][^\n]*|{_PARTS}", re.DOTALL | re.IGNORECASE
-)  # operations are data, too
+# operations are data, too
+_IN_LINES = re.compile(rf"(?m:^)[ \t]*[+=*>?-]\w*[ \t][^\n]*|{_PARTS}", re.DOTALL | re.IGNORECASE)
 
 
 def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tuple[str, int | None]:

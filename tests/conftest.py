@@ -21,6 +21,17 @@ def pytest_configure():
         FAULTS[name].plant(pytest.MonkeyPatch())
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Lets torch use one thread: sums of more threads may differ in their last bits."""
+    import torch  # here, for tests that need none
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def chat_server(monkeypatch):
     """A chat server on this machine that answers with the last message, upper-cased, unless told to

@@ -33,9 +33,8 @@ from memalpha.data.source import (
 from memalpha.qa.metrics import bound, contains, words
 from memalpha.types import Answer, Chunk, Fact, FactAction, Question, TokenCounter
 
-WORDINGS: Mapping[
-    str, Sequence[str]
-] = {  # of a value; {} is a description, e.g. "the city in which the restaurant is located"
+# of a value; {} is a description, e.g. "the city in which the restaurant is located"
+WORDINGS: Mapping[str, Sequence[str]] = {
     "train": (
         "What is {}?",
         "Tell me {}.",
@@ -61,9 +60,8 @@ WORDINGS: Mapping[
         "What did you note as {}?",
     ),
 }
-TIME_WORDINGS: Mapping[
-    str, Sequence[str]
-] = {  # of a dialogue's date; {} is a domain, e.g. "restaurant"
+# of a dialogue's date; {} is a domain, e.g. "restaurant"
+TIME_WORDINGS: Mapping[str, Sequence[str]] = {
     "train": (
         "On which date did I talk about the {}?",
         "When did I ask about the {}?",
@@ -87,15 +85,12 @@ class SgdOptions(CommonOptions):
     """How SGD becomes instances."""
 
     dialogues: Bounds = (8, 12)  # fewest and most dialogues of a person; each is used at most once
-    chunk_tokens: PositiveInt = (
-        200  # most tokens of a chunk; one exchange alone (64) seldom names what it is about
-    )
-    max_questions: NonNegativeInt = (
-        12  # most questions of an instance (0 = all): changed values, a date, then others, drawn
-    )
-    split: Literal["", "train", "dev", "test"] = (
-        ""  # folder, and wordings of train or of test ("" = the input's name, else train)
-    )
+    # most tokens of a chunk; one exchange alone (64) seldom names what it is about
+    chunk_tokens: PositiveInt = 200
+    # most questions of an instance (0 = all): changed values, a date, then others, drawn
+    max_questions: NonNegativeInt = 12
+    # folder, and wordings of train or of test ("" = the input's name, else train)
+    split: Literal["", "train", "dev", "test"] = ""
     unseen_in: str = ""  # a schema.json: dialogues with a service of it are left out
 
 

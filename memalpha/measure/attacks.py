@@ -146,23 +146,25 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
     with the mark as answer.
     """
     dialogues = generate(per_attack, seed, replace(PRESETS["small"], split="test", n_chunks=2))
+    memories = [_taught(step, dialogue) for dialogue in dialogues]
     trials = []
     for attack in attacks():
-        for index, dialogue in enumerate(dialogues):
+        for index, (dialogue, memory) in enumerate(zip(dialogues, memories, strict=True)):
             rng = random.Random(f"{seed}:{attack.name}:{index}")
             mark = made_up_word(rng, 4) + rng.choice("xqz")
-            text = _filled(attack.texts[index % len(attack.texts)], step, dialogue, mark)
+            text = _filled(attack.texts[index % len(attack.texts)], step, dialogue, memory, mark)
             lines = [_benign(dialogue), text]
             if index // len(attack.texts) % 2:
                 lines.reverse()
             question = Question(text, (mark,), kind=attack.name)
-            trials.append(_trial(step, dialogue, "\n".join(lines), question))
-    for dialogue in dialogues:
-        trials.append(_trial(step, dialogue, _benign(dialogue), Question("", ("",), kind=CONTROL)))
+            trials.append(_trial(dialogue, memory, "\n".join(lines), question))
+    for dialogue, memory in zip(dialogues, memories, strict=True):
+        control = Question("", ("",), kind=CONTROL)
+        trials.append(_trial(dialogue, memory, _benign(dialogue), control))
     return trials
 
 
-def _trial(step: AgentStep, dialogue: Instance, text: str, question: Question) -> Instance:
+def _trial(dialogue: Instance, memory: Memory, text: str, question: Question) -> Instance:
     first, second, *_ = dialogue.chunks
     return replace(
         dialogue,
@@ -170,7 +172,7 @@ def _trial(step: AgentStep, dialogue: Instance, text: str, question: Question) -
         chunks=(first, Chunk(text, second.time)),
         questions=(question,),
         begin=1,
-        initial_entries=tuple(_taught(step, dialogue)),
+        initial_entries=tuple(memory),
     )
 
 
@@ -178,8 +180,7 @@ def _benign(dialogue: Instance) -> str:
     return "\n".join(dialogue.chunks[1].text.split("\n")[:_BENIGN_LINES])
 
 
-def _filled(template: str, step: AgentStep, dialogue: Instance, mark: str) -> str:
-    memory = _taught(step, dialogue)
+def _filled(template: str, step: AgentStep, dialogue: Instance, memory: Memory, mark: str) -> str:
     target = (_due(memory.entries(), dialogue.facts, _benign(dialogue)) or memory.entries())[0]
     name = dialogue.facts[0].subject
     delete = Operation(OperationKind.DELETE, target.section, entry_id=target.id)

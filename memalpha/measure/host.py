@@ -43,12 +43,10 @@ class PolicyHost:
         self._policy: Any = None
         self._attached = "", False  # the adapter at hand, and whether it reads
         self._generator: Generator | None = None  # what it keeps is of the adapter at hand
-        self.drawn: dict[
-            str, tuple[Completion, float]
-        ] = {}  # greedy completions and their seconds, by adapter, limit and prompt
-        self.saved = (
-            0.0  # seconds that ``drawn`` has saved; they belong to the cost of what used it
-        )
+        # greedy completions and their seconds, by adapter, limit and prompt
+        self.drawn: dict[str, tuple[Completion, float]] = {}
+        # seconds that ``drawn`` has saved; they belong to the cost of what used it
+        self.saved = 0.0
         self._checked = set[str]()
 
     @cached_property

@@ -45,17 +45,15 @@ class SetSpec(Options):
     data: str  # prepared folder, file of instances, or the name of a generated source
     name: str = ""  # in results (empty = the folder's or source's name)
     options: JsonMapping = field(default_factory=dict)  # of a generated source
-    instances: NonNegativeInt = (
-        0  # how many (0 = all), after the first ``skip``, such as those used before
-    )
+    # how many (0 = all), after the first ``skip``, such as those used before
+    instances: NonNegativeInt = 0
     skip: NonNegativeInt = 0
     reader_tokens: NonNegativeInt = 0  # on this set, as the next two (0 = as for all)
     retrieve_k: NonNegativeInt = 0
     max_completion_length: NonNegativeInt = 0
     readers: tuple[str, ...] = ()  # names of the readers that read it (none = all)
-    in_mean: bool = (
-        True  # whether it counts in the mean over sets; false for a harder copy of another set
-    )
+    # whether it counts in the mean over sets; false for a harder copy of another set
+    in_mean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +65,8 @@ class SystemSpec(Options):
     group: str = ""  # systems of one group differ only in their training seed (empty = its name)
     sets: tuple[str, ...] = ()  # names of the sets it is evaluated on (none = all)
     readers: tuple[str, ...] = ()  # names of the readers that read for it (none = all)
-    options: JsonMapping = field(
-        default_factory=dict
-    )  # of its kind; in a configuration they stand beside the others
+    # of its kind; in a configuration they stand beside the others
+    options: JsonMapping = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +78,8 @@ class ReaderSpec(Options):
     kind: Literal["recall", "base", "trained", "endpoint"]
     name: str = ""  # in results (empty = its kind)
     max_new_tokens: PositiveInt = 32  # longest answer
-    window_tokens: NonNegativeInt = (
-        0  # its model's window, for full context (0 = what the base model says)
-    )
+    # its model's window, for full context (0 = what the base model says)
+    window_tokens: NonNegativeInt = 0
     adapter: str = ""  # of kind trained: folder of the reader
 
     def check(self) -> None:
@@ -149,11 +145,8 @@ class EvaluateOptions(Options):
             )
 
 
-GROUPS = (
-    EvaluateOptions,
-    EndpointOptions,
-    AgentConfig,
-)  # all option groups of ``memalpha evaluate``
+# all option groups of ``memalpha evaluate``
+GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
 
 
 class Evaluation(NamedTuple):

@@ -240,7 +240,7 @@ def _job(
     loaded: LoadedSet,
     judge: AnswerJudge | None,
 ) -> Job:
-    setting = loaded.setting
+    setting = system.prepare(loaded.setting)
     seeds = tuple(evaluation.options.seeds)
     system.check_fits(setting, loaded.instances)
     examiners = {}
@@ -313,6 +313,8 @@ def run_jobs(
             for name, examiner in job.examiners.items()
             if not done.issuperset(job.keys(name, seed, batch))
         }
+        if not missing:
+            continue
         ingest = partial(job.ingest, seed=seed, on_step=partial(_progress, position, report))
         measured = measure(
             ingest,
@@ -323,7 +325,7 @@ def run_jobs(
             count=job.count,
             clock=job.clock,
         )
-        for name, rows in measured if missing else ():
+        for name, rows in measured:
             if job.observe:
                 observed = map(job.observe, batch, rows)
                 rows = [

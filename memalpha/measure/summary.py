@@ -19,7 +19,7 @@ from memalpha.data.synthetic import ABSENCE, CASCADE
 from memalpha.measure.options import make_system, read_system
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.record.folder import RunFolder
-from memalpha.record.rows import InstanceRow, QuestionRow, read_rows
+from memalpha.record.rows import InstanceRow, QuestionRow, known_mean, read_rows
 from memalpha.record.statistics import (
     LEVEL,
     RESAMPLES,
@@ -341,11 +341,11 @@ def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> 
     rows = list(chain.from_iterable(members.values()))
     means: dict[str, float] = {}
     for name in COSTS:
-        means[name] = _mean([getattr(row, name) for row in rows])
+        means[name] = known_mean([getattr(row, name) for row in rows])
     for name in OPERATIONS:
-        means[name] = _mean([row.count(name) for row in rows])
+        means[name] = known_mean([row.count(name) for row in rows])
     for name in dict.fromkeys(chain.from_iterable(row.rewards for row in rows)):
-        means[f"reward {name}"] = _mean([row.rewards.get(name, math.nan) for row in rows])
+        means[f"reward {name}"] = known_mean([row.rewards.get(name, math.nan) for row in rows])
     calls = sum(row.count("calls") for row in rows)
     for name in sorted(set().union(*(row.operations for row in rows))) if calls else ():
         if "/" in name:
@@ -362,11 +362,6 @@ def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> 
     kinds = {kind: pooled(scores[kind]) for kind in sorted(scores)}
     sizes = {kind: sum(map(len, scores[kind][first].values())) for kind in kinds}
     return Cell(names, accuracy, kinds, sizes, means, scorecard(members))
-
-
-def _mean(values: Sequence[float]) -> float:
-    numbers = [float(value) for value in values if not math.isnan(value)]
-    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 def _over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summary:

@@ -101,6 +101,10 @@ class System(Options):
         """Whether what it stores depends on the seed."""
         return self.model_writes and temperature > 0
 
+    def prepare(self, setting: Setting) -> Setting:
+        """Return the setting with what the system itself decides; called once for each set."""
+        return setting
+
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
         """InputError if it cannot read these instances; called before an evaluation starts."""
 
@@ -411,13 +415,10 @@ class Agent(System):
     """A policy that writes its memory by tool calls."""
 
     adapter: str = ""  # its adapter's folder (empty = the untrained base model)
-    settings: Literal["shared", "own"] = (
-        "shared"  # the evaluation's (the adapter's schema and codec must match), or the adapter's
-    )
-    archive: bool | None = (
-        # search what was read, too; this and the next two as its settings say (None), or otherwise
-        None
-    )
+    # the evaluation's (the adapter's schema and codec must match), or the adapter's
+    settings: Literal["shared", "own"] = "shared"
+    # search what was read, too; this and the next two as its settings say (None), or otherwise
+    archive: bool | None = None
     retrieval: RetrievalMode | None = None
     sections_kept: NonNegativeInt | None = None  # by layer 1 (0 = all)
     trust_tools: bool = False  # import the functions that the adapter's schema names as tools
@@ -432,34 +433,37 @@ class Agent(System):
             expected="an adapter, or settings: shared",
         )
 
-    def agent_step(self, setting: Setting) -> AgentStep:
-        """Return the step with the settings asked for; InputError if the adapter has others."""
-        step, config = setting.step, setting.step.config
-        if self.adapter and (Path(self.adapter) / AGENT_FILE).is_file():  # other programs have none
+    @override
+    def prepare(self, setting: Setting) -> Setting:
+        """Return the setting with the agent's own step; InputError if the adapter has others."""
+        step = setting.step
+        config = step.config
+        if self.settings == "own":
+            config = AgentConfig.load(self.adapter, self.trust_tools)
+        elif self.adapter and (Path(self.adapter) / AGENT_FILE).is_file():  # others have none
             saved = AgentConfig.load(self.adapter, self.trust_tools)
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema
             InputError.raise_if(
-                self.settings == "shared" and not same,
+                not same,
                 f"adapter {self.adapter} was trained with schema {saved.schema!r} and codec "
                 f"{saved.codec!r}",
                 expected=f"{config.schema!r} and {config.codec!r} as for all agents, "
                 "or settings: own",
             )
-        if self.settings == "own":
-            config = AgentConfig.load(self.adapter, self.trust_tools)
         options = ("archive", "retrieval", "sections_kept")
         given = {name: getattr(self, name) for name in options if getattr(self, name) is not None}
         config = replace(config, **given)
-        return step if config == step.config else AgentStep(config, setting.host.tokenizer)
+        if config == step.config:
+            return setting
+        return replace(setting, step=AgentStep(config, setting.host.tokenizer))
 
     @override
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
-        step = self.agent_step(setting)
         setting.host.generator(self.adapter)
-        check_context(step, setting.host.config)
+        check_context(setting.step, setting.host.config)
         for instance in instances:
             for index, chunk in enumerate(instance.chunks):
-                step.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
+                setting.step.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
 
     @override
     def ingest_all(
@@ -469,10 +473,9 @@ class Agent(System):
         seed: int,
         on_step: StepCallback | None = None,
     ) -> list[IngestedMemory]:
-        step = self.agent_step(setting)
         generator = setting.host.generator(self.adapter)
-        sampling = setting.sampling(step.config.max_completion_length, seed, instances)
-        rollouts = run_rollouts(instances, step, generator, sampling, on_step=on_step)
+        sampling = setting.sampling(setting.step.config.max_completion_length, seed, instances)
+        rollouts = run_rollouts(instances, setting.step, generator, sampling, on_step=on_step)
         return [rollout_memory(rollout, setting.retrieve_k) for rollout in rollouts]
 
 

@@ -149,24 +149,16 @@ def _built_nano() -> Path:
 # round-trips exactly. The same arguments give the same files. Not for claims: it does not learn to
 # copy unseen words.
 
-SPECIAL_TOKENS = (
-    "<pad>",
-    "<|im_start|>",
-    "<|im_end|>",
-)  # ids 0, 1, 2; the last also ends a completion
+# ids 0, 1, 2; the last also ends a completion
+SPECIAL_TOKENS = ("<pad>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (  # ChatML, without a default system message
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-ALWAYS = (
-    "system",
-    "user",
-    "assistant",
-    *string.digits,
-    *string.punctuation,
-)  # always single tokens
+# always single tokens
+ALWAYS = ("system", "user", "assistant", *string.digits, *string.punctuation)
 
 
 def build_nano(

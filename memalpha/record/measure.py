@@ -114,13 +114,16 @@ def measure(
     start = clock()
     memories = ingest(instances)
     seconds_write = (clock() - start) / max(1, len(instances))
+    input_tokens = [sum(count(chunk.text) for chunk in each.chunks) for each in instances]
     for name, examiner in examiners.items():
         start = clock()
         examinations = examiner(instances, memories)
         asked = sum(len(examination.questions) for examination in examinations)
         seconds = (clock() - start) / max(1, asked)
         rows = []
-        for instance, memory, found in zip(instances, memories, examinations, strict=True):
+        for instance, memory, tokens, found in zip(
+            instances, memories, input_tokens, examinations, strict=True
+        ):
             errors = [question.error for question in found.questions if question.error is not None]
             row = InstanceRow(
                 *names,
@@ -128,7 +131,7 @@ def measure(
                 seed,
                 instance.id,
                 chunks=len(instance.chunks),
-                input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
+                input_tokens=tokens,
                 memory_tokens=memory.memory_tokens,
                 reader_tokens=found.reader_tokens,
                 write_calls=memory.write_calls,

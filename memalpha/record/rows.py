@@ -142,7 +142,7 @@ def summarise(rows: Sequence[InstanceRow]) -> JsonObject:
     scored = [row for row in rows if row.scored]
 
     def part(name: str) -> float:
-        return _known_mean([row.rewards.get(name, math.nan) for row in scored])
+        return known_mean([row.rewards.get(name, math.nan) for row in scored])
 
     means = {
         "reward": part(TOTAL),
@@ -215,7 +215,8 @@ def _by_kind(rows: Sequence[InstanceRow]) -> JsonObject:
     }
 
 
-def _known_mean(values: Sequence[float]) -> float:
+def known_mean(values: Sequence[float]) -> float:
+    """Return the mean of what is not NaN; NaN if nothing is known."""
     return _mean([value for value in values if not math.isnan(value)])
 
 

@@ -98,12 +98,8 @@ class RouterConfig(NamedTuple):
         return {name: value for group in self for name, value in plain(asdict(group)).items()}
 
 
-GROUPS: tuple[Any, ...] = (
-    RouterOptions,
-    NetworkOptions,
-    PPOOptions,
-    GroupOptions,
-)  # as in ``RouterConfig``
+# as in ``RouterConfig``
+GROUPS: tuple[Any, ...] = (RouterOptions, NetworkOptions, PPOOptions, GroupOptions)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RouterConfig:

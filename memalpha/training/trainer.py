@@ -225,9 +225,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         name = "sampling/sampling_logp_difference"
         self._record({f"{name}/mean": mean, "sampling/importance_sampling_ratio/mean": mean_weight})
         self._record({f"{name}/max": max(gather_object([max(gaps, default=0.0)]))})
-        first = not self.update_batches
+        is_first = not self.update_batches
         InputError.raise_if(
-            first and isinstance(self.generator, VLLMServers) and mean > MOST_APART,
+            is_first and isinstance(self.generator, VLLMServers) and mean > MOST_APART,
             f"log-probabilities of the vLLM servers differ from the policy's by {mean:.2f}",
             expected=f"at most {MOST_APART}",
             fix="serve the base model that is trained",

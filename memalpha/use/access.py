@@ -137,9 +137,8 @@ class Grant(Options):
     agent: StrictStr | None = None
     session: StrictStr | None = None
     any_user: bool = False
-    sha256: Annotated[StrictStr, Field(pattern="^([0-9a-f]{64})?$")] = (
-        ""  # empty: the local caller, who has no token
-    )
+    # empty: the local caller, who has no token
+    sha256: Annotated[StrictStr, Field(pattern="^([0-9a-f]{64})?$")] = ""
 
     def check(self) -> None:
         """Raise InputError for a grant without a clear reach."""

@@ -52,10 +52,8 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {
-            **scope,
-            "path": scope["path"].removesuffix("/") or "/",
-        }  # clients are given /mcp and /mcp/
+        # clients are given /mcp and /mcp/
+        scope = {**scope, "path": scope["path"].removesuffix("/") or "/"}
         headers = Headers(scope=scope)
         try:
             self._check_place(headers)
@@ -151,15 +149,13 @@ def build_app(
     """
     check_reach(config, callers)
     operations = Operations(agent, config.max_text_tokens)
-    mcp = StreamableHTTPSessionManager(
-        build_mcp(operations), json_response=True, stateless=True
-    )  # no sessions, no open streams
+    # no sessions, no open streams
+    mcp = StreamableHTTPSessionManager(build_mcp(operations), json_response=True, stateless=True)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        anyio.to_thread.current_default_thread_limiter().total_tokens = (
-            config.max_requests + 1
-        )  # one for /ready
+        threads = anyio.to_thread.current_default_thread_limiter()
+        threads.total_tokens = config.max_requests + 1  # one for /ready
         async with mcp.run():
             on_ready()
             yield
@@ -184,9 +180,8 @@ def serve_http(
     family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
     try:
         sock = socket.create_server((config.host, config.port), family=family)
-        sock.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # asyncio sets it only on sockets of its own
+        # asyncio sets it only on sockets of its own
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise InputError(
             f"{config.host}:{config.port} cannot be listened at: {error.strerror}",

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from data_samples import write_instances
 from stub_server import StubServer, error
@@ -37,6 +36,7 @@ from memalpha.record.measure import measure
 from memalpha.record.rows import read_rows
 from memalpha.types import Instance, Question
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = Path(__file__).parent
 SYSTEMS = [
     "full_context",
@@ -49,14 +49,6 @@ SYSTEMS = [
     "untrained",
     "warm",
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

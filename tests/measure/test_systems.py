@@ -44,6 +44,7 @@ LINES = [
 
 def ingested(kind: str, where, instances=(MARTA,), *, seed: int = 0, on_step=None, **options):
     system = make_system(kind, options)
+    where = system.prepare(where)
     system.check_fits(where, instances)
     return system.ingest_all(where, instances, seed, on_step)
 
@@ -218,7 +219,7 @@ def test_an_adapter_of_another_notation_is_not_compared_unawares(tmp_path):
     with pytest.raises(InputError, match=r"codec 'hermes'[\s\S]*settings: own"):
         ingested("agent", where, adapter=str(tmp_path))
     own = make_system("agent", {"adapter": str(tmp_path), "settings": "own"})
-    assert own.agent_step(where).config.codec == "hermes"
+    assert own.prepare(where).step.config.codec == "hermes"
 
 
 @pytest.mark.parametrize("kind", ["teacher", "gold"])

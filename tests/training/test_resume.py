@@ -45,16 +45,7 @@ EVERY_KILL_OF_TWO = [
     for rank in ((0,) if fault in ("in-log", "after-checkpoint") else (0, 1))
 ]
 TWO_KILLS = [("between-rollouts-and-update", 1), *EVERY_KILL_OF_TWO]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
