@@ -11,108 +11,48 @@ linear-attention and compressed caches.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, DynamicLayer
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation.decoding import (
+    SLOTS,
+    BufferCache,
+    CapturedStep,
+    Drawing,
+    Rows,
+    Step,
+    StepGraphs,
+    bucket,
+    captures,
+    decode,
+)
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
 from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
-
-
-# ------------------------------------------------------------------------------------------------
-# the cache of keys and values
-# It starts from a shared prefix, is written in place, and drops ended rows. transformers'
-# ``DynamicCache`` copies all keys and values at each step; these buffers are allocated once. Every
-# slot that attention sees has been written, so masked slots are finite.
-class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first
-    of ``capacity`` slots.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self.is_initialized: bool = False
-        self.capacity = capacity
-        self.length = 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write new slots (rows, heads, new slots, head size); return views of all written ones."""
-        if not self.is_initialized:
-            self.keys = key_states.new_empty(
-                *key_states.shape[:2], self.capacity, key_states.shape[-1]
-            )
-            self.values = value_states.new_empty(
-                *value_states.shape[:2], self.capacity, value_states.shape[-1]
-            )
-            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-        end = self.length + key_states.shape[-2]
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def get_seq_length(self) -> int:
-        """Return the number of slots written."""
-        return self.length
-
-    def select(self, source: Tensor, moved: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``; ``moved`` lists the i with
-        source[i] != i.
-        """
-        for buffer in (self.keys, self.values):
-            buffer[moved, :, : self.length] = buffer[source[moved], :, : self.length]
-        self.keys, self.values = self.keys[: len(source)], self.values[: len(source)]
-
-
-class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` per layer."""
-
-    def __init__(self, layers: int, capacity: int) -> None:
-        super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
-
-    def start_from(self, prefixes: Cache, index: Tensor) -> None:
-        """Write the cached prefix of each row first; ``index`` (rows,) says which it is."""
-        for layer, common in zip(self.layers, prefixes.layers, strict=True):
-            layer.update(common.keys[index], common.values[index])
-
-    def select(self, source: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are
-        copied.
-        """
-        moved = (source != torch.arange(len(source), device=source.device)).nonzero().squeeze(-1)
-        for layer in self.layers:
-            layer.select(source, moved)
-
-
-def without_ended(alive: Tensor) -> Tensor:
-    """Return the ``source`` for :meth:`BufferCache.select` that fills gaps with the last rows;
-    ``alive`` is (rows,) bool.
-    """
-    rows = torch.arange(len(alive), device=alive.device)
-    count = int(alive.sum())
-    source = rows[:count].clone()
-    source[~alive[:count]] = rows[count:][alive[count:]]
-    return source
-
 
 # ------------------------------------------------------------------------------------------------
 # completions
 
 _MANY = 4  # rows from which laying out the weights anew pays
-# Ended rows leave the batch every so many tokens: elsewhere looking for them waits for the device.
-_CHECK_EVERY = {"cpu": 1, "else": 16}
 
-_Prefilled = tuple[BufferCache, Tensor, Tensor, Tensor]
-"""A cache; and of each row the logits after its prompt, its length, and the slots it attends to."""
+
+class _Prefilled(NamedTuple):
+    """D different prompts: their cache, and of each the logits after it (D, vocabulary), its length
+    (D,), and the slots it attends to (D, capacity); ``source`` (rows,) says which each row has.
+    """
+
+    cache: BufferCache
+    logits: Tensor
+    lengths: Tensor
+    seen: Tensor
+    source: Tensor
 
 
 class HFGenerator:
@@ -144,6 +84,7 @@ class HFGenerator:
         self.first_bias = first_bias or {}
         self._last_prefixes: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         self._products = Products()
+        self._graphs = StepGraphs(model)
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
@@ -164,13 +105,16 @@ class HFGenerator:
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
-        lay_out = self.merge_adapters and len(prompts) >= _MANY
+        captured = captures(self.model)
+        merge = self.merge_adapters and not captured  # that would move the weights
+        lay_out = merge and len(prompts) >= _MANY
         completions: dict[int, Completion] = {}
         with (
             torch.no_grad(),
             restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
-            merged_lora(self.model) if self.merge_adapters else nullcontext(),
+            self._graphs.call() if captured else nullcontext(),
+            merged_lora(self.model) if merge else nullcontext(),
             fast_linears(self.model) if lay_out else nullcontext(),
         ):
             self.model.eval()
@@ -202,36 +146,45 @@ class HFGenerator:
 
     def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
         device = self.model.device
+        captured = captures(self.model)
         prompts = list({row.ids: row for row in rows}.values())
         shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
         pairs = list(zip(prompts, shared, strict=True))
         prefixes = list(dict.fromkeys(prompt.ids[:n] for prompt, n in pairs))
+        if captured and len(prefixes) == len(prompts):
+            pairs = [(prompt, 0) for prompt in prompts]  # nothing is shared: one forward, not two
         own, own_lengths = _pad([prompt.ids[n:] for prompt, n in pairs], device)
-        starts = torch.tensor(shared, device=device)
-        width = max(shared)
+        starts = torch.tensor([n for _, n in pairs], device=device)
+        width = max(n for _, n in pairs)
         written = width + own.shape[1]
         capacity = written + new_tokens
         longest = max(len(prompt.ids) for prompt in prompts)
-        _check_length(self.model.config, longest + new_tokens, capacity)
-        cache = BufferCache(self.model.config.get_text_config().num_hidden_layers, capacity)
+        window = _check_length(self.model.config, longest + new_tokens, capacity)
+        if captured:
+            rounded_up = -(-capacity // SLOTS) * SLOTS
+            capacity = min(rounded_up, window) if window else rounded_up
+        cache = BufferCache(
+            self.model.config.get_text_config().num_hidden_layers,
+            bucket(len(rows)),
+            capacity,
+            self._graphs.room if captured else None,
+        )
         if width:
             number = {prefix: i for i, prefix in enumerate(prefixes)}
             index = torch.tensor([number[prompt.ids[:n]] for prompt, n in pairs], device=device)
             cache.start_from(self._prefix_cache(prefixes, device), index)
-        mask = torch.ones(len(prompts), capacity, dtype=torch.long, device=device)
-        mask[:, :width] = torch.arange(width, device=device) < starts[:, None]
+        seen = torch.zeros(len(prompts), capacity, dtype=torch.bool, device=device)
+        seen[:, :width] = torch.arange(width, device=device) < starts[:, None]
         steps = torch.arange(own.shape[1], device=device)
-        mask[:, width:written] = steps < own_lengths[:, None]
+        seen[:, width:written] = steps < own_lengths[:, None]
         last = own_lengths[:, None] - 1
         positions = starts[:, None] + torch.minimum(steps, last)
-        logits = self._forward(own, cache, mask, positions, last)
-        lengths = starts + own_lengths
-        if len(prompts) < len(rows):
-            place = {prompt.ids: i for i, prompt in enumerate(prompts)}
-            source = torch.tensor([place[row.ids] for row in rows], device=device)
-            cache.batch_select_indices(source)
-            return cache, logits[source], lengths[source], mask[source]
-        return cache, logits, lengths, mask
+        logits = self._forward(own, cache, seen[:, :written], positions, last).float()
+        for token, bias in self.first_bias.items():
+            logits[:, token] += bias
+        place = {prompt.ids: i for i, prompt in enumerate(prompts)}
+        source = torch.tensor([place[row.ids] for row in rows], device=device)
+        return _Prefilled(cache, logits, starts + own_lengths, seen, source)
 
     def _prefix_cache(
         self, prefixes: Sequence[tuple[int, ...]], device: torch.device
@@ -249,11 +202,11 @@ class HFGenerator:
         return cache
 
     def _forward(
-        self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int
+        self, ids: Tensor, cache: BufferCache, seen: Tensor, positions: Tensor, keep: Tensor
     ) -> Tensor:
         output = self.model(
             input_ids=ids,
-            attention_mask=mask[..., : cache.get_seq_length() + ids.shape[1]],
+            attention_mask=seen.long(),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
@@ -266,41 +219,43 @@ class HFGenerator:
         self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, their log-probabilities, and the length of each completion."""
-        cache, logits, positions, mask = prefilled
-        device = logits.device
-        logits = logits.float()
-        for token, bias in self.first_bias.items():
-            logits[:, token] += bias
-        ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
-        uniforms = uniforms.to(device)
-        tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=device)
-        logprobs = torch.zeros_like(uniforms)
-        slots = torch.arange(len(positions), device=device)  # batch row of each remaining row
-        alive = torch.ones_like(slots, dtype=torch.bool)
-        every = _CHECK_EVERY.get(device.type, _CHECK_EVERY["else"])
-        if every > 1 and self.model.config._attn_implementation == "sdpa":
-            mask = mask[:, None, None].bool()  # transformers reads a mask of two axes at each token
-        for step in range(sampling.max_new_tokens):
-            last, values = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
-            tokens[slots, step] = last
-            if values is not None:
-                logprobs[slots, step] = values
-            if step + 1 == sampling.max_new_tokens:
-                break
-            alive &= ~torch.isin(last, ends)
-            if (step + 1) % every == 0:
-                source = without_ended(alive)
-                if not len(source):
-                    break
-                if len(source) < len(slots):
-                    cache.select(source)
-                    remaining = [x[source] for x in (slots, mask, positions, alive, last)]
-                    slots, mask, positions, alive, last = remaining
-            logits = self._forward(last[:, None], cache, mask, positions[:, None], 1)
-            positions = positions + 1
-        ended = torch.isin(tokens, ends)
+        device = prefilled.logits.device
+        count = len(uniforms)
+        step = self._step(prefilled, sampling, uniforms.to(device))
+        tokens, logprobs = decode(step, count)
+        ended = torch.isin(tokens, torch.tensor(sorted(self.end_ids), device=device))
         first = ended.int().argmax(1) + 1
         return tokens, logprobs, torch.where(ended.any(1), first, sampling.max_new_tokens)
+
+    def _step(
+        self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
+    ) -> Step | CapturedStep:
+        """Return the decoding step of all rows, their first tokens drawn."""
+        cache, logits, lengths, seen, source = prefilled
+        captured = cache.layers[0].room is not None
+        count = len(source)
+        filled = bucket(count) if captured else count
+        uniforms = pad(uniforms, (0, 0, 0, filled - count))
+        source = pad(source, (0, filled - count))  # with rows that have ended
+        slot = torch.tensor([cache.get_seq_length()], device=source.device)
+        rows = Rows(
+            uniforms,
+            torch.zeros(uniforms.shape, dtype=torch.long, device=source.device),
+            torch.zeros_like(uniforms),
+            seen[source, None, None],
+            lengths[source, None],
+            torch.zeros_like(source)[:, None],
+            torch.arange(filled, device=source.device) < count,
+        )
+        drawing = Drawing(sampling, tuple(sorted(self.end_ids)), self.logprobs)
+        plain = Step(self.model, rows, cache, slot, drawing)
+        if captured:
+            cache.fix(source, slot)
+        elif len(logits) < count:
+            cache.batch_select_indices(source)
+        step = self._graphs.step(plain) if captured else plain
+        step.draw(logits[source])
+        return step
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -334,13 +289,14 @@ def _check_attention(config: PretrainedConfig) -> None:
     )
 
 
-def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
-    """Raise InputError if a row has more tokens than the model takes, or the cache more slots than
-    its window.
+def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> int | None:
+    """Return the model's window, if any; InputError if a row has more tokens than the model takes,
+    or the cache more slots than that.
     """
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
-    window = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+    slides = "sliding_attention" in kinds
+    window: int | None = getattr(text, "sliding_window", None) if slides else None
     positions = positions_of(config)
     InputError.raise_if(
         (window and capacity > window) or (positions and tokens > positions),
@@ -348,46 +304,7 @@ def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
         f"(sliding window of {window}: {capacity} slots)",
         fix="lower the token budgets of the prompt or max_new_tokens",
     )
-
-
-def draw(
-    logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the
-    cumulative distribution.
-
-    Returns tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32.
-    Temperature, top-k, top-p, in this order; log-probabilities are those before top-k and top-p, as
-    a policy gradient needs them.
-    """
-    logits = logits.float()
-    if sampling.temperature > 0:
-        logits = logits / sampling.temperature
-        tokens = _invert(logits, sampling, uniforms)
-    else:
-        tokens = logits.argmax(-1)
-    if not logprobs:
-        return tokens, None
-    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)
-
-
-def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
-    likeliest = None
-    if sampling.top_k > 0 or sampling.top_p < 1:
-        size = logits.shape[-1]
-        count = min(sampling.top_k, size) if sampling.top_k > 0 else size
-        logits, likeliest = logits.topk(count, dim=-1)
-    weights = logits.softmax(-1)
-    if sampling.top_p < 1:
-        dropped = weights.cumsum(-1) - weights >= sampling.top_p  # likelier tokens have enough mass
-        dropped[:, 0] = False
-        weights = weights.masked_fill(dropped, 0.0)
-    cumulative = weights.cumsum(-1)
-    total = cumulative[:, -1]
-    # Strictly below the total: a token of weight zero is never drawn.
-    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    choice = torch.searchsorted(cumulative, target[:, None], right=True)
-    return (choice if likeliest is None else likeliest.gather(-1, choice)).squeeze(-1)
+    return window
 
 
 # ------------------------------------------------------------------------------------------------

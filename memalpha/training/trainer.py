@@ -170,6 +170,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _next_update_batches(self) -> list[UpdateBatch]:
         """Return the scored rows of a new draw, in ``steps_per_generation`` update batches."""
+        self.products.clear()  # the adapters have changed since
         rollouts, rewards = self._drawn_and_scored()
         rows = self._rows(rollouts, rewards)
         self._record_rollouts(rollouts, rewards, rows)

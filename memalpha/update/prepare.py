@@ -225,6 +225,8 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
         fits = plain(a, b) and _casts(x, kind) and _casts(base.weight, kind)
         if not fits or not (torch.is_grad_enabled() or kind is not torch.float32):
             return super().forward(x)  # type: ignore[no-any-return]
+        if not torch.is_grad_enabled():
+            a, b = rounded(a, kind), rounded(b, kind)  # once a call, not at each token
         bias = None if base.bias is None else rounded(base.bias, kind)
         y: Tensor = LoraProduct.apply(  # type: ignore[no-untyped-call]
             x.reshape(-1, x.shape[-1]).to(kind),
