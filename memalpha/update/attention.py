@@ -300,7 +300,7 @@ def flash_gradient(
     """Return the share of these keys in the gradients of query, key and value (``states``); ``out``
     and ``norms`` are those of all keys.
     """
-    no_dropout = torch.zeros(2, dtype=torch.uint64, device=grad.device)
+    state = torch.zeros(2, dtype=torch.uint64, device=grad.device)  # of a dropout, which is off
     gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
         grad,
         *states,
@@ -312,8 +312,8 @@ def flash_gradient(
         keys.longest,
         0.0,
         causal,
-        no_dropout,
-        no_dropout,
+        state,
+        torch.empty(0, device=grad.device),
         scale=scale,
     )
     return gradients
