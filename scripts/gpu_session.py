@@ -50,7 +50,10 @@ DEVICE = "cuda" if CUDA else "cpu"
 class Session:
     """What is measured, written as it is found."""
 
-    def __init__(self, folder: Path, against: Path | None) -> None:
+    def __init__(
+        self, folder: Path, against: Path | None = None, variants: Sequence[str] = ()
+    ) -> None:
+        self.only_variants = variants
         self.folder = folder
         self.against = against
         self.file = folder / "gpu_session.json"
@@ -192,7 +195,7 @@ def decode_case(
         with checkout(folder):
             free()
             draw = drawing(policy(shape, 16, kind), given, rows, plain=name == "plain")
-            taken, first = seconds(partial(draw, new), 3)
+            taken, first = seconds(partial(draw, new), 1 if folder else 3)
             drawn[name] = draw(new)
             short, _ = seconds(partial(draw, 8), 1)
             session.say(
@@ -269,7 +272,10 @@ def update(session: Session) -> None:
     ]
     if session.against:
         variants.insert(0, ("older", 4, False, {"folder": session.against}))
+    wanted = session.only_variants or [name for name, *_ in variants]
     for name, rows, checkpointing, how in variants:
+        if name not in wanted:
+            continue
         with checkout(how.get("folder")):
             free()
             model = policy(shape, 32, torch.bfloat16)
@@ -369,7 +375,7 @@ def grpo(session: Session) -> None:
     session.say("run", code=code, seconds=time.perf_counter() - began, GB=peak())
     summary = json.loads((run / "summary.json").read_text())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for name in ("step_time", "time/rollouts", "time/scoring"):
+    for name in ("step_time", "time/rollouts", "time/scoring", "time/logps"):
         session.say(name, by_step=[round(row[name], 3) for row in rows])
     gap = "sampling/sampling_logp_difference/mean"
     session.say(
@@ -389,8 +395,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("runs/gpu_session"))
     parser.add_argument("--against", type=Path, help="an older checkout, timed beside")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--variants", nargs="*", default=[], help="of the update, all by default")
     known = parser.parse_args(arguments)
-    session = Session(known.output.resolve(), known.against and known.against.resolve())
+    against = known.against and known.against.resolve()
+    session = Session(known.output.resolve(), against, known.variants)
     for name in known.only:
         session.run(name, PARTS[name])
     missing = [name for name in known.only if name not in session.found.get("done", [])]

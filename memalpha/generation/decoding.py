@@ -7,12 +7,12 @@ operations, which take longer to start than to compute. The graph holds addresse
 weights that an optimizer changes in place are the ones that it reads.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,56 +27,68 @@ from memalpha.types import Sampling
 # ``DynamicCache`` copies all keys and values at each step; these buffers are allocated once.
 
 
+class Form(NamedTuple):
+    """What is the same for all keys and values of a model."""
+
+    heads: int
+    size: int
+    types: tuple[torch.dtype, torch.dtype]  # of keys, and of values
+    device: torch.device
+
+
 class Room:
-    """Memory of a cache that is kept between calls: two flat tensors a layer, which only grow."""
+    """Memory of a cache that is kept between calls; its form is known after the first forward."""
 
     def __init__(self) -> None:
-        self.flat: dict[tuple[int, str], Tensor] = {}
+        self.form: Form | None = None
+        self.flat: list[Tensor] = []  # keys, then values, each (layers, elements)
 
-    def take(self, layer: int, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return a view of this shape, at the address of the last one if that is large enough."""
-        flat = self.flat.get((layer, name))
-        count = prod(shape)
-        fits = flat is not None and flat.numel() >= count
-        if flat is None or not fits or (flat.dtype, flat.device) != (like.dtype, like.device):
-            flat = self.flat[layer, name] = like.new_empty(count)
-        return flat[:count].view(*shape)
+    def reserve(self, layers: int, elements: int, form: Form) -> None:
+        """Make room for so many elements a layer; what is large enough keeps its address."""
+        if form != self.form or not self.flat or self.flat[0].shape[1] < elements:
+            self.form = form
+            self.flat = [
+                torch.zeros(layers, elements, dtype=kind, device=form.device) for kind in form.types
+            ]
+
+    def clean(self) -> None:
+        """Let all slots be finite: attention multiplies masked ones, too."""
+        for tensor in self.flat:
+            tensor.zero_()
 
     @property
     def size(self) -> int:
         """Bytes held."""
-        return sum(flat.numel() * flat.element_size() for flat in self.flat.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.flat)
 
 
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
     """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first
     of ``capacity`` slots.
 
-    Attention sees the written slots, which are finite, so masked ones do no harm. With ``slot``, a
-    tensor (1,) that says which one is written, it sees all.
+    New slots come after the last, and attention sees those written, which are finite. With
+    ``slots``, a tensor that says where new ones go, it sees all.
     """
 
-    def __init__(self, place: int, rows: int, capacity: int, room: Room | None) -> None:
+    def __init__(self, cache: "BufferCache", place: int) -> None:
         super().__init__()
         self.is_initialized: bool = False
+        self.cache = cache
         self.place = place
-        self.rows = rows  # at most
-        self.capacity = capacity
-        self.room = room
         self.length = 0
-        self.slot: Tensor | None = None
+        self.slots: Tensor | None = None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write new slots (rows, heads, new slots, head size); return what attention sees."""
         if not self.is_initialized:
-            self.keys = self._buffer("keys", key_states)
-            self.values = self._buffer("values", value_states)
-            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-        if self.slot is not None:
-            self.keys.index_copy_(2, self.slot, key_states)
-            self.values.index_copy_(2, self.slot, value_states)
+            rows, heads, _, size = key_states.shape
+            types = (key_states.dtype, value_states.dtype)
+            self.allocate(rows, Form(heads, size, types, key_states.device))
+        if self.slots is not None:
+            self.keys.index_copy_(2, self.slots, key_states)
+            self.values.index_copy_(2, self.slots, value_states)
             return self.keys, self.values
         end = self.length + key_states.shape[-2]
         self.keys[:, :, self.length : end] = key_states
@@ -84,36 +96,39 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
         self.length = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def _buffer(self, name: str, states: Tensor) -> Tensor:
-        rows, heads, _, size = states.shape
-        if self.room is None:
-            return states.new_empty(rows, heads, self.capacity, size)
-        whole = self.room.take(self.place, name, (self.rows, heads, self.capacity, size), states)
-        return whole[:rows]
+    def allocate(self, rows: int, form: Form) -> None:
+        """Make the buffers for some rows."""
+        shape = (rows, form.heads, self.cache.capacity, form.size)
+        room = self.cache.room
+        if room is None:
+            self.keys, self.values = (
+                torch.empty(shape, dtype=kind, device=form.device) for kind in form.types
+            )
+        else:
+            most = prod((self.cache.rows, *shape[1:]))
+            room.reserve(len(self.cache.layers), most, form)
+            self.keys, self.values = (
+                flat[self.place, : prod(shape)].view(shape) for flat in room.flat
+            )
+        self.form = form
+        self.dtype, self.device, self.is_initialized = form.types[0], form.device, True
 
     def get_seq_length(self) -> int:
         """Return the number of slots written."""
         return self.length
 
     def spread(self, source: Tensor) -> None:
-        """Let row i be the row ``source[i]`` of now, in the buffers of all ``rows``; the slots
-        not yet written become finite.
-        """
-        assert self.room is not None
-        for name in ("keys", "values"):
-            buffer = getattr(self, name)
-            _, heads, _, size = buffer.shape
-            shape = (len(source), heads, self.capacity, size)
-            whole = self.room.take(self.place, name, shape, buffer)
-            whole[:, :, : self.length] = buffer[:, :, : self.length][source]
-            whole[:, :, self.length :] = 0
-            setattr(self, name, whole)
+        """Let row i be the row ``source[i]`` of now."""
+        keys, values = self.keys, self.values
+        self.allocate(len(source), self.form)
+        self.keys[:, :, : self.length] = keys[:, :, : self.length][source]
+        self.values[:, :, : self.length] = values[:, :, : self.length][source]
 
     def moved(self, source: Tensor, places: Tensor) -> "BufferLayer":
         """Move row ``source[i]`` to i for each i of ``places``; return the first ``len(source)``
         rows.
         """
-        end = self.length if self.slot is None else self.capacity
+        end = self.length if self.slots is None else self.cache.capacity
         for buffer in (self.keys, self.values):
             buffer[places, :, :end] = buffer[source[places], :, :end]
         first = copy(self)
@@ -123,24 +138,43 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` per layer."""
+    """One :class:`BufferLayer` per layer, for at most ``rows`` rows; in ``room``, if given."""
 
     def __init__(self, layers: int, rows: int, capacity: int, room: Room | None = None) -> None:
-        super().__init__(
-            layers=[BufferLayer(place, rows, capacity, room) for place in range(layers)]
-        )
+        super().__init__(layers=[BufferLayer(self, place) for place in range(layers)])
+        self.rows = rows
         self.capacity = capacity
+        self.room = room
 
     def start_from(self, prefixes: Cache, index: Tensor) -> None:
         """Write the cached prefix of each row first; ``index`` (rows,) says which it is."""
         for layer, common in zip(self.layers, prefixes.layers, strict=True):
             layer.update(common.keys[index], common.values[index])
 
-    def fix(self, source: Tensor, slot: Tensor) -> None:
-        """Let row i be row ``source[i]``, and write slots where ``slot`` says from now on."""
+    def spread(self, source: Tensor) -> None:
+        """Let row i be row ``source[i]`` of now."""
         for layer in self.layers:
             layer.spread(source)
-            layer.slot = slot
+
+    def allocate(self, rows: int) -> None:
+        """Make the buffers for some rows, if their form is known."""
+        for layer in self.layers:
+            if self.room and self.room.form and not layer.is_initialized:
+                layer.allocate(rows, self.room.form)
+
+    def copied(self) -> "BufferCache":
+        """Return a cache of the same buffers, which writes where this one does now."""
+        same = copy(self)
+        same.layers = [copy(layer) for layer in self.layers]
+        return same
+
+    def write_at(self, slots: Tensor | None, written: int = 0) -> None:
+        """Write new slots where ``slots`` (new slots,) says from now on; None: after the last,
+        when ``written`` more have been.
+        """
+        for layer in self.layers:
+            layer.slots = slots
+            layer.length += written
 
     def at(self, source: Tensor) -> "BufferCache":
         """Return a cache whose row i is row ``source[i]`` of now, in the same buffers; only rows
@@ -156,12 +190,11 @@ class BufferCache(Cache):  # type: ignore[misc]
     def visible(self) -> int:
         """Slots that the next token attends to, its own included."""
         layer = self.layers[0]
-        slots: int = layer.capacity if layer.slot is not None else layer.length + 1
-        return slots
+        return self.capacity if layer.slots is not None else int(layer.length) + 1
 
 
 def without_ended(alive: Tensor) -> Tensor:
-    """Return the ``source`` for :meth:`BufferCache.select` that fills gaps with the last rows;
+    """Return the ``source`` for :meth:`BufferCache.at` that fills gaps with the last rows;
     ``alive`` is (rows,) bool.
     """
     rows = torch.arange(len(alive), device=alive.device)
@@ -243,6 +276,78 @@ class Drawing(NamedTuple):
     logprobs: bool
 
 
+def forward(
+    model: Any,
+    ids: Tensor,
+    mask: Tensor,
+    positions: Tensor,
+    cache: BufferCache,
+    keep: Tensor | int,
+) -> Tensor:
+    """Return the logits (R, vocabulary) after the tokens ``keep`` (R, 1) of new ``ids`` (R, W),
+    whose keys and values the cache gets; ``mask`` (R, 1, W, slots) bool.
+    """
+    if model.config._attn_implementation == "eager":  # it adds its mask
+        zero = torch.zeros((), dtype=model.dtype, device=mask.device)
+        mask = torch.where(mask, zero, torch.finfo(zero.dtype).min)
+    # four axes: transformers takes the mask as it is, and need not look into it
+    output = model(
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=keep,
+    )
+    logits: Tensor = output.logits[:, -1]
+    return logits
+
+
+class Read:
+    """A forward over new tokens ``ids`` (R, W) of all rows, which come to ``slots`` (W,).
+
+    ``last`` (R, 1) says which token is the last of each row; ``logits`` are those after it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache: BufferCache,
+        ids: Tensor,
+        seen: Tensor,
+        positions: Tensor,
+        last: Tensor,
+        start: int,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.ids = ids
+        self.positions = positions
+        self.last = last
+        self.slots = torch.arange(start, start + ids.shape[1], device=ids.device)
+        every = torch.arange(cache.capacity, device=ids.device)
+        # of the row's tokens, those that are not later
+        self.mask = seen[:, None, None] & (every <= self.slots[:, None])
+        self.logits: Tensor | None = None
+
+    def __call__(self) -> None:
+        """Compute the logits."""
+        logits = forward(self.model, self.ids, self.mask, self.positions, self.cache, self.last)
+        if self.logits is None:
+            self.logits = logits.clone()
+        self.logits.copy_(logits)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All that it reads, but for the cache."""
+        return [self.ids, self.positions, self.last, self.slots, self.mask]
+
+    @property
+    def shape(self) -> Hashable:
+        """What is the same for all that one graph serves."""
+        return self.ids.shape, self.cache.capacity
+
+
 class Step:
     """A step of ``model`` over ``rows`` and ``cache``, after which they hold one token more."""
 
@@ -263,21 +368,10 @@ class Step:
         rows = self.rows
         rows.seen.index_fill_(3, self.slot, True)
         mask = rows.seen[..., : self.cache.visible]
-        if self.model.config._attn_implementation == "eager":  # it adds its mask
-            zero = torch.zeros((), dtype=self.model.dtype, device=mask.device)
-            mask = torch.where(mask, zero, torch.finfo(zero.dtype).min)
-        # four axes: transformers takes the mask as it is, and need not look into it
-        output = self.model(
-            input_ids=rows.last,
-            attention_mask=mask,
-            position_ids=rows.positions,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        logits = forward(self.model, rows.last, mask, rows.positions, self.cache, 1)
         rows.positions.add_(1)
         self.slot.add_(1)
-        self.draw(output.logits[:, -1])
+        self.draw(logits)
 
     def draw(self, logits: Tensor) -> None:
         """Draw a token for each row from its logits (R, vocabulary), and record it."""
@@ -292,6 +386,17 @@ class Step:
         if ends:
             rows.alive.logical_and_(~torch.isin(tokens, self.ends))
         self.count.add_(1)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All that it reads and writes, but for the cache."""
+        return [*self.rows, self.slot, self.count]
+
+    @property
+    def shape(self) -> Hashable:
+        """What is the same for all steps that one graph serves."""
+        drawing = self.drawing._replace(sampling=replace(self.drawing.sampling, seed=None))
+        return self.rows.tokens.shape, self.cache.capacity, drawing
 
     def leaves(self, count: int) -> bool:
         """Whether ended rows leave when ``count`` rows have not ended."""
@@ -336,17 +441,28 @@ PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Model types of transformers with dense layers, whose logits are the unchanged output of the
 head."""
 SLOTS = 128
-"""Slots of captured steps are rounded up to a multiple of it, so that calls share a graph."""
-LEAST_ROWS = 8
+WIDTH = 64
+"""Slots of captured forwards, and the tokens that they read, are rounded up to a multiple of these,
+so that calls share a graph."""
+READ_TOKENS = 2**14
+"""Tokens up to which reading a prompt is captured: more take longer to compute than to start."""
 SHRINKS = 4
 """Ended rows leave a captured step when so many times fewer are left: each size is captured."""
 KEPT_SHARE = 0.25
 """Share of the device's memory up to which the buffers stay after a call."""
 
 
+def window_of(config: Any) -> int | None:
+    """Return how many tokens a layer of a model looks back at most; None for all."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
+    return getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+
+
 def captures(model: Any) -> bool:
-    """Whether steps of a model are captured: on CUDA, dense layers of whole weights."""
-    if model.device.type != "cuda" or model.config.model_type not in PLAIN_MODELS:
+    """Whether forwards of a model are captured: on CUDA, dense layers of whole weights."""
+    known = model.config.model_type in PLAIN_MODELS and window_of(model.config) is None
+    if model.device.type != "cuda" or not known:
         return False
     sharded = any(hasattr(module, "unshard") for module in model.modules())
     sharded = sharded or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
@@ -355,12 +471,20 @@ def captures(model: Any) -> bool:
 
 
 def bucket(rows: int) -> int:
-    """Return the number of rows, a power of two, that a captured step has for so many."""
-    return max(LEAST_ROWS, 1 << (rows - 1).bit_length())
+    """Return the number of rows, a power of two, that a captured forward has for so many."""
+    return 1 << (rows - 1).bit_length()
 
 
-class StepGraphs:
-    """Captured steps of a model by shape, kept between calls with what they read and write.
+def rounded_up(count: int, unit: int) -> int:
+    """Return the next multiple of ``unit``."""
+    return -(-count // unit) * unit
+
+
+Unit = TypeVar("Unit", Step, Read)
+
+
+class Graphs:
+    """Captured forwards of a model by shape, kept between calls with what they read and write.
 
     A graph holds addresses. Whoever changes weights in place (an optimizer, ``load_state_dict``)
     changes what it computes; if a tensor moved, all graphs are made anew.
@@ -370,7 +494,8 @@ class StepGraphs:
         self.model = model
         self.room = Room()
         self.rounded = Products()  # adapters, in the type of the products
-        self._kept: dict[Any, tuple[Step, Callable[[], None]]] = {}
+        self._kept: dict[Any, tuple[Any, Callable[[], None]]] = {}
+        self._met: set[Any] = set()
         self._addresses: tuple[int, ...] = ()
         self._pool: Any = None
 
@@ -382,22 +507,44 @@ class StepGraphs:
         with using(self.rounded):
             yield
         if self.room.size > KEPT_SHARE * _memory(self.model.device):
-            self.room.flat.clear()
+            self.room.flat = []
             self._forget()
 
+    def read(self, cache: BufferCache, *given: Any) -> Tensor:
+        """Return the logits of a :class:`Read`: captured when its shape comes again."""
+        read = Read(self.model, cache, *given)
+        cache.allocate(len(read.ids))
+        cache.write_at(read.slots)
+        key = self._key(read)
+        if key in self._met:
+            read, replay = self.captured(read)
+            replay()
+        else:
+            self._met.add(key)
+            read()
+        cache.write_at(None, read.ids.shape[1])
+        assert read.logits is not None
+        return read.logits
+
     def step(self, plain: Step) -> "CapturedStep":
-        """Return a step in the place of ``plain``, whose cache is fixed."""
+        """Return a captured step in the place of this one."""
+        plain.cache.write_at(plain.slot)
+        return CapturedStep(self, *self.captured(plain))
+
+    def captured(self, unit: Unit) -> tuple[Unit, Callable[[], None]]:
+        """Return what was captured for the shape of ``unit``, in its state, and what replays it."""
         addresses = tuple(tensor.data_ptr() for tensor in self._tensors())
         if addresses != self._addresses:
             self._forget()
             self._addresses = addresses
-        key = (_shape(plain), _switches(self.model))
+        key = self._key(unit)
         if key not in self._kept:
-            self._kept[key] = plain, self._capture(plain)
-        step, replay = self._kept[key]
-        if step is not plain:
-            _restore(step, _state(plain))
-        return CapturedStep(self, step, replay)
+            unit.cache = unit.cache.copied()
+            self._kept[key] = unit, self._capture(unit)
+        kept: tuple[Unit, Callable[[], None]] = self._kept[key]
+        if kept[0] is not unit:
+            _copy(unit.state, kept[0].state)
+        return kept
 
     def _forget(self) -> None:
         self._kept.clear()
@@ -405,27 +552,34 @@ class StepGraphs:
 
     def _tensors(self) -> Iterator[Tensor]:
         yield from self.model.parameters()
-        yield from self.room.flat.values()
         yield from self.rounded.values()
+        yield from self.room.flat
 
-    def _capture(self, step: Step) -> Callable[[], None]:
+    def _key(self, unit: Step | Read) -> Hashable:
+        device = self.model.device.type
+        casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        layers = [module for module in self.model.modules() if hasattr(module, "lora_A")]
+        adapters = tuple((*layer.active_adapters, layer.disable_adapters) for layer in layers)
+        return type(unit), unit.shape, casts, adapters
+
+    def _capture(self, unit: Step | Read) -> Callable[[], None]:
         device = self.model.device
         kind = torch.get_autocast_dtype(device.type)
         casts = torch.is_autocast_enabled(device.type)
-        before = [field.clone() for field in _state(step)]
+        before = [tensor.clone() for tensor in unit.state]
         # what autocast has cast and kept outside would not be renewed
         with torch.autocast(device.type, kind, enabled=casts, cache_enabled=False):
             side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
-                step()  # libraries set themselves up in their first call
+                unit()  # libraries set themselves up in their first call
             torch.cuda.current_stream(device).wait_stream(side)
-            _restore(step, before)
+            _copy(before, unit.state)
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             # a thread that scores meanwhile may use the device
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                step()
+                unit()
         return graph.replay
 
 
@@ -434,7 +588,7 @@ class CapturedStep:
 
     check_every = CHECK_EVERY["else"]
 
-    def __init__(self, graphs: StepGraphs, step: Step, replay: Callable[[], None]) -> None:
+    def __init__(self, graphs: Graphs, step: Step, replay: Callable[[], None]) -> None:
         self._graphs = graphs
         self._step = step
         self._replay = replay
@@ -457,37 +611,14 @@ class CapturedStep:
         rows = self.rows.at(source)
         rows.alive[count:] = False
         step = self._step
-        cache = step.cache.at(source)
-        fewer = Step(step.model, rows, cache, step.slot.clone(), step.drawing)
+        fewer = Step(step.model, rows, step.cache.at(source), step.slot.clone(), step.drawing)
         fewer.count.copy_(step.count)
-        for layer in cache.layers:
-            layer.slot = fewer.slot
         return self._graphs.step(fewer)
 
 
-def _state(step: Step) -> list[Tensor]:
-    return [*step.rows, step.slot, step.count]
-
-
-def _restore(step: Step, state: Sequence[Tensor]) -> None:
-    for own, value in zip(_state(step), state, strict=True):
-        own.copy_(value)
-
-
-def _shape(step: Step) -> Any:
-    drawing = step.drawing._replace(sampling=replace(step.drawing.sampling, seed=None))
-    device = step.slot.device.type
-    casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    return step.rows.tokens.shape, step.cache.capacity, drawing, casts
-
-
-def _switches(model: Any) -> Any:
-    """Which adapters each layer uses."""
-    layers = [module for module in model.modules() if hasattr(module, "lora_A")]
-    return tuple(
-        (tuple(layer.active_adapters), layer.disable_adapters, tuple(layer.merged_adapters))
-        for layer in layers
-    )
+def _copy(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    for value, tensor in zip(values, tensors, strict=True):
+        tensor.copy_(value)
 
 
 def _memory(device: torch.device) -> int:

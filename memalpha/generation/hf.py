@@ -22,16 +22,20 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTra
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.decoding import (
+    READ_TOKENS,
     SLOTS,
+    WIDTH,
     BufferCache,
     CapturedStep,
     Drawing,
+    Graphs,
     Rows,
     Step,
-    StepGraphs,
     bucket,
     captures,
     decode,
+    rounded_up,
+    window_of,
 )
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
 from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking
@@ -84,7 +88,7 @@ class HFGenerator:
         self.first_bias = first_bias or {}
         self._last_prefixes: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         self._products = Products()
-        self._graphs = StepGraphs(model)
+        self._graphs = Graphs(model)
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
@@ -146,48 +150,79 @@ class HFGenerator:
 
     def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
         device = self.model.device
-        captured = captures(self.model)
+        graphs = self._graphs if captures(self.model) else None
         prompts = list({row.ids: row for row in rows}.values())
         shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
-        pairs = list(zip(prompts, shared, strict=True))
-        prefixes = list(dict.fromkeys(prompt.ids[:n] for prompt, n in pairs))
-        if captured and len(prefixes) == len(prompts):
-            pairs = [(prompt, 0) for prompt in prompts]  # nothing is shared: one forward, not two
-        own, own_lengths = _pad([prompt.ids[n:] for prompt, n in pairs], device)
-        starts = torch.tensor([n for _, n in pairs], device=device)
-        width = max(n for _, n in pairs)
-        written = width + own.shape[1]
-        capacity = written + new_tokens
-        longest = max(len(prompt.ids) for prompt in prompts)
-        window = _check_length(self.model.config, longest + new_tokens, capacity)
-        if captured:
-            rounded_up = -(-capacity // SLOTS) * SLOTS
-            capacity = min(rounded_up, window) if window else rounded_up
-        cache = BufferCache(
-            self.model.config.get_text_config().num_hidden_layers,
-            bucket(len(rows)),
-            capacity,
-            self._graphs.room if captured else None,
+        prefixes = list(
+            dict.fromkeys(prompt.ids[:n] for prompt, n in zip(prompts, shared, strict=True))
         )
+        if graphs and len(prefixes) == len(prompts) and not self.keep_prefix:
+            shared = [0] * len(prompts)  # nothing is shared: one forward, not two
+        width = max(shared)
+        own = [prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)]
+        own_width = max(map(len, own))
+        capacity = width + own_width + new_tokens
+        longest = max(len(prompt.ids) for prompt in prompts)
+        _check_length(self.model.config, longest + new_tokens, capacity)
+        number = {prefix: i for i, prefix in enumerate(prefixes)}
+        place = {prompt.ids: i for i, prompt in enumerate(prompts)}
+        index = [number.get(prompt.ids[:n], 0) for prompt, n in zip(prompts, shared, strict=True)]
+        source = torch.tensor([place[row.ids] for row in rows], device=device)
+        if graphs:  # a few sizes, so that what is captured serves again
+            width = width if self.keep_prefix else rounded_up(width, WIDTH)
+            own_width = rounded_up(own_width, WIDTH)
+            capacity = rounded_up(width + own_width + new_tokens, SLOTS)
+            more = bucket(len(own)) - len(own)
+            own += own[:1] * more
+            shared += shared[:1] * more
+            index += index[:1] * more
+            prefixes += prefixes[:1] * (bucket(len(prefixes)) - len(prefixes))
+        layers = self.model.config.get_text_config().num_hidden_layers
+        most = bucket(max(len(rows), len(prefixes))) if graphs else len(own)
+        cache = BufferCache(layers, most, capacity, graphs.room if graphs else None)
+        if graphs:
+            graphs.room.clean()
         if width:
-            number = {prefix: i for i, prefix in enumerate(prefixes)}
-            index = torch.tensor([number[prompt.ids[:n]] for prompt, n in pairs], device=device)
-            cache.start_from(self._prefix_cache(prefixes, device), index)
-        seen = torch.zeros(len(prompts), capacity, dtype=torch.bool, device=device)
+            self._read_prefixes(cache, prefixes, width, torch.tensor(index, device=device))
+        ids, own_lengths = _pad(own, device, own_width)
+        starts = torch.tensor(shared, device=device)
+        steps = torch.arange(own_width, device=device)
+        seen = torch.zeros(len(own), capacity, dtype=torch.bool, device=device)
         seen[:, :width] = torch.arange(width, device=device) < starts[:, None]
-        steps = torch.arange(own.shape[1], device=device)
-        seen[:, width:written] = steps < own_lengths[:, None]
+        seen[:, width : width + own_width] = steps < own_lengths[:, None]
         last = own_lengths[:, None] - 1
         positions = starts[:, None] + torch.minimum(steps, last)
-        logits = self._forward(own, cache, seen[:, :written], positions, last).float()
+        if graphs and ids.numel() <= READ_TOKENS:
+            logits = graphs.read(cache, ids, seen, positions, last, width)
+        else:
+            visible = seen[:, : width + own_width]
+            logits = self._forward(ids, cache, visible, positions, last)
+        logits = logits.float()
         for token, bias in self.first_bias.items():
             logits[:, token] += bias
-        place = {prompt.ids: i for i, prompt in enumerate(prompts)}
-        source = torch.tensor([place[row.ids] for row in rows], device=device)
         return _Prefilled(cache, logits, starts + own_lengths, seen, source)
 
+    def _read_prefixes(
+        self,
+        cache: BufferCache,
+        prefixes: Sequence[tuple[int, ...]],
+        width: int,
+        index: Tensor,
+    ) -> None:
+        """Begin row i of the cache with the prefix ``index[i]``, in ``width`` slots."""
+        device = index.device
+        if cache.room is None or self.keep_prefix or len(prefixes) * width > READ_TOKENS:
+            cache.start_from(self._prefix_cache(prefixes, device, width), index)
+            return
+        ids, _ = _pad(prefixes, device, width)
+        seen = torch.ones(len(ids), cache.capacity, dtype=torch.bool, device=device)
+        positions = torch.arange(width, device=device).repeat(len(ids), 1)
+        last = torch.zeros(len(ids), 1, dtype=torch.long, device=device)  # of no use
+        self._graphs.read(cache, ids, seen, positions, last, 0)
+        cache.spread(index)
+
     def _prefix_cache(
-        self, prefixes: Sequence[tuple[int, ...]], device: torch.device
+        self, prefixes: Sequence[tuple[int, ...]], device: torch.device, width: int
     ) -> DynamicCache:
         if self._last_prefixes is not None and prefixes == self._last_prefixes[0]:
             return self._last_prefixes[1]
@@ -195,7 +230,7 @@ class HFGenerator:
         # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
         # slower.
         one = torch.zeros(1, dtype=torch.long, device=device)
-        ids, _ = _pad(prefixes, device)
+        ids, _ = _pad(prefixes, device, width)
         self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
         if self.keep_prefix:
             self._last_prefixes = (prefixes, cache)
@@ -232,27 +267,26 @@ class HFGenerator:
     ) -> Step | CapturedStep:
         """Return the decoding step of all rows, their first tokens drawn."""
         cache, logits, lengths, seen, source = prefilled
-        captured = cache.layers[0].room is not None
+        device = source.device
+        captured = cache.room is not None
         count = len(source)
         filled = bucket(count) if captured else count
         uniforms = pad(uniforms, (0, 0, 0, filled - count))
         source = pad(source, (0, filled - count))  # with rows that have ended
-        slot = torch.tensor([cache.get_seq_length()], device=source.device)
         rows = Rows(
             uniforms,
-            torch.zeros(uniforms.shape, dtype=torch.long, device=source.device),
+            torch.zeros(uniforms.shape, dtype=torch.long, device=device),
             torch.zeros_like(uniforms),
             seen[source, None, None],
             lengths[source, None],
             torch.zeros_like(source)[:, None],
-            torch.arange(filled, device=source.device) < count,
+            torch.arange(filled, device=device) < count,
         )
+        slot = torch.tensor([cache.get_seq_length()], device=device)
         drawing = Drawing(sampling, tuple(sorted(self.end_ids)), self.logprobs)
         plain = Step(self.model, rows, cache, slot, drawing)
-        if captured:
-            cache.fix(source, slot)
-        elif len(logits) < count:
-            cache.batch_select_indices(source)
+        if captured or len(logits) < count:
+            cache.spread(source)
         step = self._graphs.step(plain) if captured else plain
         step.draw(logits[source])
         return step
@@ -272,10 +306,14 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
     return [i for members in groups.values() for i in members]
 
 
-def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def _pad(
+    sequences: Sequence[Sequence[int]], device: torch.device, width: int
+) -> tuple[Tensor, Tensor]:
+    """Return ids (rows, width), zeros on the right, and the lengths (rows,)."""
     rows = [torch.tensor(ids, dtype=torch.long) for ids in sequences]
     lengths = torch.tensor([len(ids) for ids in sequences], device=device)
-    return pad_sequence(rows, batch_first=True).to(device), lengths
+    padded = pad_sequence(rows, batch_first=True)
+    return pad(padded, (0, width - padded.shape[1])).to(device), lengths
 
 
 def _check_attention(config: PretrainedConfig) -> None:
@@ -289,14 +327,11 @@ def _check_attention(config: PretrainedConfig) -> None:
     )
 
 
-def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> int | None:
-    """Return the model's window, if any; InputError if a row has more tokens than the model takes,
-    or the cache more slots than that.
+def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
+    """Raise InputError if a row has more tokens than the model takes, or the cache more slots than
+    its window.
     """
-    text = config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
-    slides = "sliding_attention" in kinds
-    window: int | None = getattr(text, "sliding_window", None) if slides else None
+    window = window_of(config)
     positions = positions_of(config)
     InputError.raise_if(
         (window and capacity > window) or (positions and tokens > positions),
@@ -304,7 +339,6 @@ def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> int |
         f"(sliding window of {window}: {capacity} slots)",
         fix="lower the token budgets of the prompt or max_new_tokens",
     )
-    return window
 
 
 # ------------------------------------------------------------------------------------------------

@@ -184,7 +184,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         missing = self._padded_count(len(rows)) - len(rows)
         end = self.processing_class.eos_token_id
         rows = [*rows, *(padding_row(end) for _ in range(missing))]
-        with torch.no_grad(), restored(self.model.parameters(), "requires_grad"):
+        frozen = restored(self.model.parameters(), "requires_grad")
+        with torch.no_grad(), frozen, self._timed("time/logps"):
             self._logps_before(rows)
         # a step gets random rows, but in their order, in which neighbours share their prefix
         places = torch.randperm(len(rows)).chunk(self.args.steps_per_generation)

@@ -14,7 +14,7 @@ import torch
 from peft.tuners.lora.layer import Linear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
+from torch.nn.functional import linear, rms_norm
 
 from memalpha.errors import InputError
 from memalpha.generation.decoding import PLAIN_MODELS
@@ -237,16 +237,21 @@ def _fast_norm(kind: type) -> type:
 
 
 class FastRMSNorm:
-    """Mixin before a norm of ``NORMS``: its own backward pass on a CPU in float32."""
+    """Mixin before a norm of ``NORMS``: torch's one kernel on CUDA, which rounds once; its own
+    backward pass on a CPU in float32.
+    """
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        """Return what transformers' norm does; its own code runs on other devices and where no
-        gradient is recorded.
+        """Return what transformers' norm does, whose own code runs for a compiler, and on CPUs in
+        16 bits or without a gradient.
         """
-        own = not torch.compiler.is_compiling() and torch.is_grad_enabled()
-        if own and x.device.type == "cpu" and plain(x, self.weight):
+        weight = self.weight
+        eager = not torch.compiler.is_compiling()
+        if eager and x.device.type == "cuda" and plain(x, weight, kind=x.dtype):
+            return rms_norm(x, weight.shape, weight, self.variance_epsilon)
+        if eager and x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, weight):
             y: Tensor = RMSNormProduct.apply(  # type: ignore[no-untyped-call]
-                x, self.weight, self.variance_epsilon
+                x, weight, self.variance_epsilon
             )
             return y
         return super().forward(x)  # type: ignore[misc, no-any-return]

@@ -18,14 +18,14 @@ def captured(monkeypatch):
     """Let steps be captured on the CPU; returns the shapes that were, in order."""
     shapes = []
 
-    def capture(self, step):
-        shapes.append((len(step.rows.last), step.cache.capacity))
-        return step
+    def capture(self, unit):
+        step = isinstance(unit, decoding.Step)
+        shapes.append((len(unit.rows.last) if step else unit.ids.shape, unit.cache.capacity))
+        return unit
 
     monkeypatch.setattr(hf, "captures", lambda model: True)
     monkeypatch.setattr(decoding, "_memory", lambda device: 2**40)
-    monkeypatch.setattr(decoding.StepGraphs, "_capture", capture)
-    monkeypatch.setattr(decoding, "LEAST_ROWS", 2)
+    monkeypatch.setattr(decoding.Graphs, "_capture", capture)
     monkeypatch.setattr(decoding, "SHRINKS", 2)
     monkeypatch.setitem(decoding.CHECK_EVERY, "else", 4)
     monkeypatch.setattr(decoding.CapturedStep, "check_every", 4)
@@ -55,11 +55,13 @@ def test_captured_steps_draw_what_plain_ones_do(captured, attention, sampling):
     for prompts in (different, [different[i] for i in (0, 2, 0, 3, 0, 5, 3, 1)], different[:3]):
         expected = draw_plainly(model, prompts, sampling)
         equal(generator.generate(prompts, sampling), expected)
+        equal(generator.generate(prompts, sampling), expected)  # its prompt is captured, too
         made = len(captured)
         equal(generator.generate(prompts, sampling), expected)
-        assert len(captured) == made, "the second call needs no capture"
-    assert captured[0] == (8, 128)
-    assert (4, 128) in captured, "rows that ended left"
+        assert len(captured) == made, "the third call needs no capture"
+    assert (8, 256) in captured
+    assert (4, 256) in captured, "rows that ended left"
+    assert ((4, 64), 256) in captured and ((8, 64), 256) in captured, "prefixes, own parts"
 
 
 def test_weights_changed_in_place_are_seen_and_moved_ones_captured_anew(captured):
@@ -69,7 +71,8 @@ def test_weights_changed_in_place_are_seen_and_moved_ones_captured_anew(captured
     for weight in adapters:  # of another type than the base, as in training in 16 bits
         weight.data = weight.data.float()
     generator = HFGenerator(model, LetterTokenizer(), logprobs=True, merge_adapters=False)
-    first = generator.generate(prompts, DRAWN)
+    for _ in range(2):
+        first = generator.generate(prompts, DRAWN)
     equal(first, draw_plainly(model, prompts, DRAWN))
     made = len(captured)
     with torch.no_grad():  # an optimizer's step
@@ -94,7 +97,7 @@ def test_large_buffers_do_not_stay_after_a_call(captured, monkeypatch):
     model, prompts = make_model(), ragged_prompts()
     generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
     expected = generator.generate(prompts, DRAWN)
-    slots = 2 * 2 * 8 * 2 * 128 * 16  # layers, keys and values, rows, heads, slots, head size
+    slots = 2 * 2 * 8 * 2 * 256 * 16  # layers, keys and values, rows, heads, slots, head size
     assert generator._graphs.room.size == 4 * slots
     monkeypatch.setattr(decoding, "_memory", lambda device: 4 * slots)
     made = len(captured)
