@@ -143,7 +143,7 @@ def checks(
 
     from memalpha.errors import InputError
     from memalpha.generation.hf import HFGenerator
-    from memalpha.training import trainer
+    from memalpha.training import precision, trainer
     from memalpha.training.build import build_components
     from memalpha.training.config import parse_train_arguments
     from memalpha.types import Prompt, Sampling
@@ -200,8 +200,8 @@ def checks(
         f"largest square of an update of {tokens} tokens: {seen.square}",
     )
     try:
-        parse_train_arguments([*words, "--bf16", "false", "--trl", "{fp16: true}"])
-        found["B4"] = False, "fp16 is accepted"
+        precision.check_types("float16", parse_train_arguments(words).trl_arguments)
+        found["B4"] = False, "float16 without a scaled loss is accepted"
     except InputError as error:
         found["B4"] = True, f"refused: {str(error).splitlines()[0]}"
     gradient = next(

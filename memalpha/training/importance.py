@@ -31,8 +31,8 @@ def importance_weights(
 
 
 def gap_statistics(d: Tensor) -> dict[str, float]:
-    """Return mean, 99th percentile and maximum of abs(d), and the mean of exp(d) - 1 - d (k3), which
-    estimates KL(sampled, trained); NaN without tokens.
+    """Return mean, 99th percentile and maximum of abs(d), and the mean of exp(d) - 1 - d (k3),
+    which estimates KL(sampled, trained); NaN without tokens.
     """
     values = dict.fromkeys([f"{GAP}/mean", f"{GAP}/p99", f"{GAP}/max", "sampling/kl"], math.nan)
     if len(d):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from memalpha.generation import hf
-from memalpha.training import config, trainer
+from memalpha.training import precision, trainer
 from memalpha.training.config import parse_train_arguments
 from memalpha.update import logps, prepare
 
@@ -119,7 +119,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     faults = {
         "B2": (logps, "frozen_head", lambda model: None),
         "B3": (logps, "group_layout", square),
-        "B4": (config, "REFUSED", {}),
+        "B4": (precision, "check_types", lambda dtype, training: None),
         "B7": (hf, "draw", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),
         "B6": (prepare, "plain", lambda *tensors, **kind: False),
