@@ -1,14 +1,21 @@
-"""Training in float16, on the CPU: Accelerate makes no scaler there, so these tests give it one."""
+"""Training in float16, on the CPU: Accelerate makes no scaler there, so these tests give it one.
 
+As a script, on two processes: one of them sees an infinite gradient, and both skip the step.
+"""
+
+import os
 import shutil
+import tempfile
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import test_same_policy
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from gradient_check import Case, Check, make_base, make_trainer, tokenizer
-from runs_of_nano import SHORT, assert_same_end, train, untimed_metrics
+from runs_of_nano import SHORT, assert_same_end, train, two, untimed_metrics
 from test_faults import optimizer_steps, spoil
 
 from memalpha.errors import InputError
@@ -22,17 +29,19 @@ FLOAT16 = [*SHORT, "--fp16", "true"]
 COLD = [*FLOAT16, "--warm_start_steps", "0", "--save_strategy", "no", "--max_steps", "6"]
 
 
+BEGIN = Accelerator.__init__
+
+
+def with_scaler(accelerator, *args, **options):
+    BEGIN(accelerator, *args, **options)
+    if accelerator.mixed_precision == "fp16":
+        accelerator.native_amp = True
+        accelerator.scaler = torch.amp.GradScaler("cpu")
+
+
 @pytest.fixture
 def scaled(monkeypatch):
     """Has Accelerate compute in float16 and scale the loss on the CPU as it does on a GPU."""
-    begin = Accelerator.__init__
-
-    def with_scaler(accelerator, *args, **options):
-        begin(accelerator, *args, **options)
-        if accelerator.mixed_precision == "fp16":
-            accelerator.native_amp = True
-            accelerator.scaler = torch.amp.GradScaler("cpu")
-
     monkeypatch.setattr(Accelerator, "__init__", with_scaler)
 
 
@@ -117,6 +126,34 @@ def test_what_is_drawn_comes_from_the_policy_that_is_trained(tmp_path, monkeypat
     assert (trained - sampled).norm() < 0.2 * (trained - of_base).norm()  # bfloat16: .34 to .42
 
 
+def test_two_processes_skip_alike():
+    done = two(__file__)
+    assert done.stdout.count("as expected") == 2, done.stderr[-3000:]
+
+
+def skip_on_two_processes(folder):
+    made = make_trainer(Case(steps=3), folder, fp16=True)
+    keep = made._keep_step
+    weights = []
+
+    def spoilt(model, loss):
+        weights.append([p.detach().clone() for p in model.parameters() if p.requires_grad])
+        if made.state.global_step == 1 and made.accelerator.process_index == 1:
+            next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = torch.inf
+        return keep(model, loss)
+
+    made._keep_step = spoilt
+    made.train()
+    rows = [row for row in made.state.log_history if "loss_scale" in row]
+    found = [(row["skipped"], row["loss_scale"]) for row in rows]
+    assert found == [(0, 65536), (1, 65536), (0, 32768)]
+    same = [all(map(torch.equal, before, after)) for before, after in pairwise(weights)]
+    assert same == [False, True]
+    digests = gather_object([sum(float(p.double().sum()) for p in weights[-1])])
+    assert digests[0] == digests[1]
+    print("as expected", flush=True)
+
+
 # ------------------------------------------------------------------------------------------------
 # which type is taken, and what is refused
 def give_gpu(monkeypatch, native, capability):
@@ -175,3 +212,11 @@ def test_a_warm_start_is_refused_alike(tmp_path, capsys):
     assert "fp16 on a CPU" in capsys.readouterr().err
     with pytest.raises(InputError, match="fp16 on a CPU"):
         make_trainer(Case(), tmp_path, fp16=True)
+
+
+if __name__ == "__main__":
+    Accelerator.__init__ = with_scaler
+    with tempfile.TemporaryDirectory() as place:
+        skip_on_two_processes(place)
+    torch.distributed.barrier()
+    os._exit(0)  # gloo sometimes aborts in its static destructors, after all work is done
