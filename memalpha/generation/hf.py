@@ -148,7 +148,7 @@ class HFGenerator:
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError
-        if memory runs out.
+        if memory runs out or logits are not finite.
         """
         InputError.raise_if(
             sampling.max_new_tokens < 1,
@@ -268,6 +268,11 @@ class HFGenerator:
         """Return tokens, their log-probabilities, and the length of each completion."""
         cache, logits, positions, mask = prefilled
         device = logits.device
+        MemAlphaError.raise_if(
+            not logits.isfinite().all(),
+            f"the model's logits are not finite in {logits.dtype}",
+            fix="float16 overflows at 65,504: use bfloat16 or float32",
+        )
         logits = logits.float()
         for token, bias in self.first_bias.items():
             logits[:, token] += bias

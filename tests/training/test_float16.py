@@ -18,12 +18,13 @@ from gradient_check import Case, Check, make_base, make_trainer, tokenizer
 from runs_of_nano import SHORT, assert_same_end, train, two, untimed_metrics
 from test_faults import optimizer_steps, spoil
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation.hf import HFGenerator
 from memalpha.training.build import resolve_dtype
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import choose_dtype
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.types import silent
+from memalpha.types import Prompt, Sampling, silent
 
 FLOAT16 = [*SHORT, "--fp16", "true"]
 COLD = [*FLOAT16, "--warm_start_steps", "0", "--save_strategy", "no", "--max_steps", "6"]
@@ -115,15 +116,26 @@ def test_the_gradient_is_that_of_float32_rounded(tmp_path, scaled):
     assert 1e-5 < max(callback.report.errors) < 0.02  # by hand in float32; not scaled any more
 
 
-def test_what_is_drawn_comes_from_the_policy_that_is_trained(tmp_path, monkeypatch, scaled):
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_is_drawn_comes_from_the_policy_that_is_trained(tmp_path, monkeypatch, scaled, dtype):
     base = tmp_path / "base"
     make_base("qwen3").save_pretrained(base)
     tokenizer().save_pretrained(base)
-    options = ["--dtype", "float16", "--fp16", "true"]
+    options = ["--dtype", dtype, "--fp16", "true"]
     monkeypatch.setitem(test_same_policy.PRECISIONS, "float16", options)
     sampled, trained, of_base, weight = test_same_policy.after_a_step(base, "float16")
     test_same_policy.check("float16", sampled, trained, of_base, weight)
     assert (trained - sampled).norm() < 0.2 * (trained - of_base).norm()  # bfloat16: .34 to .42
+
+
+def test_an_overflow_while_drawing_is_an_error_and_no_text():
+    model = make_base("qwen3").half()
+    generator = HFGenerator(model, tokenizer())
+    prompts = [Prompt((), (5, 6, 7))]
+    assert len(generator.generate(prompts, Sampling(4))) == 1
+    model.model.layers[0].mlp.down_proj.weight.data.fill_(torch.finfo(torch.float16).max)
+    with pytest.raises(MemAlphaError, match=r"not finite in torch.float16"):
+        generator.generate(prompts, Sampling(4))
 
 
 def test_two_processes_skip_alike():
