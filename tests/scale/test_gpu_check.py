@@ -95,6 +95,14 @@ def test_the_options_for_a_gpu_exist():
         {"n": 48, "split": "test"},
     )
     assert grpo.bf16 and grpo.per_device_train_batch_size == 64
+    run, _, _, grpo, _ = parse_train_arguments(
+        [
+            word
+            for name, value in (options | gpu_check.FLOAT16).items()
+            for word in (f"--{name}", value)
+        ]
+    )
+    assert run.dtype == "float16" and grpo.fp16 and not grpo.bf16
     assert (ROOT / run.adapter).is_dir()
 
 
