@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from transformers import TrainingArguments
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, TrainingAborted
 
 
 def set_float16(training: TrainingArguments) -> None:
@@ -45,6 +45,16 @@ def check_scaler(accelerator: Accelerator) -> None:
         "fp16 on a CPU, with DeepSpeed or with FSDP",
         expected="one GPU, or DDP: only there is the loss scaled",
         fix="set bf16: true, or leave fp16 out",
+    )
+
+
+def check_scale(accelerator: Accelerator) -> None:
+    """Raise TrainingAborted if the scaler has halved its scale below 1: no scale will do."""
+    scaler = accelerator.scaler
+    TrainingAborted.raise_if(
+        scaler is not None and scaler.get_scale() < 1,
+        "the gradient overflows float16 at a loss scale of 1",
+        fix="compute in bfloat16 or float32",
     )
 
 

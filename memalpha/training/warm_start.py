@@ -32,7 +32,7 @@ from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
-from memalpha.training.precision import check_scaler, check_types, set_float16
+from memalpha.training.precision import check_scale, check_scaler, check_types, set_float16
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import EventReport, JsonObject, Operation
 from memalpha.update.logps import Row, packed_logps, split_rows
@@ -248,6 +248,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at
         the end.
         """
+        check_scale(self.accelerator)
         rows: list[Row] = inputs["rows"]
         count = sum(len(row.completion_ids) for row in rows)
         total = torch.zeros((), device=self.args.device)

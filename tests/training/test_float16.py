@@ -24,6 +24,7 @@ from memalpha.training.build import resolve_dtype
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import choose_dtype
 from memalpha.training.trainer import MemoryGRPOTrainer
+from memalpha.training.warm_start import WarmupTrainer
 from memalpha.types import Prompt, Sampling, silent
 
 FLOAT16 = [*SHORT, "--fp16", "true"]
@@ -104,6 +105,17 @@ def test_a_loss_that_is_not_finite_is_a_failure_from_the_start(tmp_path, monkeyp
     spoil(monkeypatch, "loss", 1, 2, 3)
     assert train(tmp_path / "run", *COLD, "--max_skipped_steps", "2") == 1
     assert len(scales(tmp_path / "run")) == 2
+
+
+def test_a_warm_start_that_finds_no_scale_ends(tmp_path, monkeypatch, capsys, scaled):
+    def not_finite(trainer, *args, **more):
+        return trainer.model.get_input_embeddings().weight.sum() * torch.nan
+
+    monkeypatch.setattr(WarmupTrainer, "compute_loss", not_finite)
+    assert train(tmp_path / "run", *FLOAT16) == 1
+    said = capsys.readouterr()
+    assert "overflows float16 at a loss scale of 1" in said.err
+    assert "warm start step 15/40" in said.out and "step 20/40" not in said.out  # 17 halvings
 
 
 def test_the_gradient_is_that_of_float32_rounded(tmp_path, scaled):
