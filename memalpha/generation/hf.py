@@ -93,7 +93,7 @@ class HFGenerator:
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError
-        if memory runs out.
+        if memory runs out or logits are not finite.
         """
         InputError.raise_if(
             sampling.max_new_tokens < 1,
@@ -197,6 +197,11 @@ class HFGenerator:
         else:
             visible = seen[:, : width + own_width]
             logits = self._forward(ids, cache, visible, positions, last)
+        MemAlphaError.raise_if(
+            not logits.isfinite().all(),
+            f"the model's logits are not finite in {logits.dtype}",
+            fix="float16 overflows at 65,504: use bfloat16 or float32",
+        )
         logits = logits.float()
         for token, bias in self.first_bias.items():
             logits[:, token] += bias

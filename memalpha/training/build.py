@@ -161,7 +161,8 @@ def make_generator(
             wait=run.vllm_wait,
         )
     # exact: every weight has 32 bits
-    merge = exact(model) and not arguments.trl_arguments.bf16
+    in_16_bits = arguments.trl_arguments.bf16 or arguments.trl_arguments.fp16
+    merge = exact(model) and not in_16_bits
     return HFGenerator(
         model,
         tokenizer,
@@ -183,7 +184,9 @@ def load_policy(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
+            bnb_4bit_compute_dtype=(
+                torch.float16 if options.dtype == "float16" else torch.bfloat16
+            ),
         )
     model, tokenizer = load_policy_model(
         options.model, adapter=options.adapter or None, dtype=options.dtype, trainable=True, **more
@@ -267,14 +270,18 @@ def make_judge(
     return judges.FactContentJudge(annotated, sections)
 
 
+TENSOR_CORES = (7, 0)
+"""Compute capability of a V100; older GPUs compute float16 slowly."""
+
 PolicyKind = TypeVar("PolicyKind", bound=PolicyOptions)
 
 
 def resolve_dtype(options: PolicyKind, device: torch.device) -> tuple[PolicyKind, str]:
     """Replace ``dtype: auto`` by a type of the frozen base weights, and say why it is this one.
 
-    ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it, else ``float32``.
-    Machines that differ should be told.
+    ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it; ``float16``, which
+    wants a scaled loss, on other GPUs with tensor cores; else ``float32``. Machines that differ
+    should be told.
     """
     if options.dtype != "auto":
         return options, "the option dtype"
@@ -286,4 +293,7 @@ def resolve_dtype(options: PolicyKind, device: torch.device) -> tuple[PolicyKind
         flags = CPUS.read_text(encoding="utf-8") if CPUS.is_file() else ""
         native = device.type == "cpu" and bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
     why = f"this {device.type} {'computes' if native else 'does not compute'} bfloat16"
-    return replace(options, dtype="bfloat16" if native else "float32"), why
+    other = "float32"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= TENSOR_CORES:
+        other = "float16"
+    return replace(options, dtype="bfloat16" if native else other), why

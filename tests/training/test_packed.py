@@ -268,9 +268,13 @@ def test_pefts_own_code_runs_where_the_fused_one_does_not_fit(monkeypatch, chang
     assert count.calls == 0
 
 
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize(("bias", "autocast"), [(False, True), (True, True), (False, False)])
-def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, autocast):
-    kind, module, weights = torch.bfloat16, layer(bias), torch.randn(40, 10)
+def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, autocast, kind):
+    module, weights = layer(bias), torch.randn(40, 10)
     x = torch.randn(40, 6).to(kind)
     module.base_layer.to(kind).float()  # so that the type is the one difference
     expected = layer_gradients(module, x.float(), weights)
@@ -286,12 +290,13 @@ def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, a
     assert count.calls == 1
 
 
+@pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize("autocast", [False, True])
-def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast):
-    module, x = layer(), torch.randn(40, 6).bfloat16()
-    module.base_layer.bfloat16().requires_grad_(False)
+def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast, kind):
+    module, x = layer(), torch.randn(40, 6).to(kind)
+    module.base_layer.to(kind).requires_grad_(False)
     prepare_policy(module, trained=False)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast("cpu", kind, enabled=autocast):
         trained = module(x)
         with torch.no_grad():
             assert torch.equal(module(x), trained)
@@ -359,8 +364,9 @@ def test_hidden_logps_equal_a_log_softmax(monkeypatch, blocks):
     )
 
 
+@pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize("how", ["16-bit weights", "autocast"])
-def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how):
+def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how, kind):
     monkeypatch.setattr(logps_module, "HEAD_ELEMENTS", 2**12)
     draw = torch.Generator().manual_seed(5)
     weight, targets = (
@@ -368,12 +374,12 @@ def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how):
         torch.randint(0, 4000, (64,), generator=draw),
     )
     hidden, weights = torch.randn(64, 32, generator=draw), torch.randn(64, generator=draw)
-    half, cast = weight.bfloat16(), how == "autocast"
-    hidden = (hidden if cast else hidden.bfloat16()).requires_grad_()
-    logits = (hidden.bfloat16() @ half.t()).float()
+    half, cast = weight.to(kind), how == "autocast"
+    hidden = (hidden if cast else hidden.to(kind)).requires_grad_()
+    logits = (hidden.to(kind) @ half.t()).float()
     expected = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
     (wanted,) = torch.autograd.grad((weights * expected).sum(), hidden)
-    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+    with torch.autocast("cpu", kind, enabled=cast):
         result = hidden_logps(hidden, weight if cast else half, targets, compute_entropy=True)
         (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
     torch.testing.assert_close(result.logps, expected, atol=1e-4, rtol=1e-4)
