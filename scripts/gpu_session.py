@@ -50,10 +50,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 class Session:
     """What is measured, written as it is found."""
 
-    def __init__(
-        self, folder: Path, against: Path | None = None, variants: Sequence[str] = ()
-    ) -> None:
-        self.only_variants = variants
+    def __init__(self, folder: Path, against: Path | None = None) -> None:
         self.folder = folder
         self.against = against
         self.file = folder / "gpu_session.json"
@@ -136,12 +133,13 @@ def of_memalpha(name: str) -> bool:
     return name.partition(".")[0] == "memalpha"
 
 
-def policy(shape: str, rank: int, kind: torch.dtype) -> Any:
+def policy(shape: str, rank: int, kind: torch.dtype, layers: int = 0) -> Any:
     """A model of random weights with LoRA on all linear layers, whose B is not zero."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = dict(SHAPES[shape])
+    sizes["num_hidden_layers"] = layers or sizes["num_hidden_layers"]
     config = AutoConfig.for_model(
         sizes.pop("model_type"), **sizes, tie_word_embeddings=True, max_position_embeddings=8192
     )
@@ -227,13 +225,13 @@ def drawing(model: Any, given: Sequence[Any], rows: int, *, plain: bool) -> Any:
     """What draws so many tokens for each row, by the checkout in use."""
     hf = importlib.import_module("memalpha.generation.hf")
     kinds = importlib.import_module("memalpha.types")
-    importlib.import_module("memalpha.update.prepare").prepare_policy(model)
-    if hasattr(hf, "captures"):
-        decoding = importlib.import_module("memalpha.generation.decoding")
-        hf.captures = never if plain else decoding.captures
+    prepare = importlib.import_module("memalpha.update.prepare")
+    prepare.prepare_policy(model, trained=False)
     tokenizer = SimpleNamespace(decode=no_text, eos_token_id=None, added_tokens_decoder={})
     endless = type("Endless", (hf.HFGenerator,), {"end_ids": frozenset()})
     generator = endless(model, tokenizer, max_batch=rows, merge_adapters=False, logprobs=True)
+    if plain:
+        generator._graphs._capture = itself
     prompts = [kinds.Prompt((), tuple(ids), shared) for ids, shared in given]
 
     def draw(new: int) -> Any:
@@ -247,6 +245,10 @@ def never(*_: Any) -> bool:
     return False
 
 
+def itself(unit: Any) -> Any:
+    return unit  # a call of it in the place of a replay
+
+
 def no_text(ids: Sequence[int], **_: Any) -> str:
     return ""
 
@@ -255,86 +257,102 @@ def no_text(ids: Sequence[int], **_: Any) -> str:
 # update
 
 
+UPDATES: dict[str, dict[str, Any]] = {
+    "older": {},
+    "plain": {"flash": False},
+    "flash": {},
+    "compiled": {"compiled": True},
+    "compiled, checkpointing": {"compiled": True, "rows": 8},
+}
+
+
 def update(session: Session) -> None:
     """One group of rows of 1,867 shared and 1,000 own tokens, 400 of them completion."""
     from benchmarks.update import flops
 
-    shape, shared, own, completion = ("4b", 1867, 600, 400) if CUDA else ("small", 40, 20, 12)
-    ids = draw_ids(SHAPES[shape]["vocab_size"])
-    common = ids(shared)
-    given = [(common + ids(own), ids(completion), shared) for _ in range(8)]
-    reference = None
-    variants: list[tuple[str, int, bool, dict[str, Any]]] = [
-        ("plain", 4, False, {"flash": False}),
-        ("flash", 4, False, {}),
-        ("flash, compiled", 4, False, {"compiled": True}),
-        ("flash, compiled, checkpointing", 8, True, {"compiled": True}),
-    ]
-    if session.against:
-        variants.insert(0, ("older", 4, False, {"folder": session.against}))
-    wanted = session.only_variants or [name for name, *_ in variants]
-    for name, rows, checkpointing, how in variants:
-        if name not in wanted:
-            continue
-        with checkout(how.get("folder")):
-            free()
-            model = policy(shape, 32, torch.bfloat16)
-            step = updating(model, given[:rows], checkpointing, how)
-            began = time.perf_counter()
-            gradient = step()
-            first = time.perf_counter() - began
-            if rows == 4 and reference is None:
-                reference = gradient
-            taken, _ = seconds(step, 3)
-        work = flops(model, packed(given[:rows]), rows)["total"]
-        apart = (gradient - reference).norm() / reference.norm() if rows == 4 else None
-        session.say(
-            f"{shape} {rows} rows, {name}",
-            seconds=taken,
-            first=first,
-            tflops=work / taken / 1e12,
-            GB=peak(),
-            from_first=None if apart is None else float(apart),
-        )
-        if CUDA and rows == 4 and name != "older":
-            session.say(f"{name}: kernels", **kernels(step))
-        del model, step
-
-
-def packed(given: Sequence[Any]) -> list[Any]:
     from memalpha.update.logps import Row
 
-    return [Row(*row) for row in given]
+    shape = "4b" if CUDA else "small"
+    for name, how in UPDATES.items():
+        if name == "older" and not session.against:
+            continue
+        with checkout(session.against if name == "older" else None):
+            free()
+            model = policy(shape, 32, torch.bfloat16)
+            rows = update_rows(shape, how.get("rows", 4))
+            step = updating(model, rows, **how)
+            began = time.perf_counter()
+            step()
+            first = time.perf_counter() - began
+            taken, _ = seconds(step, 4)
+        work = flops(model, [Row(*row) for row in rows], len(rows))["total"]
+        rate = work / taken / 1e12
+        session.say(f"{shape} {name}", seconds=taken, first=first, tflops=rate, GB=peak())
+        if CUDA and name in ("flash", "compiled"):
+            session.say(f"{shape} {name}: kernels", **kernels(step))
 
 
-def updating(model: Any, given: Sequence[Any], checkpointing: bool, how: dict[str, Any]) -> Any:
+def gradient(session: Session) -> None:
+    """How far gradients in bfloat16 are from that of the same weights in float32, four layers."""
+    shape = "4b" if CUDA else "small"
+    rows = update_rows(shape, 4)
+    model = policy(shape, 32, torch.bfloat16, layers=4).float()
+    expected = gradient_of(model, updating(model, rows, flash=False, casts=False))
+    for name, how in UPDATES.items():
+        if "rows" in how or (name == "older" and not session.against):
+            continue
+        with checkout(session.against if name == "older" else None):
+            free()
+            model = policy(shape, 32, torch.bfloat16, layers=4)
+            found = gradient_of(model, updating(model, rows, **how))
+        apart = float((found - expected).norm() / expected.norm())
+        session.say(f"{shape}, 4 layers, {name}", from_float32=apart)
+
+
+def update_rows(shape: str, count: int) -> list[tuple[list[int], list[int], int]]:
+    """(prompt ids, completion ids, shared) of each row."""
+    shared, own, completion = (1867, 600, 400) if shape == "4b" else (40, 20, 12)
+    ids = draw_ids(SHAPES[shape]["vocab_size"])
+    common = ids(shared)
+    return [(common + ids(own), ids(completion), shared) for _ in range(count)]
+
+
+def updating(
+    model: Any,
+    given: Sequence[Any],
+    *,
+    flash: bool = True,
+    compiled: bool = False,
+    casts: bool = True,
+    rows: int = 4,
+) -> Callable[[], None]:
+    """A forward and backward, by the checkout in use; more than four rows need checkpointing."""
     prepare = importlib.import_module("memalpha.update.prepare")
     logps = importlib.import_module("memalpha.update.logps")
     attention = sys.modules.get("memalpha.update.attention")
     if attention:
-        logps.runs_flash = never if how.get("flash") is False else attention.runs_flash
-    more = {"compiled": True} if how.get("compiled") else {}
-    prepare.prepare_policy(model, **more)
+        logps.runs_flash = attention.runs_flash if flash else never
+    prepare.prepare_policy(model, **({"compiled": True} if compiled else {}))
     model.train()
-    model.gradient_checkpointing_disable()
-    if checkpointing:
+    if rows > 4:
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    rows = [logps.Row(*row) for row in given]
-    count = sum(len(row.completion_ids) for row in rows)
+    packable = [logps.Row(*row) for row in given]
+    count = sum(len(row.completion_ids) for row in packable)
     weights = torch.randn(count, generator=torch.Generator().manual_seed(3)).to(DEVICE)
 
-    def step() -> torch.Tensor:
-        with torch.autocast(DEVICE, torch.bfloat16):
-            values = [of_row.logps for of_row in logps.packed_logps(model, rows)]
-        (torch.cat(values) * weights).sum().backward()
-        gradient = torch.cat(
-            [p.grad.flatten().float() for p in model.parameters() if p.grad is not None]
-        ).cpu()
+    def step() -> None:
         model.zero_grad()
-        return gradient
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=casts):
+            values = [of_row.logps for of_row in logps.packed_logps(model, packable)]
+        (torch.cat(values) * weights).sum().backward()
 
     return step
+
+
+def gradient_of(model: Any, step: Callable[[], None]) -> torch.Tensor:
+    step()
+    return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
 
 
 def kernels(call: Callable[[], object]) -> dict[str, Any]:
@@ -361,33 +379,54 @@ def kernels(call: Callable[[], object]) -> dict[str, Any]:
 
 def grpo(session: Session) -> None:
     """Ten steps of the quickstart's form, 64 rollouts each, on SmolLM2-135M in bfloat16."""
+    train(session, "bfloat16", 10, compile="false")
+
+
+def grpo_compiled(session: Session) -> None:
+    train(session, "compiled", 10, compile="true")
+
+
+def grpo_float16(session: Session) -> None:
+    types = {"dtype": "float16", "bf16": "false", "fp16": "true"} if CUDA else {}
+    train(session, "float16", 10, compile="false", **types)
+
+
+def train(session: Session, name: str, steps: int, **more: str) -> None:
     import gpu_check
     from memalpha import cli
 
     options = dict(gpu_check.GPU_OPTIONS if CUDA else gpu_check.CPU_OPTIONS)
-    options["max_steps"] = "10" if CUDA else "2"
     if CUDA:
         options |= {"rows_per_forward": "64", "generation_rows": "64"}
-    run = session.folder / "grpo"
+    options |= {"max_steps": str(steps if CUDA else 2), **more}
+    run = session.folder / name
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     began = time.perf_counter()
     code = cli.run(["train", *words, "--output_dir", str(run), "--overwrite"])
     session.say("run", code=code, seconds=time.perf_counter() - began, GB=peak())
-    summary = json.loads((run / "summary.json").read_text())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for name in ("step_time", "time/rollouts", "time/scoring", "time/logps"):
-        session.say(name, by_step=[round(row[name], 3) for row in rows])
+    for metric in ("step_time", "time/rollouts", "time/scoring", "time/logps", "skipped"):
+        session.say(metric, by_step=[round(row[metric], 3) for row in rows])
+    summary = json.loads((run / "summary.json").read_text())
     gap = "sampling/sampling_logp_difference/mean"
     session.say(
         "accuracy",
         before=summary["before"]["accuracy"],
         after=summary["after"]["accuracy"],
         reward=[round(row["reward"], 3) for row in rows],
-        apart=[row.get(gap) for row in rows],
+        apart=[round(row[gap], 5) for row in rows],
     )
 
 
-PARTS = {"decode": decode, "grpo": grpo, "update": update, "decode_4b": decode_4b}
+PARTS = {
+    "decode": decode,
+    "grpo": grpo,
+    "update": update,
+    "gradient": gradient,
+    "grpo_float16": grpo_float16,
+    "decode_4b": decode_4b,
+    "grpo_compiled": grpo_compiled,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -395,10 +434,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("runs/gpu_session"))
     parser.add_argument("--against", type=Path, help="an older checkout, timed beside")
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--variants", nargs="*", default=[], help="of the update, all by default")
     known = parser.parse_args(arguments)
     against = known.against and known.against.resolve()
-    session = Session(known.output.resolve(), against, known.variants)
+    session = Session(known.output.resolve(), against)
     for name in known.only:
         session.run(name, PARTS[name])
     missing = [name for name in known.only if name not in session.found.get("done", [])]

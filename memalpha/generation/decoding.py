@@ -496,14 +496,18 @@ class Graphs:
         self.rounded = Products()  # adapters, in the type of the products
         self._kept: dict[Any, tuple[Any, Callable[[], None]]] = {}
         self._met: set[Any] = set()
+        self._adapters: Hashable = ()  # which ones each layer uses
         self._addresses: tuple[int, ...] = ()
         self._pool: Any = None
 
     @contextmanager
     def call(self) -> Iterator[None]:
         """Around a call, in which the weights stand still; what they were rounded to is renewed."""
-        for (weight, _), copied in self.rounded.items():
-            copied.copy_(weight.detach())
+        if self.rounded:
+            weights = [weight.detach() for weight, _ in self.rounded]
+            torch._foreach_copy_(list(self.rounded.values()), weights)
+        layers = [module for module in self.model.modules() if hasattr(module, "lora_A")]
+        self._adapters = tuple((*layer.active_adapters, layer.disable_adapters) for layer in layers)
         with using(self.rounded):
             yield
         if self.room.size > KEPT_SHARE * _memory(self.model.device):
@@ -558,9 +562,7 @@ class Graphs:
     def _key(self, unit: Step | Read) -> Hashable:
         device = self.model.device.type
         casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        layers = [module for module in self.model.modules() if hasattr(module, "lora_A")]
-        adapters = tuple((*layer.active_adapters, layer.disable_adapters) for layer in layers)
-        return type(unit), unit.shape, casts, adapters
+        return type(unit), unit.shape, casts, self._adapters
 
     def _capture(self, unit: Step | Read) -> Callable[[], None]:
         device = self.model.device

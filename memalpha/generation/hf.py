@@ -109,30 +109,35 @@ class HFGenerator:
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
-        captured = captures(self.model)
-        merge = self.merge_adapters and not captured  # that would move the weights
+        graphs = self._graphs if captures(self.model) else None
+        merge = self.merge_adapters and not graphs  # that would move the weights
         lay_out = merge and len(prompts) >= _MANY
         completions: dict[int, Completion] = {}
         with (
             torch.no_grad(),
             restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
-            self._graphs.call() if captured else nullcontext(),
+            graphs.call() if graphs else nullcontext(),
             merged_lora(self.model) if merge else nullcontext(),
             fast_linears(self.model) if lay_out else nullcontext(),
         ):
             self.model.eval()
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
-                batch = self._batch([prompts[i] for i in rows], sampling, uniforms[rows])
+                given = [prompts[i] for i in rows]
+                batch = self._batch(given, sampling, uniforms[rows], graphs)
                 completions.update(zip(rows, batch, strict=True))
         return [completions[i] for i in range(len(prompts))]
 
     def _batch(
-        self, prompts: Sequence[Prompt], sampling: Sampling, uniforms: Tensor
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        uniforms: Tensor,
+        graphs: Graphs | None,
     ) -> list[Completion]:
         try:
-            prefilled = self._prefill(prompts, sampling.max_new_tokens)
+            prefilled = self._prefill(prompts, sampling.max_new_tokens, graphs)
             drawn = self._decode(prefilled, sampling, uniforms)
         except torch.OutOfMemoryError as error:
             raise MemAlphaError(
@@ -148,9 +153,10 @@ class HFGenerator:
             completions.append(Completion(ids, text, stop, logprobs))
         return completions
 
-    def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
+    def _prefill(
+        self, rows: Sequence[Prompt], new_tokens: int, graphs: Graphs | None
+    ) -> _Prefilled:
         device = self.model.device
-        graphs = self._graphs if captures(self.model) else None
         prompts = list({row.ids: row for row in rows}.values())
         shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
         prefixes = list(

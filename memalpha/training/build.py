@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import DistributedType
 from peft import LoraConfig, get_peft_model
 from transformers import (
     BitsAndBytesConfig,
@@ -17,6 +18,7 @@ from transformers import (
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
+from memalpha.generation.decoding import PLAIN_MODELS
 from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_server import VLLMServers
@@ -201,8 +203,19 @@ def load_policy(
             lora_dropout=options.lora_dropout,
         )
         model = get_peft_model(model, lora, revision=more.get("revision"))
-    prepare_policy(model, trained=trained, top_layers=top_layers)
+    compiled = trained and compiles(options, model.config.model_type)
+    prepare_policy(model, trained=trained, top_layers=top_layers, compiled=compiled)
     return model, tokenizer
+
+
+def compiles(options: PolicyOptions, model_type: str) -> bool:
+    """Return whether the layers of the update are compiled."""
+    if options.compile != "auto":
+        return options.compile
+    state = PartialState()
+    sharded = state.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+    fits = model_type in PLAIN_MODELS and not options.load_in_4bit and not sharded
+    return fits and bool(state.device.type == "cuda")
 
 
 def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
