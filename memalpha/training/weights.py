@@ -1,4 +1,4 @@
-"""The weights that rollouts are drawn with: gathered from shards, or handed to vLLM servers.
+"""The weights that rollouts are drawn with: gathered from shards, or handed to vLLM.
 
 Every sharded forward needs all ranks, but ranks decode different numbers of tokens. So under FSDP2
 and DeepSpeed ZeRO-3 the weights are gathered once, rollouts are drawn without communication, and
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
-    from memalpha.generation.vllm_server import VLLMServers
+    from memalpha.types import AdapterEngine
 
 
 class Sharding(StrEnum):
@@ -98,9 +98,9 @@ def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
         root.set_reshard_after_forward(bool(accelerator.state.fsdp_plugin.reshard_after_forward))
 
 
-def hand_over(model: Any, accelerator: Accelerator, servers: VLLMServers, folder: Path) -> None:
+def hand_over(model: Any, accelerator: Accelerator, engine: AdapterEngine, folder: Path) -> None:
     """Save the adapter of a PEFT model below ``folder``, under a name that tells its weights, and
-    let the servers draw with it; earlier ones are deleted. All ranks call it together.
+    let the engine draw with it; earlier ones are deleted. All ranks call it together.
     """
     names: list[Any] = [None]
     with whole_weights(model, accelerator):
@@ -116,9 +116,9 @@ def hand_over(model: Any, accelerator: Accelerator, servers: VLLMServers, folder
             names = [f"memalpha-{digest[:16]}"]
             if not (folder / names[0]).exists():
                 (folder / "next").rename(folder / names[0])
-            servers.load(names[0], folder / names[0])
+            engine.load(names[0], folder / names[0])
             for path in folder.iterdir():
                 if path.name != names[0]:
                     shutil.rmtree(path)
     broadcast_object_list(names)
-    servers.use(names[0], folder / names[0])
+    engine.use(names[0], folder / names[0])

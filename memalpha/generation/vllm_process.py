@@ -1,0 +1,174 @@
+"""Completions from vLLM inside this process, which loads the policy's LoRA adapter anew after each
+update.
+
+Between draws the engine sleeps: on a GPU its base weights wait in main memory, and the room of its
+keys and values is free for the update. On CPUs vLLM has no sleep; its calls then only pause it.
+"""
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from memalpha.endpoints import STOPS
+from memalpha.errors import InputError, ServiceError
+from memalpha.generation.vllm_server import token_problem
+from memalpha.text import decoded
+from memalpha.types import Completion, Prompt, Sampling
+
+_SWITCHES = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is here, not in a child process
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the threads are the trainer's, too
+    "VLLM_LOGGING_LEVEL": "ERROR",  # on CPUs it warns at each sleep
+    "VLLM_NO_USAGE_STATS": "1",  # it would send statistics to its makers
+}
+# Level 2 would also drop what can be read again; in vLLM 0.29 to 0.33 it drops the buffers of
+# adapters, too, and the next draw crashes.
+_SLEEP = 1
+
+
+class VLLMProcess:
+    """Draws by vLLM in this process; the engine starts when it is first awake.
+
+    ``model`` is the base's folder or name, ``options`` are further arguments of ``vllm.LLM``.
+    ``vocabulary`` is the number of the policy's token ids, which ``tokenizer`` decodes. Equal seeds
+    give equal completions of equal batches.
+    """
+
+    logprobs = True
+    concurrent = False
+
+    def __init__(
+        self, model: str, tokenizer: PreTrainedTokenizerBase, vocabulary: int, **options: Any
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.vocabulary = vocabulary
+        self.options = options
+        self._llm: Any = None
+        self._adapter: Any = None
+        self._adapters = 0  # loaded so far: vLLM wants a new number for each
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Hold the engine in the GPU's memory for the block; InputError if it cannot start."""
+        if self._llm is None:
+            self._start()
+        else:
+            torch.cuda.empty_cache()  # what the update left there; nothing without a GPU
+            self._llm.wake_up()
+        try:
+            yield
+        finally:
+            self._llm.sleep(level=_SLEEP)
+
+    def load(self, name: str, folder: Path) -> None:
+        """Draw with the adapter in ``folder`` from now on, and drop the one before; InputError if
+        vLLM refuses it.
+        """
+        from vllm.lora.request import LoRARequest
+
+        self._adapters += 1
+        request = LoRARequest(name, self._adapters, str(folder.resolve()))
+        engine = self._llm.llm_engine
+        if self._adapter:
+            engine.remove_lora(self._adapter.lora_int_id)
+        try:
+            engine.add_lora(request)
+        except Exception as error:  # vLLM's share no base
+            raise InputError(
+                f"vLLM does not take the adapter {folder}: {error}",
+                expected="LoRA on linear layers, of rank 512 at most",
+                fix="generator: transformers",
+            ) from error
+        self._adapter = request
+
+    def use(self, name: str, folder: Path) -> None:
+        """Draw with an adapter; one that is loaded is not loaded again."""
+        if self._adapter is None or self._adapter.lora_name != name:
+            self.load(name, folder)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion per prompt, with log-probabilities; ServiceError if vLLM gives what
+        cannot be trained on.
+        """
+        from vllm import SamplingParams
+
+        seed = sampling.seed
+        if seed is None:
+            seed = int(torch.randint(2**62, ()))
+        seeds = random.Random(seed)
+        parameters = [
+            SamplingParams(
+                max_tokens=sampling.max_new_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                logprobs=0,  # of the drawn token alone
+                seed=seeds.getrandbits(62),
+                detokenize=False,
+            )
+            for _ in prompts
+        ]
+        with _same_random_state():
+            outputs = self._llm.generate(
+                [{"prompt_token_ids": list(prompt.ids)} for prompt in prompts],
+                parameters,
+                lora_request=self._adapter,
+                use_tqdm=False,
+            )
+        return [self._completion(output.outputs[0], sampling) for output in outputs]
+
+    def _completion(self, drawn: Any, sampling: Sampling) -> Completion:
+        ids = tuple(drawn.token_ids)
+        values = [of_token[i].logprob for i, of_token in zip(ids, drawn.logprobs, strict=True)]
+        problem = token_problem(ids, values, sampling.max_new_tokens, self.vocabulary)
+        if drawn.finish_reason not in STOPS:
+            problem = f"finish_reason {drawn.finish_reason!r}, where it is one of {[*STOPS]}"
+        ServiceError.raise_if(problem, f"a completion of vLLM has {problem}")
+        text = decoded(self.tokenizer, ids)
+        return Completion(ids, text, STOPS[drawn.finish_reason], tuple(values))
+
+    def _start(self) -> None:
+        for name, value in _SWITCHES.items():
+            os.environ.setdefault(name, value)
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        options = dict(self.options)
+        if current_platform.is_cpu():
+            options["enforce_eager"] = True
+            # a seeded request whose prompt is read in parts crashes on CPUs
+            options["enable_chunked_prefill"] = False
+        try:
+            with _same_random_state():
+                self._llm = LLM(
+                    self.model,
+                    enable_lora=True,
+                    enable_sleep_mode=current_platform.is_sleep_mode_available(),
+                    logprobs_mode="processed_logprobs",
+                    **options,
+                )
+        except Exception as error:  # vLLM's share no base
+            raise InputError(
+                f"vLLM does not start: {error}",
+                fix="lower vllm_memory if memory is short, or set generator: transformers",
+            ) from error
+
+
+@contextmanager
+def _same_random_state() -> Iterator[None]:
+    """Leave the random states as they were: vLLM sets and uses those of the process."""
+    python = random.getstate()
+    array = np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        yield
+    random.setstate(python)
+    np.random.set_state(array)
