@@ -146,6 +146,7 @@ class VLLMProcess:
             options["enforce_eager"] = True
             # a seeded request whose prompt is read in parts crashes on CPUs
             options["enable_chunked_prefill"] = False
+            options["block_size"] = 32  # only whole blocks are shared, by default of 128 tokens
         try:
             with _same_random_state():
                 self._llm = LLM(
