@@ -28,8 +28,8 @@ _SWITCHES = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # on CPUs it warns at each sleep
     "VLLM_NO_USAGE_STATS": "1",  # it would send statistics to its makers
 }
-# Level 2 would also drop what can be read again; in vLLM 0.29 to 0.33 it drops the buffers of
-# adapters, too, and the next draw crashes.
+# Level 1 keeps the base in main memory. Level 2 would drop it, and with LoRA vLLM crashes when it
+# reads the base again (its issue 39934).
 _SLEEP = 1
 
 
