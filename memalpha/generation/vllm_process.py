@@ -31,6 +31,7 @@ _SWITCHES = {
 # Level 1 keeps the base in main memory. Level 2 would drop it, and with LoRA vLLM crashes when it
 # reads the base again (its issue 39934).
 _SLEEP = 1
+_LESS = "if memory is short, lower vllm_memory, generation_rows or rows_per_forward"
 
 
 class VLLMProcess:
@@ -57,12 +58,13 @@ class VLLMProcess:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Hold the engine in the GPU's memory for the block; InputError if it cannot start."""
+        """Hold the engine in the GPU's memory for the block; InputError if vLLM fails."""
         if self._llm is None:
             self._start()
         else:
             torch.cuda.empty_cache()  # what the update left there; nothing without a GPU
-            self._llm.wake_up()
+            with _reported("does not wake up", _LESS):
+                self._llm.wake_up()
         try:
             yield
         finally:
@@ -79,14 +81,9 @@ class VLLMProcess:
         engine = self._llm.llm_engine
         if self._adapter:
             engine.remove_lora(self._adapter.lora_int_id)
-        try:
+        fix = "train LoRA of rank 512 at most, on linear layers, or set generator: transformers"
+        with _reported(f"does not take the adapter {folder}", fix):
             engine.add_lora(request)
-        except Exception as error:  # vLLM's share no base
-            raise InputError(
-                f"vLLM does not take the adapter {folder}: {error}",
-                expected="LoRA on linear layers, of rank 512 at most",
-                fix="generator: transformers",
-            ) from error
         self._adapter = request
 
     def use(self, name: str, folder: Path) -> None:
@@ -95,8 +92,8 @@ class VLLMProcess:
             self.load(name, folder)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt, with log-probabilities; ServiceError if vLLM gives what
-        cannot be trained on.
+        """Return one completion per prompt, with log-probabilities; InputError if vLLM fails,
+        ServiceError if it gives what cannot be trained on.
         """
         from vllm import SamplingParams
 
@@ -116,7 +113,7 @@ class VLLMProcess:
             )
             for _ in prompts
         ]
-        with _same_random_state():
+        with _reported("does not draw", _LESS), _same_random_state():
             outputs = self._llm.generate(
                 [{"prompt_token_ids": list(prompt.ids)} for prompt in prompts],
                 parameters,
@@ -138,29 +135,32 @@ class VLLMProcess:
     def _start(self) -> None:
         for name, value in _SWITCHES.items():
             os.environ.setdefault(name, value)
-        from vllm import LLM
-        from vllm.platforms import current_platform
-
         options = dict(self.options)
-        if current_platform.is_cpu():
-            options["enforce_eager"] = True
-            # a seeded request whose prompt is read in parts crashes on CPUs
-            options["enable_chunked_prefill"] = False
-            options["block_size"] = 32  # only whole blocks are shared, by default of 128 tokens
-        try:
-            with _same_random_state():
-                self._llm = LLM(
-                    self.model,
-                    enable_lora=True,
-                    enable_sleep_mode=current_platform.is_sleep_mode_available(),
-                    logprobs_mode="processed_logprobs",
-                    **options,
-                )
-        except Exception as error:  # vLLM's share no base
-            raise InputError(
-                f"vLLM does not start: {error}",
-                fix="lower vllm_memory if memory is short, or set generator: transformers",
-            ) from error
+        with _reported("does not start", "change vllm_memory"), _same_random_state():
+            from vllm import LLM
+            from vllm.platforms import current_platform
+
+            if current_platform.is_cpu():
+                options["enforce_eager"] = True
+                # a seeded request whose prompt is read in parts crashes on CPUs
+                options["enable_chunked_prefill"] = False
+                options["block_size"] = 32  # only whole blocks are shared, by default of 128 tokens
+            self._llm = LLM(
+                self.model,
+                enable_lora=True,
+                enable_sleep_mode=current_platform.is_sleep_mode_available(),
+                logprobs_mode="processed_logprobs",
+                **options,
+            )
+
+
+@contextmanager
+def _reported(what: str, fix: str) -> Iterator[None]:
+    """Turn vLLM's errors, which share no base, into one."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"vLLM {what}: {error}", fix=fix) from error
 
 
 @contextmanager

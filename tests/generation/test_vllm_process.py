@@ -152,10 +152,22 @@ def test_the_engine_starts_when_it_is_needed_and_sleeps_between_draws(process):
     assert process._llm.events == ["sleep 1", "wake", "sleep 1", "wake", "sleep 1"]
 
 
-def test_an_engine_that_does_not_start_is_an_input_error(process):
+def test_an_engine_that_fails_is_an_input_error(process, monkeypatch):
     process.options["gpu_memory_utilization"] = 0.95
-    with pytest.raises(InputError, match=r"does not start: Free memory[\s\S]*vllm_memory"):
+    with pytest.raises(InputError, match=r"does not start: Free memory[\s\S]*change vllm_memory"):
         draw(process)
+    process.options["gpu_memory_utilization"] = 0.3
+    draw(process)
+
+    def fail(*_, **__):
+        raise RuntimeError("CUDA out of memory")
+
+    for name, said in (("generate", "does not draw"), ("wake_up", "does not wake up")):
+        monkeypatch.setattr(Engine, name, fail)
+        with pytest.raises(
+            InputError, match=rf"{said}: CUDA out of memory[\s\S]*lower vllm_memory"
+        ):
+            draw(process)
 
 
 @pytest.mark.parametrize(
