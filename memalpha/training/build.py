@@ -19,7 +19,7 @@ from transformers import (
 from memalpha.agent.step import AgentStep, check_context, longest_prompt
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.generation.decoding import PLAIN_MODELS
+from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_process import VLLMProcess
