@@ -5,6 +5,7 @@ So on CUDA a forward is captured once for a number of rows and slots, and replay
 addresses, not values: weights that an optimizer changes in place are the ones that it reads.
 """
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from torch import Tensor
 from memalpha.generation.cache import BufferCache, Room
 from memalpha.generation.decoding import CHECK_EVERY, Read, Step
 from memalpha.generation.products import Products, using
+
+logger = logging.getLogger(__name__)
 
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Model types of transformers with dense layers, whose logits are the unchanged output of the
@@ -78,6 +81,7 @@ class Graphs:
         self._adapters: Hashable = ()  # which ones each layer uses
         self._addresses: tuple[int, ...] = ()
         self._pool: Any = None
+        self._fails = False
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -123,7 +127,7 @@ class Graphs:
         key = self._key(unit)
         if key not in self._kept:
             unit.cache = unit.cache.copied()
-            self._kept[key] = unit, self._capture(unit)
+            self._kept[key] = unit, self._replay_of(unit)
         kept: tuple[Unit, Callable[[], None]] = self._kept[key]
         if kept[0] is not unit:
             _copy(unit.state, kept[0].state)
@@ -143,6 +147,18 @@ class Graphs:
         casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
         return type(unit), unit.shape, casts, self._adapters
 
+    def _replay_of(self, unit: Step | Read) -> Callable[[], None]:
+        if not self._fails:
+            try:
+                return self._capture(unit)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                message = "completions are drawn slowly: CUDA does not capture a forward (%s)"
+                logger.warning(message, error)
+                self._fails = True
+        return unit
+
     def _capture(self, unit: Step | Read) -> Callable[[], None]:
         device = self.model.device
         kind = torch.get_autocast_dtype(device.type)
@@ -159,7 +175,11 @@ class Graphs:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             # a thread that scores meanwhile may use the device
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            mode = "thread_local"
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(device)),  # again after an error
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode=mode),
+            ):
                 unit()
         return graph.replay
 

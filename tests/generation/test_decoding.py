@@ -110,6 +110,21 @@ def test_large_buffers_do_not_stay_after_a_call(captured, monkeypatch):
     assert len(captured) > made
 
 
+def test_where_nothing_can_be_captured_draws_are_the_same_and_a_warning_says_so(
+    captured, monkeypatch, caplog
+):
+    def refuse(self, unit):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs.Graphs, "_capture", refuse)
+    model, prompts = make_model(), ragged_prompts()
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
+    for _ in range(2):
+        equal(generator.generate(prompts, DRAWN), draw_plainly(model, prompts, DRAWN))
+    (said,) = caplog.messages
+    assert "drawn slowly" in said and "not permitted" in said
+
+
 class NoHost(TorchDispatchMode):
     """Fails where something waits for the device (as any tensor without data does), or copies from
     the host."""
