@@ -36,7 +36,6 @@ from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import ContentJudge, Fact, Generator, Instance, JsonObject, Reader
 from memalpha.update.prepare import prepare_policy
 
-
 WORTH_COMPILING = 10**9
 """Parameters from which compiling the update, a minute or more, is worth it."""
 
