@@ -8,22 +8,26 @@ from torch's global CPU generator (a fresh one for ``Sampling.seed``), so draws 
 linear-attention and compressed caches.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
 from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 # ------------------------------------------------------------------------------------------------
@@ -121,7 +125,9 @@ class HFGenerator:
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32);
     ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's
     prefixes and the weights' products, only for weights that never change. ``first_bias`` is added
-    to the logits of a completion's first token, by id. InputError for other attention than full.
+    to the logits of a completion's first token, by id. ``opening``: ids that prompts begin with;
+    their keys and values alone are kept, also for weights that never change. InputError for other
+    attention than full.
     """
 
     def __init__(
@@ -134,6 +140,7 @@ class HFGenerator:
         logprobs: bool = False,
         keep_prefix: bool = False,
         first_bias: Mapping[int, float] | None = None,
+        opening: Sequence[int] = (),
     ) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
@@ -142,6 +149,8 @@ class HFGenerator:
         self.logprobs = logprobs
         self.keep_prefix = keep_prefix
         self.first_bias = first_bias or {}
+        self.opening = tuple(opening)
+        self._opened: DynamicCache | None = None
         self._last_prefixes: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         self._products = Products()
         _check_attention(self.model.config)
@@ -203,7 +212,11 @@ class HFGenerator:
     def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
         device = self.model.device
         prompts = list({row.ids: row for row in rows}.values())
-        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
+        opened = [len(self.opening) * self._opens(prompt.ids) for prompt in prompts]
+        shared = [  # one own at least
+            min(max(prompt.shared, n), len(prompt.ids) - 1)
+            for prompt, n in zip(prompts, opened, strict=True)
+        ]
         pairs = list(zip(prompts, shared, strict=True))
         prefixes = list(dict.fromkeys(prompt.ids[:n] for prompt, n in pairs))
         own, own_lengths = _pad([prompt.ids[n:] for prompt, n in pairs], device)
@@ -239,13 +252,33 @@ class HFGenerator:
         if self._last_prefixes is not None and prefixes == self._last_prefixes[0]:
             return self._last_prefixes[1]
         cache = DynamicCache()
-        # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
-        # slower.
-        one = torch.zeros(1, dtype=torch.long, device=device)
-        ids, _ = _pad(prefixes, device)
-        self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
+        if self.opening and all(map(self._opens, prefixes)):
+            if self._opened is None:
+                self._opened = self._read([self.opening], DynamicCache(), device)
+            for i, layer in enumerate(self._opened.layers):
+                rows = (len(prefixes), -1, -1, -1)
+                cache.update(layer.keys.expand(rows), layer.values.expand(rows), i)
+            rest = [ids[len(self.opening) :] for ids in prefixes]
+        else:
+            rest = prefixes
+        self._read(rest, cache, device)
         if self.keep_prefix:
             self._last_prefixes = (prefixes, cache)
+        return cache
+
+    def _opens(self, ids: Sequence[int]) -> bool:
+        return tuple(ids[: len(self.opening)]) == self.opening
+
+    def _read(
+        self, rows: Sequence[Sequence[int]], cache: DynamicCache, device: torch.device
+    ) -> DynamicCache:
+        """Write the keys and values of ids after those that a cache has, and return it."""
+        if any(rows):
+            # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000
+            # times slower.
+            one = torch.zeros(1, dtype=torch.long, device=device)
+            ids, _ = _pad(rows, device)
+            self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
         return cache
 
     def _forward(

@@ -7,6 +7,7 @@ says that it changed: a fused optimizer and ``.data`` leave its version, and a n
 address. So layouts have an owner: ``Products``.
 """
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -193,6 +194,8 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
 
 def _plain_adapters(layer: Any) -> list[str]:
     """Names of a layer's active adapters; none if it is not float32 and an ordinary LoRA layer."""
+    if "peft" not in sys.modules:  # then no layer is of it, and it takes long to import
+        return []
     from peft.tuners.lora.layer import Linear
 
     if not isinstance(layer, Linear) or layer.merged or layer.disable_adapters:

@@ -50,6 +50,7 @@ READERS = {  # that ship beside the agents: name, sha256 of the weights
     "qwen2.5-0.5b-reader": "3aab2f62f399a099544756400fd22215759e934c4d3496c9e51959632616ab96",
     "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
 }
+_TOKENIZERS = ("PreTrainedTokenizerFast", "Qwen2Tokenizer", "TokenizersBackend")
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type",
@@ -131,6 +132,38 @@ def load_policy_model(
     return PolicyModel(model, tokenizer)
 
 
+def load_for_use(path: str | Path, adapter: str | Path | None = None) -> PolicyModel | None:
+    """Load a float32 model for a CPU without transformers' model code (``Llama``).
+
+    None if that cannot compute the model or the adapter. Errors as in ``load_policy_model``.
+    """
+    from memalpha.models.llama import load_llama
+
+    base = resolve_model(path)
+    if not isinstance(base, Path):
+        return None
+    with _readable(f"model {base}", "a causal language model with safetensors weights"):
+        model = load_llama(base)
+    if model is None:
+        return None
+    policy = PolicyModel(model, load_tokenizer(base))
+    return policy if adapter is None else _beside(policy, adapter, base)
+
+
+def _beside(policy: PolicyModel, adapter: str | Path, base: Path) -> PolicyModel | None:
+    """``policy``'s weights with an adapter of the same base; None if ``Llama`` cannot compute it."""
+    from memalpha.models.llama import read_lora
+
+    folder = Path(adapter)
+    fields = check_adapter_folder(folder)
+    with _readable(f"adapter {adapter}", "a LoRA adapter"):
+        lora = read_lora(policy.model, fields, folder / ADAPTER_WEIGHTS)
+    if lora is None:
+        return None
+    check_adapter(folder, base, policy.model, policy.tokenizer)
+    return PolicyModel(policy.model.adapted(lora), policy.tokenizer)
+
+
 def weightless(config: PretrainedConfig) -> PreTrainedModel:
     """Return a causal LM on the meta device, to check adapters before loading."""
     import torch
@@ -142,8 +175,6 @@ def weightless(config: PretrainedConfig) -> PreTrainedModel:
 
 def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokenizerBase:
     """Load only the tokenizer of a model; InputError or ServiceError if that fails."""
-    from transformers import AutoTokenizer
-
     base = resolve_model(path)
     InputError.raise_if(
         isinstance(base, Path) and not (base / "config.json").is_file(),
@@ -152,7 +183,7 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
         fix="check the path; give an adapter's folder as the adapter, and its base as the model",
     )
     with _readable(f"the tokenizer of {base}", "a transformers tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = _tokenizer_class(base).from_pretrained(
             base, revision=revision, padding_side="left", trust_remote_code=False
         )
     InputError.raise_if(
@@ -169,6 +200,15 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
     )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
+
+
+def _tokenizer_class(base: Path | str) -> Any:
+    """The class that a folder names, if it needs no model code; else one that looks for it."""
+    import transformers
+
+    path = Path(base) / "tokenizer_config.json"
+    name = read_object(path).get("tokenizer_class") if path.is_file() else None
+    return getattr(transformers, name if name in _TOKENIZERS else "AutoTokenizer")
 
 
 @contextmanager
@@ -385,15 +425,50 @@ def trained_reader(
 
     ``keep_prefix``: as in ``HFGenerator``; it holds what the last questions' notes had in common.
     """
-    from memalpha.generation.hf import HFGenerator, answer_chats
     from memalpha.generation.products import exact
 
     model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
     if exact(model):
         model = model.merge_and_unload()
-    bias = unknown_bias(adapter, tokenizer)
-    model = model.to(device).eval()
-    generator = HFGenerator(model, tokenizer, keep_prefix=keep_prefix, first_bias=bias)
+    policy = PolicyModel(model.to(device).eval(), tokenizer)
+    return _answering(policy, adapter, max_new_tokens, keep_prefix)
+
+
+def reader_beside(
+    policy: PolicyModel, adapter: str | Path, *, max_new_tokens: int = 32
+) -> Answering | None:
+    """Return a function that answers with a reader's adapter on the base of a policy.
+
+    None if that has another base, or cannot take the adapter. The function and a generator of the
+    policy have to take turns.
+    """
+    from memalpha.models.llama import Llama
+
+    base = resolve_model(base_of(adapter))
+    if not isinstance(base, Path) or str(base) != policy.model.config._name_or_path:
+        return None
+    if isinstance(policy.model, Llama):
+        reader = _beside(policy, adapter, base)
+        return reader and _answering(reader, adapter, max_new_tokens, keep_prefix=False)
+    return None
+
+
+def _answering(
+    policy: PolicyModel, adapter: str | Path, max_new_tokens: int, keep_prefix: bool
+) -> Answering:
+    from memalpha.generation.hf import HFGenerator, answer_chats
+    from memalpha.qa.readers import reader_messages
+    from memalpha.text import chat_ids, in_common
+
+    model, tokenizer = policy
+    chats = [chat_ids(tokenizer, reader_messages(word, [word])) for word in ("a", "b")]
+    generator = HFGenerator(
+        model,
+        tokenizer,
+        keep_prefix=keep_prefix,
+        first_bias=unknown_bias(adapter, tokenizer),
+        opening=() if keep_prefix else chats[0][: in_common(chats)],
+    )
     return lambda chats: answer_chats(generator, tokenizer, chats, max_new_tokens)
 
 

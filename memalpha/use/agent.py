@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
@@ -27,7 +27,16 @@ from memalpha.errors import InputError, JournalBusyError, MemAlphaError, Service
 from memalpha.files import path_of
 from memalpha.generation.serving import BatchingGenerator, ByteTokenizer, EndpointGenerator, Turns
 from memalpha.memory.memory import render_entry
-from memalpha.models.policy import agent_folder, base_of, load_policy_model, own_reader
+from memalpha.models.policy import (
+    PolicyModel,
+    agent_folder,
+    base_of,
+    load_for_use,
+    load_policy_model,
+    own_reader,
+    reader_beside,
+    trained_reader,
+)
 from memalpha.qa.readers import (
     UNKNOWN,
     EndpointReader,
@@ -61,6 +70,9 @@ from memalpha.types import (
     Sampling,
 )
 from memalpha.units import cut
+
+if TYPE_CHECKING:
+    from memalpha.generation.hf import HFGenerator
 
 LOCAL = Namespace("local")  # of an agent without a store
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
@@ -177,16 +189,16 @@ class MemoryAgent:
             device=device,
             dtype=dtype,
             trust_tools=trust_tools,
+            for_use=True,
         )
         reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
-            from memalpha.models.policy import trained_reader
-
+            beside = reader_beside(PolicyModel(generator.model, generator.tokenizer), reader)
             reader = ModelReader(
-                trained_reader(reader, dtype=dtype, device=device, keep_prefix=False),
+                beside or trained_reader(reader, dtype=dtype, device=device, keep_prefix=False),
                 reader_tokens,
                 step.encoder.count,
-                own_model=True,
+                own_model=beside is None,
             )
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
@@ -477,13 +489,15 @@ def load_trained(
     device: str = "cpu",
     dtype: str = "float32",
     trust_tools: bool = False,
-) -> tuple[AgentStep, Generator, str]:
+    for_use: bool = False,
+) -> tuple[AgentStep, HFGenerator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
     ``model`` is the base (None: the one the adapter names),
     ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
-    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. The third value is
-    the agent's name, a Hub name with its commit.
+    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. ``for_use``: for
+    single prompts, by ``load_for_use`` where it can. The third value is the agent's name, a Hub
+    name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
 
@@ -493,7 +507,10 @@ def load_trained(
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
     base = folder if whole else model or base_of(folder)
-    policy = load_policy_model(base, adapter=None if whole else folder, dtype=dtype)
+    adapter = None if whole else folder
+    light = for_use and (device, dtype) == ("cpu", "float32")
+    policy = load_for_use(base, adapter) if light else None
+    policy = policy or load_policy_model(base, adapter=adapter, dtype=dtype)
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it
@@ -503,4 +520,5 @@ def load_trained(
         ) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
-    return step, HFGenerator(policy.model, policy.tokenizer), name
+    generator = HFGenerator(policy.model, policy.tokenizer, opening=step.encoder.opening)
+    return step, generator, name
