@@ -87,6 +87,15 @@ def product(
     return y
 
 
+def product_once(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x @ weight.T + bias without a gradient, for a weight that ``fits``; x (..., inputs).
+
+    oneDNN reads the weight as it lies: slower than a layout that is kept, and no memory.
+    """
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return y
+
+
 def blocks(weight: Tensor, rows: int) -> Sequence[Tensor]:
     """Split a weight into blocks of rows; inside ``using`` always the same tensors, so that each is
     laid out once.

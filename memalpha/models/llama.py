@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
 from memalpha.errors import MemAlphaError
-from memalpha.generation.products import exact
+from memalpha.generation.products import exact, fits, product_once
 from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
@@ -63,11 +63,10 @@ class Config(SimpleNamespace):
 
 
 class Matrices(NamedTuple):
-    """LoRA of a linear layer: ``down`` (rank, inputs), ``up`` (outputs, rank), and a factor."""
+    """LoRA of a linear layer: ``down`` (rank, inputs), and ``up`` (rank, outputs) scaled."""
 
     down: Tensor
     up: Tensor
-    scaling: float
 
 
 class Llama(nn.Module):
@@ -89,6 +88,8 @@ class Llama(nn.Module):
         )
         tied = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self.lm_head = _linear(weights, tied)
+        linears = [layer for layer in self.modules() if isinstance(layer, nn.Linear)]
+        self._through_onednn = {layer for layer in linears if fits(layer.weight)}
         self._head_size = config.head_dim or config.hidden_size // config.num_attention_heads
         even = torch.arange(0, self._head_size, 2, dtype=torch.float)
         self._frequencies = 1.0 / (config.rope_parameters["rope_theta"] ** (even / self._head_size))
@@ -139,12 +140,16 @@ class Llama(nn.Module):
             x = x[:, logits_to_keep]
         return SimpleNamespace(logits=self._linear(self.lm_head, x))
 
-    def _linear(self, layer: nn.Module, x: Tensor) -> Tensor:
-        y: Tensor = layer(x)
+    def _linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        if layer in self._through_onednn and "forward" not in vars(layer):  # of ``fast_linears``
+            y = product_once(x, layer.weight, layer.bias)
+        else:
+            y = layer(x)
         matrices = self.lora.get(layer)
-        if matrices is None:
-            return y
-        return y + linear(linear(x, matrices.down), matrices.up) * matrices.scaling
+        if matrices is not None:
+            inner = linear(x, matrices.down).flatten(0, 1)
+            y.view(-1, y.shape[-1]).addmm_(inner, matrices.up)
+        return y
 
     def _norm(self, layer: nn.Module, x: Tensor) -> Tensor:
         variance = x.pow(2).mean(-1, keepdim=True)
@@ -271,7 +276,7 @@ def read_lora(model: Llama, fields: JsonObject, path: Path) -> Mapping[nn.Module
     lora = {}
     for name in names:
         down, up = (weights[name + end].float() for end in ends)
-        lora[layers[name.removeprefix(_IN_PEFT)]] = Matrices(down, up, scaling)
+        lora[layers[name.removeprefix(_IN_PEFT)]] = Matrices(down, (up * scaling).t())
     return lora
 
 
