@@ -258,10 +258,9 @@ class HFGenerator:
             for i, layer in enumerate(self._opened.layers):
                 rows = (len(prefixes), -1, -1, -1)
                 cache.update(layer.keys.expand(rows), layer.values.expand(rows), i)
-            rest = [ids[len(self.opening) :] for ids in prefixes]
+            self._read([ids[len(self.opening) :] for ids in prefixes], cache, device)
         else:
-            rest = prefixes
-        self._read(rest, cache, device)
+            self._read(prefixes, cache, device)
         if self.keep_prefix:
             self._last_prefixes = (prefixes, cache)
         return cache

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
-from memalpha.errors import MemAlphaError
 from memalpha.generation.products import exact, fits, product_once
 from memalpha.types import JsonObject
 
@@ -69,6 +68,10 @@ class Matrices(NamedTuple):
     up: Tensor
 
 
+Lora = Mapping[nn.Module, Matrices]
+"""An adapter: the matrices of the linear layers that it changes."""
+
+
 class Llama(nn.Module):
     """A causal language model; its modules have transformers' names.
 
@@ -79,8 +82,8 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config
         self.generation_config = SimpleNamespace(eos_token_id=config.eos_token_id)
-        self.lora: Mapping[nn.Module, Matrices] = {}
-        self.model = nn.Module()
+        self.lora: Lora = {}
+        self.model: Any = nn.Module()
         self.model.embed_tokens = _with_weights(nn.Module(), weights, "model.embed_tokens")
         self.model.norm = _with_weights(nn.Module(), weights, "model.norm")
         self.model.layers = nn.ModuleList(
@@ -99,7 +102,7 @@ class Llama(nn.Module):
         """Where the weights are."""
         return self.lm_head.weight.device
 
-    def adapted(self, lora: Mapping[nn.Module, Matrices]) -> Llama:
+    def adapted(self, lora: Lora) -> Llama:
         """Return this model with an adapter; both use the same modules and weights."""
         twin = copy.copy(self)
         twin.lora = lora
@@ -235,12 +238,14 @@ def load_llama(folder: Path) -> Llama | None:
     from memalpha.files import read_object
 
     path = folder / WEIGHTS
-    fields = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    files = [folder / "config.json", folder / "generation_config.json"]
+    fields, of_generation = (read_object(file) if file.is_file() else {} for file in files)
     config = _config(fields)
     if config is None or not path.is_file():
         return None
     weights = load_file(path)
     config._name_or_path = str(folder)
+    config.eos_token_id = of_generation.get("eos_token_id", config.eos_token_id)
     try:
         model = Llama(config, weights).eval()
     except KeyError:
@@ -249,10 +254,10 @@ def load_llama(folder: Path) -> Llama | None:
     return model if exact(model) and not unused else None
 
 
-def read_lora(model: Llama, fields: JsonObject, path: Path) -> Mapping[nn.Module, Matrices] | None:
+def read_lora(model: Llama, fields: JsonObject, path: Path) -> Lora | None:
     """Read an adapter's matrices, ``fields`` being its configuration; None if peft has to.
 
-    MemAlphaError if a number is not finite; OSError or SafetensorError if they cannot be read.
+    OSError or SafetensorError if they cannot be read.
     """
     from safetensors.torch import load_file
 
@@ -268,12 +273,8 @@ def read_lora(model: Llama, fields: JsonObject, path: Path) -> Mapping[nn.Module
     )
     if not plain:
         return None
-    MemAlphaError.raise_if(
-        not all(bool(weight.isfinite().all()) for weight in weights.values()),
-        f"the adapter {str(path)!r} has weights that are not finite",
-    )
     scaling = fields["lora_alpha"] / fields["r"]
-    lora = {}
+    lora: dict[nn.Module, Matrices] = {}
     for name in names:
         down, up = (weights[name + end].float() for end in ends)
         lora[layers[name.removeprefix(_IN_PEFT)]] = Matrices(down, (up * scaling).t())
@@ -282,7 +283,7 @@ def read_lora(model: Llama, fields: JsonObject, path: Path) -> Mapping[nn.Module
 
 def _config(fields: JsonObject) -> Config | None:
     known = {*_USED, *_FIXED, *_WITHOUT_EFFECT}
-    used = {name: fields.get(name) for name in _USED}
+    used: dict[str, Any] = {name: fields.get(name) for name in _USED}
     rope = used["rope_parameters"] or {}
     kinds = set(fields.get("layer_types") or ())
     if used["model_type"] == "llama" and used["head_dim"] is None:
@@ -314,7 +315,8 @@ def _layer(weights: Mapping[str, Tensor], name: str) -> nn.Module:
 def _linear(weights: Mapping[str, Tensor], name: str) -> nn.Linear:
     outputs, inputs = weights[f"{name}.weight"].shape
     layer = nn.Linear(inputs, outputs, f"{name}.bias" in weights, device="meta")
-    return _with_weights(layer, weights, name)
+    _with_weights(layer, weights, name)
+    return layer
 
 
 def _with_weights(layer: nn.Module, weights: Mapping[str, Tensor], name: str) -> nn.Module:

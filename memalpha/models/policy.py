@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE
-from memalpha.errors import InputError
+from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
-from memalpha.types import JsonObject
+from memalpha.types import JsonObject, Message
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +50,7 @@ READERS = {  # that ship beside the agents: name, sha256 of the weights
     "qwen2.5-0.5b-reader": "3aab2f62f399a099544756400fd22215759e934c4d3496c9e51959632616ab96",
     "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
 }
+_READER = "reader"  # what peft calls a reader's adapter beside a policy's
 _TOKENIZERS = ("PreTrainedTokenizerFast", "Qwen2Tokenizer", "TokenizersBackend")
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
@@ -151,7 +152,7 @@ def load_for_use(path: str | Path, adapter: str | Path | None = None) -> PolicyM
 
 
 def _beside(policy: PolicyModel, adapter: str | Path, base: Path) -> PolicyModel | None:
-    """``policy``'s weights with an adapter of the same base; None if ``Llama`` cannot compute it."""
+    """A model of ``load_for_use`` with an adapter of the same base; None if it cannot have it."""
     from memalpha.models.llama import read_lora
 
     folder = Path(adapter)
@@ -160,6 +161,8 @@ def _beside(policy: PolicyModel, adapter: str | Path, base: Path) -> PolicyModel
         lora = read_lora(policy.model, fields, folder / ADAPTER_WEIGHTS)
     if lora is None:
         return None
+    finite = all(bool(each.isfinite().all()) for pair in lora.values() for each in pair)
+    MemAlphaError.raise_if(not finite, f"the adapter {adapter} has weights that are not finite")
     check_adapter(folder, base, policy.model, policy.tokenizer)
     return PolicyModel(policy.model.adapted(lora), policy.tokenizer)
 
@@ -450,7 +453,32 @@ def reader_beside(
     if isinstance(policy.model, Llama):
         reader = _beside(policy, adapter, base)
         return reader and _answering(reader, adapter, max_new_tokens, keep_prefix=False)
-    return None
+    if not hasattr(policy.model, "peft_config"):
+        return None
+    check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)
+    with _readable(f"adapter {adapter}", "a LoRA adapter"):
+        policy.model.load_adapter(str(adapter), _READER, autocast_adapter_dtype=False)
+    answering = _answering(policy, adapter, max_new_tokens, keep_prefix=False)
+
+    def answer(chats: list[list[Message]]) -> list[str]:
+        with _active(policy.model, _READER):
+            return answering(chats)
+
+    return answer
+
+
+@contextmanager
+def _active(model: Any, name: str) -> Iterator[None]:
+    """Let a ``PeftModel`` use another of its adapters in the block."""
+    from memalpha.generation.products import restored
+
+    before = model.active_adapter
+    with restored(model.parameters(), "requires_grad"):
+        model.set_adapter(name)
+        try:
+            yield
+        finally:
+            model.set_adapter(before)
 
 
 def _answering(

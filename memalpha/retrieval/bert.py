@@ -74,13 +74,14 @@ class Bert:
         x = self._norm("embeddings", x)
         for index in range(self._layers):
             layer = f"encoder.layer.{index}"
-            parts = [
+            query, key, value = (
                 self._linear(f"{layer}.attention.self.{part}", x)
                 .view(*ids.shape, self._heads, -1)
                 .transpose(1, 2)
                 for part in ("query", "key", "value")
-            ]
-            seen = scaled_dot_product_attention(*parts, mask).transpose(1, 2).reshape(x.shape)
+            )
+            seen = scaled_dot_product_attention(query, key, value, mask)
+            seen = seen.transpose(1, 2).reshape(x.shape)
             seen = self._linear(f"{layer}.attention.output.dense", seen)
             x = self._norm(f"{layer}.attention.output", seen + x)
             inner = gelu(self._linear(f"{layer}.intermediate.dense", x))
