@@ -12,7 +12,7 @@ from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
 from memalpha.files import read_object
 from memalpha.models import load_policy_model, resolve_model
-from memalpha.models.llama import load_llama, read_lora
+from memalpha.models.llama import AdaptedLlama, load_llama, read_lora
 from memalpha.models.policy import base_fingerprint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -85,9 +85,9 @@ def test_logits_are_those_of_transformers_and_peft(name, mask, request):
     folder, adapter, theirs = request.getfixturevalue(name)
     base = load_llama(folder)
     fields = read_object(adapter / "adapter_config.json")
-    ours = base.adapted(read_lora(base, fields, adapter / "adapter_model.safetensors"))
-    with theirs.disable_adapter():
-        pairs = list(zip(logits_of(base, mask), logits_of(theirs, mask), strict=True))
+    ours = AdaptedLlama(base, read_lora(base, fields, adapter / "adapter_model.safetensors"))
+    with theirs.disable_adapter(), ours.disable_adapter():
+        pairs = list(zip(logits_of(ours, mask), logits_of(theirs, mask), strict=True))
     pairs += zip(logits_of(ours, mask), logits_of(theirs, mask), strict=True)
     for mine, expected in pairs:
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=2e-4)

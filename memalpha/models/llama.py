@@ -8,8 +8,8 @@ them: any number of adapters, in any threads, use one base.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
-from memalpha.generation.products import exact, fits, product_once
+from memalpha.generation.products import exact, fits, product_once, restored
 from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
@@ -101,12 +101,6 @@ class Llama(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.lm_head.weight.device
-
-    def adapted(self, lora: Lora) -> Llama:
-        """Return this model with an adapter; both use the same modules and weights."""
-        twin = copy.copy(self)
-        twin.lora = lora
-        return twin
 
     def forward(
         self,
@@ -203,6 +197,21 @@ class Llama(nn.Module):
     def _feed_forward(self, layer: Any, x: Tensor) -> Tensor:
         gate = silu(self._linear(layer.gate_proj, x))
         return self._linear(layer.down_proj, gate * self._linear(layer.up_proj, x))
+
+
+class AdaptedLlama(Llama):
+    """A base with an adapter, on the modules and weights of the base."""
+
+    def __init__(self, base: Llama, lora: Lora) -> None:
+        vars(self).update(vars(base))
+        self.lora = lora
+
+    @contextmanager
+    def disable_adapter(self) -> Iterator[None]:
+        """Compute the base alone in the block."""
+        with restored([self], "lora"):
+            self.lora = {}
+            yield
 
 
 def _mask(attention_mask: Tensor | None, past: int, tokens: int) -> Tensor | None:

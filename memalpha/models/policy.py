@@ -153,7 +153,7 @@ def load_for_use(path: str | Path, adapter: str | Path | None = None) -> PolicyM
 
 def _beside(policy: PolicyModel, adapter: str | Path, base: Path) -> PolicyModel | None:
     """A model of ``load_for_use`` with an adapter of the same base; None if it cannot have it."""
-    from memalpha.models.llama import read_lora
+    from memalpha.models.llama import AdaptedLlama, read_lora
 
     folder = Path(adapter)
     fields = check_adapter_folder(folder)
@@ -164,7 +164,7 @@ def _beside(policy: PolicyModel, adapter: str | Path, base: Path) -> PolicyModel
     finite = all(bool(each.isfinite().all()) for pair in lora.values() for each in pair)
     MemAlphaError.raise_if(not finite, f"the adapter {adapter} has weights that are not finite")
     check_adapter(folder, base, policy.model, policy.tokenizer)
-    return PolicyModel(policy.model.adapted(lora), policy.tokenizer)
+    return PolicyModel(AdaptedLlama(policy.model, lora), policy.tokenizer)
 
 
 def weightless(config: PretrainedConfig) -> PreTrainedModel:
