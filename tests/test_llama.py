@@ -123,9 +123,7 @@ def test_what_it_does_not_compute_is_left_to_transformers(nano, tmp_path, change
     assert load_llama(copied(nano[0], tmp_path / "other", **changes)) is None
 
 
-def test_weights_of_16_bits_and_adapters_that_are_more_than_lora_are_left_to_transformers(
-    nano, tmp_path
-):
+def test_an_adapter_that_is_more_than_lora_is_left_to_peft(nano):
     folder, adapter, _ = nano
     base = load_llama(folder)
     weights = adapter / "adapter_model.safetensors"
@@ -133,11 +131,17 @@ def test_weights_of_16_bits_and_adapters_that_are_more_than_lora_are_left_to_tra
     assert read_lora(base, fields, weights) is not None
     for more in ({"use_dora": True}, {"rank_pattern": {"q_proj": 2}}, {"bias": "all"}):
         assert read_lora(base, fields | more, weights) is None
-    half = copied(folder, tmp_path / "half")
-    (half / "model.safetensors").unlink()
+
+
+def test_weights_of_16_bits_are_read_as_float32(nano, tmp_path):
+    folder = copied(nano[0], tmp_path / "half")
     rounded = {name: w.bfloat16() for name, w in load_file(folder / "model.safetensors").items()}
-    save_file(rounded, half / "model.safetensors")
-    assert load_llama(half) is None
+    (folder / "model.safetensors").unlink()
+    save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
+    theirs = load_policy_model(folder).model.eval()
+    pairs = zip(logits_of(load_llama(folder), None), logits_of(theirs, None), strict=True)
+    for mine, expected in pairs:
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=2e-4)
 
 
 def test_the_end_of_text_is_that_of_the_generation_config(nano, tmp_path):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
 
-from memalpha.generation.products import exact, fits, product_once, restored
+from memalpha.generation.products import fits, product_once, restored
 from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def load_llama(folder: Path) -> Llama | None:
-    """Load a model of a folder; None if transformers has to: another kind, type or number of files.
+    """Load a model of a folder; None if transformers has to: another kind, or several files.
 
     OSError or SafetensorError if the weights cannot be read.
     """
@@ -252,7 +252,7 @@ def load_llama(folder: Path) -> Llama | None:
     config = _config(fields)
     if config is None or not path.is_file():
         return None
-    weights = load_file(path)
+    weights = {name: weight.float() for name, weight in load_file(path).items()}
     config._name_or_path = str(folder)
     config.eos_token_id = of_generation.get("eos_token_id", config.eos_token_id)
     try:
@@ -260,7 +260,7 @@ def load_llama(folder: Path) -> Llama | None:
     except KeyError:
         return None
     unused = weights.keys() - {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return model if exact(model) and not unused else None
+    return None if unused else model
 
 
 def read_lora(model: Llama, fields: JsonObject, path: Path) -> Lora | None:
@@ -294,18 +294,22 @@ def _config(fields: JsonObject) -> Config | None:
     known = {*_USED, *_FIXED, *_WITHOUT_EFFECT}
     used: dict[str, Any] = {name: fields.get(name) for name in _USED}
     rope = used["rope_parameters"] or {}
+    may_lack = {"eos_token_id", "head_dim", "pad_token_id"}
     kinds = set(fields.get("layer_types") or ())
-    if used["model_type"] == "llama" and used["head_dim"] is None:
-        used["head_dim"] = used["hidden_size"] // used["num_attention_heads"]
     ours = (
         used["model_type"] in _MODELS
         and known.issuperset(fields)
+        and all(name in may_lack or value is not None for name, value in used.items())
         and all(fields.get(name, value) == value for name, value in _FIXED.items())
         and set(rope) == {"rope_theta", "rope_type"}
         and rope["rope_type"] == "default"
         and kinds <= {"full_attention"}
     )
-    return Config(**used) if ours else None
+    if not ours:
+        return None
+    if used["model_type"] == "llama" and used["head_dim"] is None:
+        used["head_dim"] = used["hidden_size"] // used["num_attention_heads"]
+    return Config(**used)
 
 
 def _layer(weights: Mapping[str, Tensor], name: str) -> nn.Module:

@@ -496,8 +496,8 @@ def load_trained(
     ``model`` is the base (None: the one the adapter names),
     ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
     the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. ``for_use``: for
-    single prompts, by ``load_for_use`` where it can. The third value is the agent's name, a Hub
-    name with its commit.
+    single prompts, by ``load_for_use`` where it can; the fixed words of prompts are kept. The third
+    value is the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
 
@@ -520,5 +520,5 @@ def load_trained(
         ) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
-    generator = HFGenerator(policy.model, policy.tokenizer, opening=step.encoder.opening)
-    return step, generator, name
+    opening = step.encoder.opening if for_use else ()
+    return step, HFGenerator(policy.model, policy.tokenizer, opening=opening), name
