@@ -41,6 +41,7 @@ CPU_OPTIONS = {
     "eval_instances": "4",
     "per_device_train_batch_size": "8",
 }
+FLOAT16 = {"dtype": "float16", "bf16": "false", "fp16": "true"}  # on a T4 or V100
 MOST_APART = 0.2  # nats; rounding to 16 bits gives about .1
 MOST_WAITS = 5  # a decoded token, prefill included
 
@@ -57,6 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--steps", type=int, default=8, help="training steps, at least 2: the first is not timed"
+    )
+    parser.add_argument(
+        "--float16", action="store_true", help="as a GPU does that computes no bfloat16"
     )
     known = parser.parse_args(arguments)
     if known.steps < 2:
@@ -82,6 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         "max_steps": str(known.steps),
         "output_dir": str(output / "run"),
     }
+    if known.float16 or not (known.cpu or torch.cuda.is_bf16_supported(including_emulation=False)):
+        options |= FLOAT16
     found = measure(output / "run", options, "cpu" if known.cpu else "cuda") | {
         "device": "CPU",
         "peak_memory_GB": None,
@@ -143,7 +149,7 @@ def checks(
 
     from memalpha.errors import InputError
     from memalpha.generation.hf import HFGenerator
-    from memalpha.training import trainer
+    from memalpha.training import precision, trainer
     from memalpha.training.build import build_components
     from memalpha.training.config import parse_train_arguments
     from memalpha.types import Prompt, Sampling
@@ -181,6 +187,7 @@ def checks(
     found, parts = {}, build_components(parse_train_arguments(words))
     model, tokens = parts.model.to(device), 8 * 256
     width = model.config.vocab_size
+    kind = torch.float16 if "float16" in words else torch.bfloat16
     apart = [row.get("sampling/sampling_logp_difference/mean", math.inf) for row in rows] or [
         math.inf
     ]
@@ -189,7 +196,7 @@ def checks(
         f"log-probabilities sampled and trained: {max(apart):.3g} apart (< {MOST_APART})",
     )
     given = [logps.Row((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
-    with torch.autocast(device, torch.bfloat16), Watch() as seen:
+    with torch.autocast(device, kind), Watch() as seen:
         sum(of_row.logps.sum() for of_row in logps.packed_logps(model, given)).backward()
     found["B2"] = (
         seen.logits < tokens,
@@ -200,8 +207,8 @@ def checks(
         f"largest square of an update of {tokens} tokens: {seen.square}",
     )
     try:
-        parse_train_arguments([*words, "--bf16", "false", "--trl", "{fp16: true}"])
-        found["B4"] = False, "fp16 is accepted"
+        precision.check_types("float16", parse_train_arguments([]).trl_arguments)
+        found["B4"] = False, "float16 without a scaled loss is accepted"
     except InputError as error:
         found["B4"] = True, f"refused: {str(error).splitlines()[0]}"
     gradient = next(
@@ -216,7 +223,7 @@ def checks(
         f"gradients are called finite: {finite[0]}, with an infinite number: {finite[1]}",
     )
     with (
-        torch.autocast(device, torch.bfloat16),
+        torch.autocast(device, kind),
         mock.patch.object(
             prepare.LoraProduct, "apply", side_effect=prepare.LoraProduct.apply
         ) as used,

@@ -197,7 +197,7 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
     ("value", "named"),
     [
         ("{weight_decai: 0.5}", "weight_decay"),
-        ("{fp16: true}", "expected: bf16"),
+        ("{fp16: true}", "the option of this name"),
         ("{trust_remote_code: true}", "is never run"),
         ("{learning_rate: 1}", "the option of this name"),
         ("{min_p: 0.1}", "temperature, top_p and top_k"),

@@ -33,6 +33,10 @@ STEP_COLUMNS: Mapping[str, tuple[str, int]] = {
     "cut off": ("memory/cut_off", 3),
     "masked": ("memory/masked", 3),
     "loss": ("loss", 4),
+    "drawn apart": ("sampling/sampling_logp_difference/mean", 4),
+    "p99": ("sampling/sampling_logp_difference/p99", 4),
+    "KL": ("sampling/kl", 6),
+    "loss scale": ("loss_scale", 0),
     "tokens/s": ("tokens_per_second", 0),
     "s/step": ("seconds", 1),
 }

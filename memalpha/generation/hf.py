@@ -8,115 +8,55 @@ from torch's global CPU generator (a fresh one for ``Sampling.seed``), so draws 
 linear-attention and compressed caches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation.decoding import (
+    READ_TOKENS,
+    SLOTS,
+    WIDTH,
+    BufferCache,
+    CapturedStep,
+    Drawing,
+    Graphs,
+    Rows,
+    Step,
+    bucket,
+    captures,
+    decode,
+    rounded_up,
+    window_of,
+)
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
 from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-
-# ------------------------------------------------------------------------------------------------
-# the cache of keys and values
-# It starts from a shared prefix, is written in place, and drops ended rows. transformers'
-# ``DynamicCache`` copies all keys and values at each step; these buffers are allocated once. Every
-# slot that attention sees has been written, so masked slots are finite.
-class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first
-    of ``capacity`` slots.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__()
-        self.is_initialized: bool = False
-        self.capacity = capacity
-        self.length = 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write new slots (rows, heads, new slots, head size); return views of all written ones."""
-        if not self.is_initialized:
-            self.keys = key_states.new_empty(
-                *key_states.shape[:2], self.capacity, key_states.shape[-1]
-            )
-            self.values = value_states.new_empty(
-                *value_states.shape[:2], self.capacity, value_states.shape[-1]
-            )
-            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-        end = self.length + key_states.shape[-2]
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def get_seq_length(self) -> int:
-        """Return the number of slots written."""
-        return self.length
-
-    def select(self, source: Tensor, moved: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``; ``moved`` lists the i with
-        source[i] != i.
-        """
-        for buffer in (self.keys, self.values):
-            buffer[moved, :, : self.length] = buffer[source[moved], :, : self.length]
-        self.keys, self.values = self.keys[: len(source)], self.values[: len(source)]
-
-
-class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` per layer."""
-
-    def __init__(self, layers: int, capacity: int) -> None:
-        super().__init__(layers=[BufferLayer(capacity) for _ in range(layers)])
-
-    def start_from(self, prefixes: Cache, index: Tensor) -> None:
-        """Write the cached prefix of each row first; ``index`` (rows,) says which it is."""
-        for layer, common in zip(self.layers, prefixes.layers, strict=True):
-            layer.update(common.keys[index], common.values[index])
-
-    def select(self, source: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are
-        copied.
-        """
-        moved = (source != torch.arange(len(source), device=source.device)).nonzero().squeeze(-1)
-        for layer in self.layers:
-            layer.select(source, moved)
-
-
-def without_ended(alive: Tensor) -> Tensor:
-    """Return the ``source`` for :meth:`BufferCache.select` that fills gaps with the last rows;
-    ``alive`` is (rows,) bool.
-    """
-    rows = torch.arange(len(alive), device=alive.device)
-    count = int(alive.sum())
-    source = rows[:count].clone()
-    source[~alive[:count]] = rows[count:][alive[count:]]
-    return source
-
 
 # ------------------------------------------------------------------------------------------------
 # completions
 
 _MANY = 4  # rows from which laying out the weights anew pays
-# Ended rows leave the batch every so many tokens: elsewhere looking for them waits for the device.
-_CHECK_EVERY = {"cpu": 1, "else": 16}
 
-_Prefilled = tuple[BufferCache, Tensor, Tensor, Tensor]
-"""A cache; and of each row the logits after its prompt, its length, and the slots it attends to."""
+
+class _Prefilled(NamedTuple):
+    """D different prompts: their cache, and of each the logits after it (D, vocabulary), its length
+    (D,), and the slots it attends to (D, capacity); ``source`` (rows,) says which each row has.
+    """
+
+    cache: BufferCache
+    logits: Tensor
+    lengths: Tensor
+    seen: Tensor
+    source: Tensor
 
 
 class HFGenerator:
@@ -125,9 +65,7 @@ class HFGenerator:
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32);
     ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's
     prefixes and the weights' products, only for weights that never change. ``first_bias`` is added
-    to the logits of a completion's first token, by id. ``opening``: ids that prompts begin with;
-    their keys and values alone are kept, also for weights that never change. InputError for other
-    attention than full.
+    to the logits of a completion's first token, by id. InputError for other attention than full.
     """
 
     def __init__(
@@ -140,7 +78,6 @@ class HFGenerator:
         logprobs: bool = False,
         keep_prefix: bool = False,
         first_bias: Mapping[int, float] | None = None,
-        opening: Sequence[int] = (),
     ) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
@@ -149,15 +86,14 @@ class HFGenerator:
         self.logprobs = logprobs
         self.keep_prefix = keep_prefix
         self.first_bias = first_bias or {}
-        self.opening = tuple(opening)
-        self._opened: DynamicCache | None = None
         self._last_prefixes: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         self._products = Products()
+        self._graphs = Graphs(model)
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError
-        if memory runs out.
+        if memory runs out or logits are not finite.
         """
         InputError.raise_if(
             sampling.max_new_tokens < 1,
@@ -173,27 +109,35 @@ class HFGenerator:
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         order = _by_prefix(prompts)
-        lay_out = self.merge_adapters and len(prompts) >= _MANY
+        graphs = self._graphs if captures(self.model) else None
+        merge = self.merge_adapters and not graphs  # that would move the weights
+        lay_out = merge and len(prompts) >= _MANY
         completions: dict[int, Completion] = {}
         with (
             torch.no_grad(),
             restored(self.model.modules(), "training"),
             using(self._products if self.keep_prefix else Products()),
-            merged_lora(self.model) if self.merge_adapters else nullcontext(),
+            graphs.call() if graphs else nullcontext(),
+            merged_lora(self.model) if merge else nullcontext(),
             fast_linears(self.model) if lay_out else nullcontext(),
         ):
             self.model.eval()
             for start in range(0, len(order), self.max_batch):
                 rows = order[start : start + self.max_batch]
-                batch = self._batch([prompts[i] for i in rows], sampling, uniforms[rows])
+                given = [prompts[i] for i in rows]
+                batch = self._batch(given, sampling, uniforms[rows], graphs)
                 completions.update(zip(rows, batch, strict=True))
         return [completions[i] for i in range(len(prompts))]
 
     def _batch(
-        self, prompts: Sequence[Prompt], sampling: Sampling, uniforms: Tensor
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        uniforms: Tensor,
+        graphs: Graphs | None,
     ) -> list[Completion]:
         try:
-            prefilled = self._prefill(prompts, sampling.max_new_tokens)
+            prefilled = self._prefill(prompts, sampling.max_new_tokens, graphs)
             drawn = self._decode(prefilled, sampling, uniforms)
         except torch.OutOfMemoryError as error:
             raise MemAlphaError(
@@ -209,83 +153,106 @@ class HFGenerator:
             completions.append(Completion(ids, text, stop, logprobs))
         return completions
 
-    def _prefill(self, rows: Sequence[Prompt], new_tokens: int) -> _Prefilled:
+    def _prefill(
+        self, rows: Sequence[Prompt], new_tokens: int, graphs: Graphs | None
+    ) -> _Prefilled:
         device = self.model.device
         prompts = list({row.ids: row for row in rows}.values())
-        opened = [len(self.opening) * self._opens(prompt.ids) for prompt in prompts]
-        shared = [  # one own at least
-            min(max(prompt.shared, n), len(prompt.ids) - 1)
-            for prompt, n in zip(prompts, opened, strict=True)
-        ]
-        pairs = list(zip(prompts, shared, strict=True))
-        prefixes = list(dict.fromkeys(prompt.ids[:n] for prompt, n in pairs))
-        own, own_lengths = _pad([prompt.ids[n:] for prompt, n in pairs], device)
-        starts = torch.tensor(shared, device=device)
+        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
+        prefixes = list(
+            dict.fromkeys(prompt.ids[:n] for prompt, n in zip(prompts, shared, strict=True))
+        )
+        if graphs and len(prefixes) == len(prompts) and not self.keep_prefix:
+            shared = [0] * len(prompts)  # nothing is shared: one forward, not two
         width = max(shared)
-        written = width + own.shape[1]
-        capacity = written + new_tokens
+        own = [prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)]
+        own_width = max(map(len, own))
+        capacity = width + own_width + new_tokens
         longest = max(len(prompt.ids) for prompt in prompts)
         _check_length(self.model.config, longest + new_tokens, capacity)
-        cache = BufferCache(self.model.config.get_text_config().num_hidden_layers, capacity)
+        number = {prefix: i for i, prefix in enumerate(prefixes)}
+        place = {prompt.ids: i for i, prompt in enumerate(prompts)}
+        index = [number.get(prompt.ids[:n], 0) for prompt, n in zip(prompts, shared, strict=True)]
+        source = torch.tensor([place[row.ids] for row in rows], device=device)
+        if graphs:  # a few sizes, so that what is captured serves again
+            width = width if self.keep_prefix else rounded_up(width, WIDTH)
+            own_width = rounded_up(own_width, WIDTH)
+            capacity = rounded_up(width + own_width + new_tokens, SLOTS)
+            more = bucket(len(own)) - len(own)
+            own += own[:1] * more
+            shared += shared[:1] * more
+            index += index[:1] * more
+            prefixes += prefixes[:1] * (bucket(len(prefixes)) - len(prefixes))
+        layers = self.model.config.get_text_config().num_hidden_layers
+        most = bucket(max(len(rows), len(prefixes))) if graphs else len(own)
+        cache = BufferCache(layers, most, capacity, graphs.room if graphs else None)
+        if graphs:
+            graphs.room.clean()
         if width:
-            number = {prefix: i for i, prefix in enumerate(prefixes)}
-            index = torch.tensor([number[prompt.ids[:n]] for prompt, n in pairs], device=device)
-            cache.start_from(self._prefix_cache(prefixes, device), index)
-        mask = torch.ones(len(prompts), capacity, dtype=torch.long, device=device)
-        mask[:, :width] = torch.arange(width, device=device) < starts[:, None]
-        steps = torch.arange(own.shape[1], device=device)
-        mask[:, width:written] = steps < own_lengths[:, None]
+            self._read_prefixes(cache, prefixes, width, torch.tensor(index, device=device))
+        ids, own_lengths = _pad(own, device, own_width)
+        starts = torch.tensor(shared, device=device)
+        steps = torch.arange(own_width, device=device)
+        seen = torch.zeros(len(own), capacity, dtype=torch.bool, device=device)
+        seen[:, :width] = torch.arange(width, device=device) < starts[:, None]
+        seen[:, width : width + own_width] = steps < own_lengths[:, None]
         last = own_lengths[:, None] - 1
         positions = starts[:, None] + torch.minimum(steps, last)
-        logits = self._forward(own, cache, mask, positions, last)
-        lengths = starts + own_lengths
-        if len(prompts) < len(rows):
-            place = {prompt.ids: i for i, prompt in enumerate(prompts)}
-            source = torch.tensor([place[row.ids] for row in rows], device=device)
-            cache.batch_select_indices(source)
-            return cache, logits[source], lengths[source], mask[source]
-        return cache, logits, lengths, mask
+        if graphs and ids.numel() <= READ_TOKENS:
+            logits = graphs.read(cache, ids, seen, positions, last, width)
+        else:
+            visible = seen[:, : width + own_width]
+            logits = self._forward(ids, cache, visible, positions, last)
+        MemAlphaError.raise_if(
+            not logits.isfinite().all(),
+            f"the model's logits are not finite in {logits.dtype}",
+            fix="float16 overflows at 65,504: use bfloat16 or float32",
+        )
+        logits = logits.float()
+        for token, bias in self.first_bias.items():
+            logits[:, token] += bias
+        return _Prefilled(cache, logits, starts + own_lengths, seen, source)
+
+    def _read_prefixes(
+        self,
+        cache: BufferCache,
+        prefixes: Sequence[tuple[int, ...]],
+        width: int,
+        index: Tensor,
+    ) -> None:
+        """Begin row i of the cache with the prefix ``index[i]``, in ``width`` slots."""
+        device = index.device
+        if cache.room is None or self.keep_prefix or len(prefixes) * width > READ_TOKENS:
+            cache.start_from(self._prefix_cache(prefixes, device, width), index)
+            return
+        ids, _ = _pad(prefixes, device, width)
+        seen = torch.ones(len(ids), cache.capacity, dtype=torch.bool, device=device)
+        positions = torch.arange(width, device=device).repeat(len(ids), 1)
+        last = torch.zeros(len(ids), 1, dtype=torch.long, device=device)  # of no use
+        self._graphs.read(cache, ids, seen, positions, last, 0)
+        cache.spread(index)
 
     def _prefix_cache(
-        self, prefixes: Sequence[tuple[int, ...]], device: torch.device
+        self, prefixes: Sequence[tuple[int, ...]], device: torch.device, width: int
     ) -> DynamicCache:
         if self._last_prefixes is not None and prefixes == self._last_prefixes[0]:
             return self._last_prefixes[1]
         cache = DynamicCache()
-        if self.opening and all(map(self._opens, prefixes)):
-            if self._opened is None:
-                self._opened = self._read([self.opening], DynamicCache(), device)
-            for i, layer in enumerate(self._opened.layers):
-                rows = (len(prefixes), -1, -1, -1)
-                cache.update(layer.keys.expand(rows), layer.values.expand(rows), i)
-            self._read([ids[len(self.opening) :] for ids in prefixes], cache, device)
-        else:
-            self._read(prefixes, cache, device)
+        # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
+        # slower.
+        one = torch.zeros(1, dtype=torch.long, device=device)
+        ids, _ = _pad(prefixes, device, width)
+        self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
         if self.keep_prefix:
             self._last_prefixes = (prefixes, cache)
         return cache
 
-    def _opens(self, ids: Sequence[int]) -> bool:
-        return tuple(ids[: len(self.opening)]) == self.opening
-
-    def _read(
-        self, rows: Sequence[Sequence[int]], cache: DynamicCache, device: torch.device
-    ) -> DynamicCache:
-        """Write the keys and values of ids after those that a cache has, and return it."""
-        if any(rows):
-            # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000
-            # times slower.
-            one = torch.zeros(1, dtype=torch.long, device=device)
-            ids, _ = _pad(rows, device)
-            self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
-        return cache
-
     def _forward(
-        self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int
+        self, ids: Tensor, cache: BufferCache, seen: Tensor, positions: Tensor, keep: Tensor
     ) -> Tensor:
         output = self.model(
             input_ids=ids,
-            attention_mask=mask[..., : cache.get_seq_length() + ids.shape[1]],
+            attention_mask=seen.long(),
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
@@ -298,41 +265,42 @@ class HFGenerator:
         self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, their log-probabilities, and the length of each completion."""
-        cache, logits, positions, mask = prefilled
-        device = logits.device
-        logits = logits.float()
-        for token, bias in self.first_bias.items():
-            logits[:, token] += bias
-        ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
-        uniforms = uniforms.to(device)
-        tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=device)
-        logprobs = torch.zeros_like(uniforms)
-        slots = torch.arange(len(positions), device=device)  # batch row of each remaining row
-        alive = torch.ones_like(slots, dtype=torch.bool)
-        every = _CHECK_EVERY.get(device.type, _CHECK_EVERY["else"])
-        if every > 1 and self.model.config._attn_implementation == "sdpa":
-            mask = mask[:, None, None].bool()  # transformers reads a mask of two axes at each token
-        for step in range(sampling.max_new_tokens):
-            last, values = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
-            tokens[slots, step] = last
-            if values is not None:
-                logprobs[slots, step] = values
-            if step + 1 == sampling.max_new_tokens:
-                break
-            alive &= ~torch.isin(last, ends)
-            if (step + 1) % every == 0:
-                source = without_ended(alive)
-                if not len(source):
-                    break
-                if len(source) < len(slots):
-                    cache.select(source)
-                    remaining = [x[source] for x in (slots, mask, positions, alive, last)]
-                    slots, mask, positions, alive, last = remaining
-            logits = self._forward(last[:, None], cache, mask, positions[:, None], 1)
-            positions = positions + 1
-        ended = torch.isin(tokens, ends)
+        device = prefilled.logits.device
+        count = len(uniforms)
+        step = self._step(prefilled, sampling, uniforms.to(device))
+        tokens, logprobs = decode(step, count)
+        ended = torch.isin(tokens, torch.tensor(sorted(self.end_ids), device=device))
         first = ended.int().argmax(1) + 1
         return tokens, logprobs, torch.where(ended.any(1), first, sampling.max_new_tokens)
+
+    def _step(
+        self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
+    ) -> Step | CapturedStep:
+        """Return the decoding step of all rows, their first tokens drawn."""
+        cache, logits, lengths, seen, source = prefilled
+        device = source.device
+        captured = cache.room is not None
+        count = len(source)
+        filled = bucket(count) if captured else count
+        uniforms = pad(uniforms, (0, 0, 0, filled - count))
+        source = pad(source, (0, filled - count))  # with rows that have ended
+        rows = Rows(
+            uniforms,
+            torch.zeros(uniforms.shape, dtype=torch.long, device=device),
+            torch.zeros_like(uniforms),
+            seen[source, None, None],
+            lengths[source, None],
+            torch.zeros_like(source)[:, None],
+            torch.arange(filled, device=device) < count,
+        )
+        slot = torch.tensor([cache.get_seq_length()], device=device)
+        drawing = Drawing(sampling, tuple(sorted(self.end_ids)), self.logprobs)
+        plain = Step(self.model, rows, cache, slot, drawing)
+        if captured or len(logits) < count:
+            cache.spread(source)
+        step = self._graphs.step(plain) if captured else plain
+        step.draw(logits[source])
+        return step
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -349,10 +317,14 @@ def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
     return [i for members in groups.values() for i in members]
 
 
-def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def _pad(
+    sequences: Sequence[Sequence[int]], device: torch.device, width: int
+) -> tuple[Tensor, Tensor]:
+    """Return ids (rows, width), zeros on the right, and the lengths (rows,)."""
     rows = [torch.tensor(ids, dtype=torch.long) for ids in sequences]
     lengths = torch.tensor([len(ids) for ids in sequences], device=device)
-    return pad_sequence(rows, batch_first=True).to(device), lengths
+    padded = pad_sequence(rows, batch_first=True)
+    return pad(padded, (0, width - padded.shape[1])).to(device), lengths
 
 
 def _check_attention(config: PretrainedConfig) -> None:
@@ -370,9 +342,7 @@ def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
     """Raise InputError if a row has more tokens than the model takes, or the cache more slots than
     its window.
     """
-    text = config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
-    window = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+    window = window_of(config)
     positions = positions_of(config)
     InputError.raise_if(
         (window and capacity > window) or (positions and tokens > positions),
@@ -380,46 +350,6 @@ def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
         f"(sliding window of {window}: {capacity} slots)",
         fix="lower the token budgets of the prompt or max_new_tokens",
     )
-
-
-def draw(
-    logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the
-    cumulative distribution.
-
-    Returns tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32.
-    Temperature, top-k, top-p, in this order; log-probabilities are those before top-k and top-p, as
-    a policy gradient needs them.
-    """
-    logits = logits.float()
-    if sampling.temperature > 0:
-        logits = logits / sampling.temperature
-        tokens = _invert(logits, sampling, uniforms)
-    else:
-        tokens = logits.argmax(-1)
-    if not logprobs:
-        return tokens, None
-    return tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1)
-
-
-def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
-    likeliest = None
-    if sampling.top_k > 0 or sampling.top_p < 1:
-        size = logits.shape[-1]
-        count = min(sampling.top_k, size) if sampling.top_k > 0 else size
-        logits, likeliest = logits.topk(count, dim=-1)
-    weights = logits.softmax(-1)
-    if sampling.top_p < 1:
-        dropped = weights.cumsum(-1) - weights >= sampling.top_p  # likelier tokens have enough mass
-        dropped[:, 0] = False
-        weights = weights.masked_fill(dropped, 0.0)
-    cumulative = weights.cumsum(-1)
-    total = cumulative[:, -1]
-    # Strictly below the total: a token of weight zero is never drawn.
-    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    choice = torch.searchsorted(cumulative, target[:, None], right=True)
-    return (choice if likeliest is None else likeliest.gather(-1, choice)).squeeze(-1)
 
 
 # ------------------------------------------------------------------------------------------------

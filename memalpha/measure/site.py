@@ -53,11 +53,17 @@ PANELS: Mapping[str, str] = {
     "written word for word, share": "memory/verbatim",
     "rollouts that could not be scored, share": "memory/masked",
     "entropy and KL to the reference, nats a token": "entropy|kl",
+    "log-probabilities sampled and trained, apart by nats": (
+        r"sampling/sampling_logp_difference/(mean|p99)"
+    ),
+    "KL of sampled to trained policy, nats a token": "sampling/kl",
+    "tokens masked by their importance weight, share": "sampling/masked",
     "spread of the reward in a group": "reward_std",
     "groups that teach nothing, share": "frac_reward_zero_std",
     "gradient norm": "grad_norm",
     "loss": "loss",
     "steps skipped, share": "skipped",
+    "loss scale in float16": "loss_scale",
     "seconds a step": r"time/(rollouts|scoring)|step_time",
 }
 """Title of each panel, and the keys of its lines; a group in the pattern is a line's label."""

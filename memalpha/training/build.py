@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import DistributedType
 from peft import LoraConfig, get_peft_model
 from transformers import (
     BitsAndBytesConfig,
@@ -17,6 +18,7 @@ from transformers import (
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
+from memalpha.generation.decoding import PLAIN_MODELS
 from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_server import VLLMServers
@@ -161,7 +163,8 @@ def make_generator(
             wait=run.vllm_wait,
         )
     # exact: every weight has 32 bits
-    merge = exact(model) and not arguments.trl_arguments.bf16
+    in_16_bits = arguments.trl_arguments.bf16 or arguments.trl_arguments.fp16
+    merge = exact(model) and not in_16_bits
     return HFGenerator(
         model,
         tokenizer,
@@ -183,7 +186,9 @@ def load_policy(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
+            bnb_4bit_compute_dtype=(
+                torch.float16 if options.dtype == "float16" else torch.bfloat16
+            ),
         )
     model, tokenizer = load_policy_model(
         options.model, adapter=options.adapter or None, dtype=options.dtype, trainable=True, **more
@@ -198,8 +203,19 @@ def load_policy(
             lora_dropout=options.lora_dropout,
         )
         model = get_peft_model(model, lora, revision=more.get("revision"))
-    prepare_policy(model, trained=trained, top_layers=top_layers)
+    compiled = trained and compiles(options, model.config.model_type)
+    prepare_policy(model, trained=trained, top_layers=top_layers, compiled=compiled)
     return model, tokenizer
+
+
+def compiles(options: PolicyOptions, model_type: str) -> bool:
+    """Return whether the layers of the update are compiled."""
+    if options.compile != "auto":
+        return options.compile
+    state = PartialState()
+    sharded = state.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+    fits = model_type in PLAIN_MODELS and not options.load_in_4bit and not sharded
+    return fits and bool(state.device.type == "cuda")
 
 
 def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
@@ -267,14 +283,18 @@ def make_judge(
     return judges.FactContentJudge(annotated, sections)
 
 
+TENSOR_CORES = (7, 0)
+"""Compute capability of a V100; older GPUs compute float16 slowly."""
+
 PolicyKind = TypeVar("PolicyKind", bound=PolicyOptions)
 
 
 def resolve_dtype(options: PolicyKind, device: torch.device) -> tuple[PolicyKind, str]:
     """Replace ``dtype: auto`` by a type of the frozen base weights, and say why it is this one.
 
-    ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it, else ``float32``.
-    Machines that differ should be told.
+    ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it; ``float16``, which
+    wants a scaled loss, on other GPUs with tensor cores; else ``float32``. Machines that differ
+    should be told.
     """
     if options.dtype != "auto":
         return options, "the option dtype"
@@ -286,4 +306,7 @@ def resolve_dtype(options: PolicyKind, device: torch.device) -> tuple[PolicyKind
         flags = CPUS.read_text(encoding="utf-8") if CPUS.is_file() else ""
         native = device.type == "cpu" and bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
     why = f"this {device.type} {'computes' if native else 'does not compute'} bfloat16"
-    return replace(options, dtype="bfloat16" if native else "float32"), why
+    other = "float32"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= TENSOR_CORES:
+        other = "float16"
+    return replace(options, dtype="bfloat16" if native else other), why

@@ -31,6 +31,7 @@ from memalpha.types import JsonMapping, JsonObject
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
 """Those that are checked against a loss over unpadded rows."""
+Correction = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 NOT_INIT = {
     "dtype",
     "torch_dtype",
@@ -49,9 +50,6 @@ REFUSED: Mapping[str, str] = {
     "min_p": "temperature, top_p and top_k",
     "repetition_penalty": "temperature, top_p and top_k",
     "use_vllm": "vllm_urls, which name servers that draw the rollouts of an adapter",
-    "vllm_importance_sampling_clip_min": "vllm_importance_sampling_clip_max alone",
-    "vllm_importance_sampling_mode": "token_truncate",
-    "fp16": "bf16: the loss is not scaled as float16 needs",
     "generation_batch_size": "steps_per_generation",
     "gradient_accumulation_steps": "a larger per_device_train_batch_size",
     "max_completion_length": "the option of the agent",
@@ -63,7 +61,7 @@ REFUSED: Mapping[str, str] = {
     "reward_weights": "weights by name, such as accuracy_weight: 1.0",
     "sync_ref_model": "a fixed reference: checkpoints hold no moving one",
     "top_entropy_quantile": "no such choice: it would be made among rows_per_forward rows",
-    "torch_compile": "rows as they are packed, which was not tried compiled",
+    "torch_compile": "compile, which compiles the layers of the update",
     "train_sampling_strategy": "seed alone, which orders the data",
     "trust_remote_code": "no code of a model's repository, which is never run",
     "use_adaptive_entropy": "no entropy term: it would be computed over rows_per_forward rows",
@@ -97,8 +95,11 @@ class PolicyOptions(Options):
         lora_dropout: Share of a new adapter's inputs dropped in updates; completions are drawn
             without, so GRPO wants 0.
         full_finetuning: Train all weights instead of an adapter.
-        dtype: Type of the base weights: ``float32``, ``bfloat16`` for LoRA (adapters stay in
-            float32), or ``auto``: that where it is computed natively.
+        dtype: Type of the base weights: ``float32``; for LoRA (adapters stay in float32)
+            ``bfloat16``, or ``float16`` with ``fp16``; or ``auto``: bfloat16 where it is computed
+            natively, float16 with ``fp16`` on other GPUs from a V100 on.
+        compile: Compile the layers of the update by ``torch.compile``: a minute at the first step;
+            ``auto``: on CUDA, for dense models in 16 or 32 bits whose weights are not sharded.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -111,6 +112,7 @@ class PolicyOptions(Options):
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     full_finetuning: bool = False
     dtype: str = "float32"
+    compile: Literal["auto"] | bool = "auto"
 
     def check(self) -> None:
         """Check combinations of options."""
@@ -265,6 +267,7 @@ class TrainerOptions(Options):
         adam_beta2: Its second moment's decay.
         max_grad_norm: Gradient clipping, 0 = off.
         bf16: Compute in bfloat16 (GPUs).
+        fp16: Compute in float16 with a scaled loss, on GPUs without bfloat16 (T4, V100).
         use_cpu: Train on the CPU though there is a GPU.
         gradient_checkpointing: Trade time for memory.
         seed: Fixes everything that is drawn.
@@ -288,6 +291,7 @@ class TrainerOptions(Options):
     adam_beta2: Share = 0.999
     max_grad_norm: NonNegativeFloat = 1.0
     bf16: bool = False
+    fp16: bool = False
     use_cpu: bool = False
     gradient_checkpointing: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
@@ -306,6 +310,7 @@ class TrainerOptions(Options):
             "max_steps is 0",
             expected="at least 1 step, or -1 for as many as num_train_epochs says",
         )
+        InputError.raise_if(self.bf16 and self.fp16, "bf16 and fp16", expected="one of the two")
         for name in self.trl:
             own = "the option of this name" if name in names(type(self)) else ""
             expected = REFUSED.get(name, own)
@@ -342,6 +347,11 @@ class GRPOOptions(TrainerOptions):
         temperature: Sampling temperature of the rollouts.
         loss_type: ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``.
         beta: KL coefficient; 0 = off.
+        vllm_importance_sampling_correction: Weigh the loss by trained over sampled probability,
+            where the latter is kept (16 bits, vLLM, ``staleness``).
+        vllm_importance_sampling_mode: The ratio of each ``token``, or of the whole ``sequence``, is
+            limited to at most ``vllm_importance_sampling_clip_max`` (``truncate``), or 0 beyond it
+            (``mask``).
         epsilon: How far a ratio may fall below 1, and without ``epsilon_high`` rise above it.
         epsilon_high: How far it may rise above 1; with ``cispo`` its bound, such as 5.0 (ScaleRL).
         scale_rewards: Divide advantages by the deviation of a ``group`` or ``batch``, or by
@@ -359,6 +369,8 @@ class GRPOOptions(TrainerOptions):
     temperature: PositiveFloat = 1.0
     loss_type: Loss = "dapo"
     beta: NonNegativeFloat = 0.0
+    vllm_importance_sampling_correction: bool = True
+    vllm_importance_sampling_mode: Correction = "token_truncate"
     epsilon: NonNegativeFloat = 0.2
     epsilon_high: NonNegativeFloat | None = None
     scale_rewards: Literal["group", "batch", "none"] | bool = "group"
@@ -393,7 +405,6 @@ class GRPOOptions(TrainerOptions):
         """Return TRL's arguments, ``more`` of them given here."""
         rollouts = self.per_device_train_batch_size * self.steps_per_generation
         fixed = {
-            "vllm_importance_sampling_mode": "token_truncate",
             "vllm_importance_sampling_clip_max": 2.0,
             "per_device_eval_batch_size": rollouts,  # not used; TRL wants a multiple of a group
         }

@@ -34,6 +34,7 @@ from memalpha.rewards import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import PolicyOptions, TrainArguments
+from memalpha.training.precision import check_types, set_float16
 from memalpha.training.recording import HeldOut, Recorder, StopOnSignal
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import (
@@ -129,6 +130,7 @@ def open_run(arguments: TrainArguments, report: EventReport) -> Run:
         reads = {**files_read(arguments), "working directory": [str(Path.cwd())]}
         check_place(path, overwrite=options.overwrite, resume=options.resume, reads=reads)
     arguments, why = choose_dtype(arguments, report)
+    check_types(arguments.run.dtype, arguments.trl_arguments)
     parts = build_components(arguments)
     trainer = None if options.warm_start_steps else build_trainer(arguments, parts)
     folder = open_folder(arguments, parts, why)
@@ -255,6 +257,10 @@ def choose_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainA
         options, why = resolve_dtype(options, arguments.trl_arguments.device)
         if arguments.run.dtype == "auto":
             report("load", {"what": f"the base in {options.dtype} ({why})"})
+    chosen = arguments.run.dtype == "auto" and options.dtype == "float16"
+    if chosen and not arguments.trainer.bf16:
+        set_float16(arguments.trl_arguments)
+        arguments = arguments._replace(trainer=replace(arguments.trainer, fp16=True))
     return arguments._replace(run=options), f"{options.dtype}: {why}"
 
 
@@ -399,6 +405,7 @@ def warm_started(
             seed=trainer_options.seed,
             use_cpu=trainer_options.use_cpu,
             bf16=trainer_options.bf16,  # one precision per process
+            fp16=trainer_options.fp16,
         )
         demonstrations = WarmupOptions(
             data=options.train_data,

@@ -42,6 +42,8 @@ from memalpha.generation.vllm_server import VLLMServers
 from memalpha.rewards import StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
+from memalpha.training.importance import GAP, gap_statistics, importance_weights
+from memalpha.training.precision import check_scaler, overflow
 from memalpha.training.rows import (
     STD_EPSILON,
     Scale,
@@ -98,6 +100,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.options = options
         self.update_batches: list[UpdateBatch] = []  # of the draw at hand
         self.skipped_in_a_row = 0
+        self.has_stepped = False
         self.products = Products()  # frozen weights, laid out to multiply fast
         self._drawn = deque[Drawn]()
         self._scoring = threading.Lock()
@@ -118,6 +121,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 eval_dataset=None if args.eval_strategy == "no" else places,
                 **kwargs,
             )
+        check_scaler(self.accelerator)
         for parameter, data in zip(adapters, exact, strict=True):  # TRL rounds those to 16 bits,
             parameter.data = data.to(parameter.device)  # where small steps are lost
         if self.ref_model is not None:
@@ -170,6 +174,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _next_update_batches(self) -> list[UpdateBatch]:
         """Return the scored rows of a new draw, in ``steps_per_generation`` update batches."""
+        self.products.clear()  # the adapters have changed since
         rollouts, rewards = self._drawn_and_scored()
         rows = self._rows(rollouts, rewards)
         self._record_rollouts(rollouts, rewards, rows)
@@ -183,7 +188,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         missing = self._padded_count(len(rows)) - len(rows)
         end = self.processing_class.eos_token_id
         rows = [*rows, *(padding_row(end) for _ in range(missing))]
-        with torch.no_grad(), restored(self.model.parameters(), "requires_grad"):
+        frozen = restored(self.model.parameters(), "requires_grad")
+        with torch.no_grad(), frozen, self._timed("time/logps"):
             self._logps_before(rows)
         # a step gets random rows, but in their order, in which neighbours share their prefix
         places = torch.randperm(len(rows)).chunk(self.args.steps_per_generation)
@@ -195,10 +201,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _logps_before(self, rows: Sequence[TrainingRow]) -> None:
         """Set the log-probabilities that the loss compares with, where it does."""
-        if self.steps_per_draw > 1 or self._weighs:
+        if self.steps_per_draw > 1 or self.use_vllm:
             for row, of_policy in zip(rows, self._logps(self.model, rows), strict=True):
                 row.old = of_policy.logps
-        if self._weighs:
+        if self.use_vllm:
             self._weigh(rows)
         if self.beta:
             policy = self.accelerator.unwrap_model(self.model)
@@ -208,24 +214,34 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 row.reference = of_reference.logps
 
     def _weigh(self, rows: Sequence[TrainingRow]) -> None:
-        """Set the importance weights, of trained over sampled probability, and log how far both are
-        apart.
+        """Set the importance weights, unless the correction is off, and log how far sampled and
+        trained log-probabilities are apart, over all ranks.
         """
-        gaps: list[float] = []
-        weights: list[float] = []
+        gaps = [torch.zeros(0, device=self.args.device)]
+        weights = list(gaps)
         for row in rows:
             assert row.old is not None
             gap = row.old - torch.tensor(row.sampled, device=row.old.device)
-            row.weight = gap.exp().clamp(max=self.vllm_importance_sampling_clip_max)
+            weight = importance_weights(
+                gap,
+                self.vllm_importance_sampling_mode,
+                self.vllm_importance_sampling_clip_min,
+                self.vllm_importance_sampling_clip_max,
+            )
+            if self._weighs:
+                row.weight = weight
             if not row.left_out:
-                gaps += gap.abs().tolist()
-                weights += row.weight.tolist()
-        mean, _ = self._mean_and_std(gaps)
-        mean_weight, _ = self._mean_and_std(weights)
-        name = "sampling/sampling_logp_difference"
-        self._record({f"{name}/mean": mean, "sampling/importance_sampling_ratio/mean": mean_weight})
-        self._record({f"{name}/max": max(gather_object([max(gaps, default=0.0)]))})
+                gaps.append(gap)
+                weights.append(weight)
+        statistics = gap_statistics(torch.cat(gather_object([torch.cat(gaps).cpu()])))
+        self._record(statistics)
+        if self._weighs:
+            of_all = torch.cat(gather_object([torch.cat(weights).cpu()]))
+            self._record({"sampling/importance_sampling_ratio/mean": of_all.mean().item()})
+            if self.vllm_importance_sampling_mode.endswith("mask"):
+                self._record({"sampling/masked": (of_all == 0).double().mean().item()})
         is_first = not self.update_batches
+        mean = statistics[f"{GAP}/mean"]
         InputError.raise_if(
             is_first and isinstance(self.generator, VLLMServers) and mean > MOST_APART,
             f"log-probabilities of the vLLM servers differ from the policy's by {mean:.2f}",
@@ -302,21 +318,40 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return model  # TRL's loss asks here, with what compute_loss gave it
 
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
-        finite = bool(torch.isfinite(loss)) and finite_gradients(model)
-        skip = bool(self.sum_over_ranks([not finite]))
+        finite_loss = bool(torch.isfinite(loss))
+        finite = finite_loss and finite_gradients(model)
+        wrong_losses, wrong = self.sum_over_ranks([not finite_loss, not finite]).tolist()
+        skip = bool(wrong)
         step = self.state.global_step + 1
+        scaler = self.accelerator.scaler  # in float16; it has not divided the gradients yet
+        scale = 1.0
+        at_scale = ""
+        if scaler is not None:
+            scale = scaler.get_scale()
+            at_scale = f" at loss scale {scale:g}"
+            self._record({"loss_scale": scale})
         if skip:
+            logger.warning("step %d is skipped: loss or gradient is not finite%s", step, at_scale)
+        if skip and scaler is not None:
+            overflow(model)
+        elif skip:
             model.zero_grad()
-            logger.warning("step %d is skipped: loss or gradient is not finite", step)
         self._record({"skipped": float(skip)})
-        self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
+        # Until this process has taken a step, the scaler looks for its scale, from 65,536 down to 1
+        # if need be: no failure yet. But the loss looked at is not scaled.
+        looking = scale > 1 and not wrong_losses and not self.has_stepped
+        if not skip:
+            self.skipped_in_a_row = 0
+            self.has_stepped = True
+        elif not looking:
+            self.skipped_in_a_row += 1
         # DeepSpeed's engine has stepped already
         stepped = self.accelerator.distributed_type is DistributedType.DEEPSPEED
         most = self.options.max_skipped_steps
         TrainingAborted.raise_if(
             self.skipped_in_a_row > (0 if stepped else most),
-            f"step {step}: loss or gradient is not finite, {self.skipped_in_a_row} steps in a row "
-            f"(max_skipped_steps = {most})",
+            f"step {step}: loss or gradient is not finite{at_scale}, {self.skipped_in_a_row} steps "
+            f"in a row (max_skipped_steps = {most})",
             fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
         )
         return not skip

@@ -32,6 +32,7 @@ from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
+from memalpha.training.precision import check_scale, check_scaler, check_types, set_float16
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import EventReport, JsonObject, Operation
 from memalpha.update.logps import Row, packed_logps, split_rows
@@ -135,6 +136,9 @@ def warm_up(arguments: WarmupRunOptions, report: EventReport = lambda event, dat
     make_folder(target)
     set_seed(training.seed)
     warmup, why = resolve_dtype(arguments.warmup, training.device)
+    if arguments.warmup.dtype == "auto" and warmup.dtype == "float16" and not training.bf16:
+        set_float16(training)
+    check_types(warmup.dtype, training)
     base = f"{warmup.model} in {warmup.dtype} ({why})"
     report("load", {"what": f"{base} and demonstrations of {warmup.data}"})
     model, tokenizer = load_policy(warmup)
@@ -233,6 +237,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         prefix = in_common([tuple(row.prompt_ids) for row in demonstrations])
         rows = [row._replace(shared=min(prefix, row.shared)) for row in demonstrations]
         super().__init__(train_dataset=rows, data_collator=lambda batch: {"rows": batch}, **kwargs)
+        check_scaler(self.accelerator)
 
     def _prepare_inputs(self, inputs: JsonObject) -> JsonObject:
         return inputs
@@ -243,6 +248,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at
         the end.
         """
+        check_scale(self.accelerator)
         rows: list[Row] = inputs["rows"]
         count = sum(len(row.completion_ids) for row in rows)
         total = torch.zeros((), device=self.args.device)

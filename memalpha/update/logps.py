@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from memalpha.errors import InputError
+from memalpha.generation.decoding import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product
 from memalpha.types import JsonObject
-from memalpha.update.prepare import NAME, base_model, group_layout
+from memalpha.update.attention import NAME, Group, PackLayout, runs_flash
+from memalpha.update.prepare import base_model
 
 ELEMENTS_AT_ONCE = 2**20
-
-PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-"""Model types of transformers whose logits are the unchanged output of the head."""
 
 TOKENS_AT_ONCE = 512
 HEAD_ELEMENTS = 2**18
@@ -97,7 +96,7 @@ def frozen_head(model: Any) -> Any | None:
     and DDP wrappers.
     """
     head: Any = model.get_output_embeddings()
-    if model.config.model_type not in PLAIN_HEADS or type(head) is not nn.Linear:
+    if model.config.model_type not in PLAIN_MODELS or type(head) is not nn.Linear:
         return None
     weight: Any = head.weight
     bias: Any = head.bias
@@ -215,14 +214,6 @@ class Row(NamedTuple):
     shared: int = 0
 
 
-class Group(NamedTuple):
-    """One group of a pack: its first token, the length of its prefix and of each row's own part."""
-
-    start: int
-    prefix: int
-    lengths: list[int]
-
-
 class Pack(NamedTuple):
     """One sequence: ids and positions (1, L); ``predictors`` (N,): index of the token that predicts
     each of the ``targets``, row after row.
@@ -324,7 +315,7 @@ def _pack_logps(
         # nothing.
         options = {"output_hidden_states": -1, "logits_to_keep": predictors[:0]}
     if base.config._attn_implementation == NAME:
-        options["prefix_layout"] = [group_layout(*group, device) for group in pack.groups]
+        options["prefix_layout"] = PackLayout(pack.groups, device, _flash(base, device))
         # transformers passes a mask of four axes on as it is, and builds no (L, L) one; the layout
         # says who attends to whom, and nobody reads this one.
         options["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
@@ -338,6 +329,14 @@ def _pack_logps(
         return token_logps(output.logits[0], targets, temperature, compute_entropy)
     hidden = output.hidden_states[-1][0, predictors]
     return hidden_logps(hidden, head.weight, targets, temperature, compute_entropy)
+
+
+def _flash(base: Any, device: torch.device) -> bool:
+    config = base.config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    casts = torch.is_autocast_enabled(device.type)
+    kind = torch.get_autocast_dtype(device.type) if casts else base.dtype
+    return runs_flash(device, kind, head)
 
 
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:

@@ -1,147 +1,32 @@
 """What is done to a loaded model before it draws or trains, once and in one place.
 
-:func:`prepare_policy` changes layers to faster ones with an exact gradient, chooses the attention,
-and freezes what does not train. Nothing changes a model later, but for what transformers' Trainer
-does at its start (gradient checkpointing, the wrapper of several processes).
+:func:`prepare_policy` changes layers to faster ones with an exact gradient, chooses the attention
+(attention.py), and freezes what does not train. Nothing changes a model later, but for what
+transformers' Trainer does at its start (gradient checkpointing, the wrapper of several processes).
 """
 
 import logging
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from peft.tuners.lora.layer import Linear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from torch.nn.functional import linear, rms_norm
 
 from memalpha.errors import InputError
+from memalpha.generation.decoding import PLAIN_MODELS
 from memalpha.generation.products import plain, product, rounded
-
-# ------------------------------------------------------------------------------------------------
-# attention
-# Over a packed sequence, with masked keys skipped: each row attends to its own prefix and to itself
-# only. Group by group, the prefix attends to itself, then its rows as a batch to [prefix, own
-# part]; results equal those of a dense mask. Calls without ``prefix_layout`` run plain ``sdpa``, so
-# generation, saving and evaluation do not change.
-
-NAME = "memalpha_prefix"
-
-
-def share_prefixes(base: Any) -> str:
-    """Switch a transformers model to this attention, or return what its own is, if it is not plain
-    ``sdpa`` in every layer.
-    """
-    other = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
-    own = base.config._attn_implementation
-    if other or own not in ("sdpa", NAME) or not base._can_set_attn_implementation():
-        return f"attention {own!r} with {', '.join(sorted(other)) or 'plain'} layers"
-    AttentionInterface.register(NAME, prefix_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    base.set_attn_implementation(NAME)
-    return ""
-
-
-class GroupLayout(NamedTuple):
-    """R rows behind one prefix: it spans ``start`` to ``own`` (P tokens), they span ``own`` to
-    ``stop``, the longest has M tokens.
-
-    ``tokens`` (R * M,) from ``own``, a shorter row repeats its first at the end; ``real``: entries
-    that are no repeats; ``allowed`` (M, P + M) bool: the keys [prefix, own part] a row's tokens
-    see.
-    """
-
-    start: int
-    own: int
-    stop: int
-    tokens: Tensor
-    real: Tensor
-    allowed: Tensor
-
-
-def group_layout(
-    start: int, prefix: int, lengths: Sequence[int], device: torch.device
-) -> GroupLayout:
-    """Lay out a group from its first token, its prefix length (may be 0) and each row's own length
-    (0 is left out).
-    """
-    sizes = torch.tensor([n for n in lengths if n], dtype=torch.long)
-    longest = int(sizes.max()) if len(sizes) else 0
-    steps = torch.arange(longest)
-    inside = steps < sizes[:, None]  # (R, M)
-    tokens = (sizes.cumsum(0) - sizes)[:, None] + steps * inside
-    own = start + prefix
-    return GroupLayout(
-        start,
-        own,
-        stop=own + int(sizes.sum()),
-        tokens=tokens.flatten().to(device),
-        real=inside.flatten().nonzero().squeeze(-1).to(device),
-        allowed=torch.ones(longest, prefix + longest, dtype=torch.bool).tril(prefix).to(device),
-    )
-
-
-def prefix_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    prefix_layout: Sequence[GroupLayout] | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key
-    heads, L, size).
-    """
-    if prefix_layout is None:
-        return sdpa_attention_forward(  # type: ignore[no-any-return]
-            module, query, key, value, attention_mask, dropout, scaling, **kwargs
-        )
-    repeats = query.shape[1] // key.shape[1]
-    states = [query, repeat_kv(key, repeats), repeat_kv(value, repeats)]
-    parts = []
-    for group in prefix_layout:
-        if group.own > group.start:
-            q, k, v = (state[:, :, group.start : group.own] for state in states)
-            parts.append(
-                scaled_dot_product_attention(
-                    q, k, v, dropout_p=dropout, scale=scaling, is_causal=True
-                )
-            )
-        if group.stop > group.own:
-            parts.append(_own_parts(group, states, dropout, scaling))
-    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
-
-
-def _own_parts(
-    group: GroupLayout, states: Sequence[Tensor], dropout: float, scaling: float | None
-) -> Tensor:
-    """Return (1, heads, tokens of all rows, size): what the rows of a group attend to."""
-    _, heads, _, size = states[0].shape
-    rows = []
-    for state in states:  # to (R, heads, M, size)
-        own = state[0, :, group.own : group.stop].index_select(1, group.tokens)
-        rows.append(own.view(heads, -1, len(group.allowed), size).transpose(0, 1))
-    for place in (1, 2):  # keys and values: (R, heads, P + M, size)
-        prefix = states[place][:, :, group.start : group.own].expand(len(rows[0]), -1, -1, -1)
-        rows[place] = torch.cat([prefix, rows[place]], dim=2)
-    q, k, v = rows
-    out = scaled_dot_product_attention(
-        q, k, v, attn_mask=group.allowed, dropout_p=dropout, scale=scaling
-    )
-    return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
-
+from memalpha.update.attention import share_prefixes
 
 # ------------------------------------------------------------------------------------------------
 # what is done to a model
 
 logger = logging.getLogger(__name__)
+
+BACKEND = "inductor"  # of torch.compile
 
 NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 """Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + epsilon)``."""
@@ -153,12 +38,15 @@ def base_model(model: nn.Module) -> Any:
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
 
 
-def prepare_policy(model: nn.Module, *, trained: bool = True, top_layers: int = 0) -> None:
+def prepare_policy(
+    model: nn.Module, *, trained: bool = True, top_layers: int = 0, compiled: bool = False
+) -> None:
     """Prepare a model, plain or inside PEFT, in place; again does no harm.
 
     ``trained``: rows that share a prefix are computed together where its attention allows that,
     else each by itself, with a warning. ``top_layers``: only adapters of that many upper layers
-    train (0 = all); InputError if the model has fewer.
+    train (0 = all); InputError if the model has fewer. ``compiled``: packed rows go through layers
+    compiled by ``torch.compile``; InputError for a model whose layers are not known.
     """
     base = base_model(model)
     module: Any
@@ -169,9 +57,11 @@ def prepare_policy(model: nn.Module, *, trained: bool = True, top_layers: int = 
     if top_layers:
         freeze_lower_layers(model, top_layers)
     if trained:
-        reason = share_prefixes(base)
+        reason = share_prefixes(base, compiled=compiled)
         if reason:
             logger.warning("%s: the update computes every row by itself, which is slower", reason)
+    if compiled:
+        compile_layers(base)
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
@@ -186,6 +76,46 @@ def freeze_lower_layers(model: Any, top: int) -> None:
         _, is_layer, place = name.partition(".layers.")
         if is_layer and int(place.split(".")[0]) < count - top:
             parameter.requires_grad_(False)
+
+
+def compile_layers(base: Any) -> None:
+    """Let a transformers model compute packed rows by compiled layers."""
+    InputError.raise_if(
+        base.config.model_type not in PLAIN_MODELS,
+        f"compile: true with a model of type {base.config.model_type!r}",
+        expected=f"one of {', '.join(PLAIN_MODELS)}",
+        fix="set compile: false",
+    )
+    for layer in base.model.layers:
+        kind: Any = type(layer)
+        layer.__class__ = _compiled_class(kind)
+
+
+@cache
+def _compiled_class(kind: Any) -> Any:
+    if issubclass(kind, CompiledLayer):
+        return kind
+    # the number of tokens changes from pack to pack
+    forward = torch.compile(kind.forward, dynamic=True, backend=BACKEND)
+    more = {"compiled_forward": forward}
+    return type(kind.__name__ + "Compiled", (CompiledLayer, kind), more)
+
+
+class CompiledLayer:
+    """Mixin before a decoder layer: compiled for packed rows, as it is for all else.
+
+    Between its parts the attention runs as it is: it depends on the lengths of a pack's rows.
+    """
+
+    def forward(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Return what transformers' layer does."""
+        if kwargs.get("prefix_layout") is None:
+            return super().forward(hidden_states, *args, **kwargs)  # type: ignore[misc]
+        trains = any(parameter.requires_grad for parameter in self.parameters())
+        if torch.is_grad_enabled() and trains and not hidden_states.requires_grad:
+            # as in the layers above, so that one compiled form serves all
+            hidden_states = hidden_states.detach().requires_grad_()
+        return self.compiled_forward(hidden_states, *args, **kwargs)
 
 
 def _fast_class(module: nn.Module) -> Any:
@@ -216,6 +146,8 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return what PEFT's layer does, x (..., inputs) to (..., outputs)."""
         names = [name for name in self.active_adapters if name in self.lora_A]
+        if torch.compiler.is_compiling():
+            return self._plainly(x, names)
         if args or kwargs or len(names) != 1 or self.disable_adapters or self.merged:
             return super().forward(x, *args, **kwargs)  # type: ignore[no-any-return]
         base = self.base_layer
@@ -225,6 +157,8 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
         fits = plain(a, b) and _casts(x, kind) and _casts(base.weight, kind)
         if not fits or not (torch.is_grad_enabled() or kind is not torch.float32):
             return super().forward(x)  # type: ignore[no-any-return]
+        if not torch.is_grad_enabled():
+            a, b = rounded(a, kind), rounded(b, kind)  # once a call, not at each token
         bias = None if base.bias is None else rounded(base.bias, kind)
         y: Tensor = LoraProduct.apply(  # type: ignore[no-untyped-call]
             x.reshape(-1, x.shape[-1]).to(kind),
@@ -235,6 +169,17 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
             self.scaling[names[0]],
         )
         return y.view(*x.shape[:-1], -1)
+
+    def _plainly(self, x: Tensor, names: Sequence[str]) -> Tensor:
+        """Compute the same by torch's own operations, which a compiler sees through."""
+        base = self.base_layer
+        kind = _product_type(base.weight)
+        x = x.to(kind)
+        y = linear(x, base.weight.to(kind), None if base.bias is None else base.bias.to(kind))
+        for name in [] if self.disable_adapters or self.merged else names:
+            inner = linear(x, self.lora_A[name].weight.to(kind))
+            y = y + self.scaling[name] * linear(inner, self.lora_B[name].weight.to(kind))
+        return y
 
 
 def _product_type(weight: Tensor) -> torch.dtype:
@@ -292,15 +237,21 @@ def _fast_norm(kind: type) -> type:
 
 
 class FastRMSNorm:
-    """Mixin before a norm of ``NORMS``: its own backward pass on a CPU in float32."""
+    """Mixin before a norm of ``NORMS``: torch's one kernel on CUDA, which rounds once; its own
+    backward pass on a CPU in float32.
+    """
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        """Return what transformers' norm does; its own code runs on other devices and where no
-        gradient is recorded.
+        """Return what transformers' norm does, whose own code runs for a compiler, and on CPUs in
+        16 bits or without a gradient.
         """
-        if x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, self.weight):
+        weight = self.weight
+        eager = not torch.compiler.is_compiling()
+        if eager and x.device.type == "cuda" and plain(x, weight, kind=x.dtype):
+            return rms_norm(x, weight.shape, weight, self.variance_epsilon)
+        if eager and x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, weight):
             y: Tensor = RMSNormProduct.apply(  # type: ignore[no-untyped-call]
-                x, self.weight, self.variance_epsilon
+                x, weight, self.variance_epsilon
             )
             return y
         return super().forward(x)  # type: ignore[misc, no-any-return]

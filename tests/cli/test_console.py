@@ -4,12 +4,14 @@ terminal."""
 import io
 import logging
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from memalpha.cli import run
 from memalpha.cli.console import Reporter, SafeConsole
 from memalpha.errors import InputError
+from memalpha.training.importance import gap_statistics
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202egpj.exe\u2066\r"
 
@@ -22,12 +24,15 @@ def test_the_pace_of_steps_by_hand() -> None:
     step = {"step": 1, "max_steps": 4, "reward": 0.5, "num_tokens": 1000.0}
     reporter("step", step)
     more = {"loss": None, "rewards/accuracy/mean": 0.25, "rewards/content/mean": float("nan")}
+    apart = gap_statistics(torch.tensor([0.0] * 98 + [0.5, 1.0]))
+    more |= {**apart, "loss_scale": 32768.0}
     reporter("step", {**step, "step": 2, "num_tokens": 2000.0, **more})
     reporter("unheard of", {})
     assert console.file.getvalue().splitlines() == [
         "[    10 s] loading nano [bold]and[/bold] toy",
         "[    15 s] step 1/4  reward .500  tokens/s 200  s/step 5.0",
-        "[    25 s] step 2/4  reward .500  accuracy .250  tokens/s 100  s/step 10.0  20.0 s left",
+        "[    25 s] step 2/4  reward .500  accuracy .250  drawn apart 0.0150  p99 0.5000  KL 0.008670"
+        "  loss scale 32,768  tokens/s 100  s/step 10.0  20.0 s left",
     ]
 
 

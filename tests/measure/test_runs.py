@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
+import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -23,6 +24,7 @@ from memalpha.measure.tables import (
     differing,
 )
 from memalpha.record.folder import RunFolder
+from memalpha.training.importance import gap_statistics
 
 HELD_OUT = {"set": "held out", "system": "policy", "reader": "scorer", "entries": ()}
 
@@ -194,6 +196,15 @@ def test_seeds_are_drawn_thin_with_their_mean() -> None:
     assert first[0] == second[0] == mean[0] == list(range(1, 11))  # the steps that both have
     assert (first[1][9], second[1][-1]) == (9.5, 28.5)
     assert mean[1] == pytest.approx([(a + b) / 2 for a, b in zip(first[1], second[1], strict=True)])
+
+
+def test_how_far_sampled_and_trained_are_apart_is_drawn() -> None:
+    row = {"step": 1, **gap_statistics(torch.tensor([0.5, 1.0])), "loss_scale": 65536.0}
+    panels = panels_of({"": [[row]]})
+    apart = panels["log-probabilities sampled and trained, apart by nats"]
+    assert [(name, line[0][1]) for name, line in apart.items()] == [("mean", 0.75), ("p99", 1.0)]
+    assert len(panels["KL of sampled to trained policy, nats a token"]) == 1
+    assert panels["loss scale in float16"][""][0][1] == 65536.0
 
 
 def test_pictures_are_svg_and_depend_on_the_data_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from memalpha.generation import hf
-from memalpha.training import config, trainer
+from memalpha.training import precision, trainer
 from memalpha.training.config import parse_train_arguments
 from memalpha.update import logps, prepare
 
@@ -95,6 +95,14 @@ def test_the_options_for_a_gpu_exist():
         {"n": 48, "split": "test"},
     )
     assert grpo.bf16 and grpo.per_device_train_batch_size == 64
+    run, _, _, grpo, _ = parse_train_arguments(
+        [
+            word
+            for name, value in (options | gpu_check.FLOAT16).items()
+            for word in (f"--{name}", value)
+        ]
+    )
+    assert run.dtype == "float16" and grpo.fp16 and not grpo.bf16
     assert (ROOT / run.adapter).is_dir()
 
 
@@ -119,7 +127,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     faults = {
         "B2": (logps, "frozen_head", lambda model: None),
         "B3": (logps, "group_layout", square),
-        "B4": (config, "REFUSED", {}),
+        "B4": (precision, "check_types", lambda dtype, training: None),
         "B7": (hf, "draw", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),
         "B6": (prepare, "plain", lambda *tensors, **kind: False),

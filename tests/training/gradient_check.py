@@ -74,6 +74,7 @@ class Case:
     # "drifted" gives log-probabilities that are not the update's
     generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
+    correction: str = "token_truncate"
     top_layers: int = 0  # train the adapters of that many upper layers
     # "padding" counts padding rows as real ones
     fault: str = ""
@@ -208,6 +209,7 @@ def make_trainer(case, folder, **more):
         learning_rate=1e-2,
         lr_scheduler_type="constant",
         beta=case.beta,
+        vllm_importance_sampling_mode=case.correction,
         loss_type=case.loss,
         temperature=0.9,
         max_grad_norm=0.0,
@@ -313,13 +315,15 @@ class Check(TrainerCallback):
         self.case, self.trainer = case, made
         # ``errors``: |grad - by hand| / |by hand| of each optimizer step; ``advantage_errors``: the
         # largest difference to those by hand of each batch; ``weights``: the largest distance of
-        # an importance weight from 1; ``ratios``: smallest and largest importance ratio;
+        # an importance weight from 1; ``p99``: what 99% of all ranks' tokens are at most apart in
+        # log-probability, ``logged``: as the trainer says; ``ratios``: smallest and largest importance ratio;
         # ``lengths``: distinct (prompt, completion) lengths of the last batch; ``trained``: names
         # of the parameters that have a gradient
         self.report = SimpleNamespace(
             errors=[],
             advantage_errors=[],
             weights=[],
+            p99=[],
             masked=0,
             padding=0,
             world=made.accelerator.num_processes,
@@ -363,6 +367,10 @@ class Check(TrainerCallback):
         with torch.no_grad():
             for row in self.rows:
                 row.old, row.reference = self.logps(policy, row), self.logps(self.reference, row)
+        if self.rows[0].sampled:
+            drawn = torch.cat([torch.tensor(row.sampled) for row in self.rows])
+            apart = sorted((torch.cat([row.old for row in self.rows]) - drawn).abs().tolist())
+            self.report.p99.append(apart[math.ceil(0.99 * len(apart)) - 1])
         self.trained = []
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
@@ -413,8 +421,12 @@ class Check(TrainerCallback):
             )
         if case.generator == "drifted" or case.staleness:  # truncated importance sampling
             weight = (row.old - torch.tensor(row.sampled)).exp()
+            if case.correction.startswith("sequence"):
+                weight = weight.prod().repeat(len(weight))
             self.weights += weight.tolist()
-            loss = loss * weight.clamp(max=args.vllm_importance_sampling_clip_max)
+            most = args.vllm_importance_sampling_clip_max
+            beyond = most if case.correction.endswith("truncate") else 0.0
+            loss = loss * torch.where(weight > most, beyond, weight)
         if case.beta:
             difference = row.reference - logp
             loss = loss + case.beta * (difference.exp() - difference - 1) * (
@@ -456,6 +468,8 @@ def check(case):
         made.remove_callback(PrinterCallback)
         made.on_batch = callback.on_batch
         made.train()
+        name = "sampling/sampling_logp_difference/p99"
+        callback.report.logged = [row[name] for row in made.state.log_history if name in row]
         callback.report.ratios = [min(callback.ratios), max(callback.ratios)]
         clipped = made.args.vllm_importance_sampling_clip_max - 1
         assert case.generator != "drifted" or max(callback.report.weights) > clipped

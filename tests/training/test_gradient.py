@@ -32,6 +32,15 @@ CASES = {
     "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
     "dapo, KL, sampled by another engine": Case("dapo", 0.1, generator="drifted", iterations=2),
     "dr_grpo, sampled by another engine": Case("dr_grpo", generator="drifted", padding=4),
+    "grpo, KL, other engine, tokens masked": Case(
+        "grpo", 0.1, generator="drifted", correction="token_mask", iterations=2
+    ),
+    "dapo, other engine, sequences masked": Case(
+        "dapo", generator="drifted", correction="sequence_mask", padding=4
+    ),
+    "grpo, ratio of the sequence, other engine, sequences truncated": Case(
+        "grpo", generator="drifted", correction="sequence_truncate", level="sequence"
+    ),
     "dapo, steps smaller than a group": Case("dapo", splits=4, a_step=2, steps=4),
     "dapo, drawn a batch ahead": Case("dapo", staleness=1, steps=4),
     "grpo, KL, drawn two batches ahead, two epochs": Case(
@@ -79,6 +88,8 @@ def test_two_ranks_train_the_gradient_of_all_rows(two_ranks, name):
     )
     for report in reports:
         assert max(report["advantage_errors"]) < 1e-6
+        assert report["logged"] == pytest.approx(report["p99"], rel=1e-3, abs=1e-5)
+        assert len(report["logged"]) == (case.steps if case.staleness else 0)
         if case.top_layers:  # frozen layers stay so when the reference switches adapters
             assert all(".layers.1." in n and ".default." in n for n in report["trained"])
         if case.fault:

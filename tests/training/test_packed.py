@@ -1,5 +1,7 @@
 """Packed scores, fused layers and the frozen head against plain forwards and gradients."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from gradient_check import Case, make_base, make_policy
@@ -9,8 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from memalpha.generation import products
+from memalpha.update import attention, prepare
 from memalpha.update import logps as logps_module
-from memalpha.update import prepare
 from memalpha.update.logps import (
     Row,
     hidden_logps,
@@ -71,24 +73,81 @@ def gradients(model, logps, weights):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 
 
+def each(lengths):
+    """The slice of each of some segments."""
+    bounds = lengths.bounds.tolist()
+    return [slice(*pair) for pair in pairwise(bounds)]
+
+
+def attended(query, key, causal, scale):
+    """Scores of (tokens, heads, size), masked keys at minus infinity: (heads, queries, keys)."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scores = torch.einsum("qhs,khs->hqk", query, key) * scale
+    return (
+        scores.masked_fill(~torch.ones(scores.shape[1:]).tril().bool(), -torch.inf)
+        if causal
+        else scores
+    )
+
+
+def flash(query, key, value, queries, keys, causal, scale):
+    """What the kernel computes, by its definition."""
+    out, norms = torch.empty_like(query), torch.empty(query.shape[1], len(query))
+    for own, seen in zip(each(queries), each(keys), strict=True):
+        scores = attended(query[own], key[seen], causal, scale)
+        values = value[seen].repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+        out[own] = torch.einsum("hqk,khs->qhs", scores.softmax(-1), values)
+        norms[:, own] = scores.logsumexp(-1)
+    return out, norms
+
+
+def flash_gradient(grad, states, out, norms, queries, keys, causal, scale):
+    """The kernel's gradient: softmax from the normalisers given, row sums from the output given."""
+    query, key, value = states
+    groups = query.shape[1] // key.shape[1]
+    sums = [torch.zeros_like(state) for state in states]
+    for own, seen in zip(each(queries), each(keys), strict=True):
+        weights = (attended(query[own], key[seen], causal, scale) - norms[:, own, None]).exp()
+        values = value[seen].repeat_interleave(groups, dim=1)
+        keys_here = key[seen].repeat_interleave(groups, dim=1)
+        change = torch.einsum("qhs,khs->hqk", grad[own], values)
+        mean = (grad[own] * out[own]).sum(-1).t()[..., None]
+        of_scores = weights * (change - mean) * scale
+        sums[0][own] += torch.einsum("hqk,khs->qhs", of_scores, keys_here)
+        for total, part in (
+            (sums[1], torch.einsum("hqk,qhs->khs", of_scores, query[own])),
+            (sums[2], torch.einsum("hqk,qhs->khs", weights, grad[own])),
+        ):
+            total[seen] += part.unflatten(1, (-1, groups)).sum(2)
+    return tuple(sums)
+
+
 @pytest.mark.parametrize(
     "model",
     [
         make_lora,
         lambda: make_lora("qwen3"),
+        lambda: make_lora("qwen3"),
+        lambda: make_lora("qwen3"),
         lambda: make_lora("qwen3").train(),
         lambda: make_base("llama"),
         lambda: make_base("llama", "eager"),
     ],
-    ids=["llama", "qwen3", "checkpointing", "all weights", "not packed"],
+    ids=["llama", "qwen3", "flash", "compiled", "checkpointing", "all weights", "not packed"],
 )
-def test_values_and_gradients_equal_plain_forwards(model, request):
+def test_values_and_gradients_equal_plain_forwards(model, request, monkeypatch):
     model, rows = model(), make_rows()
+    case = request.node.callspec.id
+    if case == "flash":
+        monkeypatch.setattr(logps_module, "_flash", lambda *_: True)
+        monkeypatch.setattr(attention, "flash", flash)
+        monkeypatch.setattr(attention, "flash_gradient", flash_gradient)
+    monkeypatch.setattr(prepare, "BACKEND", "aot_eager")
     weights = weights_of(rows)
     expected = [plain(model, row, 0.7) for row in rows]
     expected_gradient = gradients(model, [e[0] for e in expected], weights)
-    prepare_policy(model)
-    if "checkpointing" in request.node.name:
+    prepare_policy(model, compiled=case == "compiled")
+    if case == "checkpointing":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     scores = packed_logps(model, rows, temperature=0.7, compute_entropy=True)
     gradient = gradients(model, [of_row.logps for of_row in scores], weights)
@@ -105,7 +164,7 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
     mask[0, :3] = 0
     before = model(input_ids=ids, attention_mask=mask).logits
     prepare_policy(model)
-    assert model.config._attn_implementation == prepare.NAME
+    assert model.config._attn_implementation == attention.NAME
     assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
     model.save_pretrained(tmp_path)
     assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
@@ -130,7 +189,7 @@ def test_an_attention_that_cannot_share_prefixes_is_left_alone_with_a_warning(ca
     for model, named in ((sliding, "sliding_attention"), (make_base("llama", "eager"), "eager")):
         prepare_policy(model)
         assert named in caplog.messages[-1] and "every row by itself" in caplog.messages[-1]
-        assert model.config._attn_implementation != prepare.NAME
+        assert model.config._attn_implementation != attention.NAME
 
 
 class Count:
@@ -209,9 +268,13 @@ def test_pefts_own_code_runs_where_the_fused_one_does_not_fit(monkeypatch, chang
     assert count.calls == 0
 
 
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize(("bias", "autocast"), [(False, True), (True, True), (False, False)])
-def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, autocast):
-    kind, module, weights = torch.bfloat16, layer(bias), torch.randn(40, 10)
+def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, autocast, kind):
+    module, weights = layer(bias), torch.randn(40, 10)
     x = torch.randn(40, 6).to(kind)
     module.base_layer.to(kind).float()  # so that the type is the one difference
     expected = layer_gradients(module, x.float(), weights)
@@ -227,12 +290,13 @@ def test_in_16_bits_a_lora_layer_is_that_of_float32_rounded(monkeypatch, bias, a
     assert count.calls == 1
 
 
+@pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize("autocast", [False, True])
-def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast):
-    module, x = layer(), torch.randn(40, 6).bfloat16()
-    module.base_layer.bfloat16().requires_grad_(False)
+def test_in_16_bits_a_lora_layer_gives_the_same_bits_with_and_without_a_gradient(autocast, kind):
+    module, x = layer(), torch.randn(40, 6).to(kind)
+    module.base_layer.to(kind).requires_grad_(False)
     prepare_policy(module, trained=False)
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with torch.autocast("cpu", kind, enabled=autocast):
         trained = module(x)
         with torch.no_grad():
             assert torch.equal(module(x), trained)
@@ -300,8 +364,9 @@ def test_hidden_logps_equal_a_log_softmax(monkeypatch, blocks):
     )
 
 
+@pytest.mark.parametrize("kind", HALVES)
 @pytest.mark.parametrize("how", ["16-bit weights", "autocast"])
-def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how):
+def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how, kind):
     monkeypatch.setattr(logps_module, "HEAD_ELEMENTS", 2**12)
     draw = torch.Generator().manual_seed(5)
     weight, targets = (
@@ -309,12 +374,12 @@ def test_hidden_logps_in_16_bits_equal_those_of_16_bit_logits(monkeypatch, how):
         torch.randint(0, 4000, (64,), generator=draw),
     )
     hidden, weights = torch.randn(64, 32, generator=draw), torch.randn(64, generator=draw)
-    half, cast = weight.bfloat16(), how == "autocast"
-    hidden = (hidden if cast else hidden.bfloat16()).requires_grad_()
-    logits = (hidden.bfloat16() @ half.t()).float()
+    half, cast = weight.to(kind), how == "autocast"
+    hidden = (hidden if cast else hidden.to(kind)).requires_grad_()
+    logits = (hidden.to(kind) @ half.t()).float()
     expected = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
     (wanted,) = torch.autograd.grad((weights * expected).sum(), hidden)
-    with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+    with torch.autocast("cpu", kind, enabled=cast):
         result = hidden_logps(hidden, weight if cast else half, targets, compute_entropy=True)
         (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
     torch.testing.assert_close(result.logps, expected, atol=1e-4, rtol=1e-4)

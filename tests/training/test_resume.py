@@ -282,8 +282,7 @@ def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def whole_run_of_two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two") / "run"
-    cpus = ["--config_file", "configs/accelerate/cpu-2.yaml", "-m", "memalpha", "train"]
-    done = launch("-m", "accelerate.commands.launch", *cpus, *OF_TWO, "--output_dir", str(folder))
+    done = two("-m", "memalpha", "train", *OF_TWO, "--output_dir", str(folder))
     assert (folder / "summary.json").is_file(), done.stderr[
         -2000:
     ]  # gloo may abort at exit, after all work is done

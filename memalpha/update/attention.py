@@ -1,0 +1,319 @@
+"""Attention over a packed sequence: each row attends to its own prefix and to itself only.
+
+A pack is [prefix A][rest of row 1][rest of row 2]...[prefix B]... (``logps.pack_rows``). Results
+equal those of a dense mask; masked keys are skipped. Calls without ``prefix_layout`` run plain
+``sdpa``, so generation, saving and evaluation do not change.
+
+Where flash attention runs, nothing is copied or padded. Every prefix and every row's own part is a
+sequence that attends to itself; then the rows of a group attend to their prefix; and the two parts
+of a softmax are joined by their normalisers. Elsewhere a group's rows are a padded batch of
+[prefix, own part].
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "memalpha_prefix"
+FLASH_HEAD = 256  # largest head size of the kernels
+AMPERE = (8, 0)  # the least capability that they run on
+
+
+def share_prefixes(base: Any, *, compiled: bool = False) -> str:
+    """Switch a transformers model to this attention, or return what its own is, if it is not plain
+    ``sdpa`` in every layer. ``compiled``: its layers are.
+    """
+    other = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
+    own = base.config._attn_implementation
+    if other or own not in ("sdpa", NAME) or not base._can_set_attn_implementation():
+        return f"attention {own!r} with {', '.join(sorted(other)) or 'plain'} layers"
+    attention: Any = prefix_attention
+    if compiled:
+        attention = torch.compiler.disable(prefix_attention)  # type: ignore[no-untyped-call]
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    base.set_attn_implementation(NAME)
+    return ""
+
+
+class Group(NamedTuple):
+    """One group of a pack: its first token, the length of its prefix and of each row's own part."""
+
+    start: int
+    prefix: int
+    lengths: list[int]
+
+
+class Segments(NamedTuple):
+    """Sequences that follow one another: where each begins, (S + 1,) int32, and the longest."""
+
+    bounds: Tensor
+    longest: int
+
+
+class PackLayout:
+    """Who attends to whom in a pack, whose groups follow one another; ``flash``: see
+    :func:`runs_flash`.
+
+    A plain object, which compiled layers pass on without a look into it.
+    """
+
+    def __init__(self, groups: Sequence[Group], device: torch.device, flash: bool) -> None:
+        self.flash = flash
+        if not flash:
+            self.padded = [group_layout(*group, device) for group in groups]
+            return
+        self.parts = segments(
+            [n for group in groups for n in (group.prefix, *group.lengths)], device
+        )
+        self.shared = [
+            SharedPrefix(
+                slice(group.start, group.start + group.prefix),
+                slice(group.start + group.prefix, group.start + group.prefix + sum(group.lengths)),
+                segments([sum(group.lengths)], device),
+                segments([group.prefix], device),
+            )
+            for group in groups
+            if group.prefix and sum(group.lengths)
+        ]
+
+
+class SharedPrefix(NamedTuple):
+    """The tokens of a prefix and of the rows behind it, and both as sequences."""
+
+    prefix: slice
+    own: slice
+    queries: Segments
+    keys: Segments
+
+
+def segments(lengths: Sequence[int], device: torch.device) -> Segments:
+    """Return sequences of these lengths; those of none are left out."""
+    sizes = torch.tensor([0, *(n for n in lengths if n)])
+    return Segments(sizes.cumsum(0).int().to(device), max(lengths))
+
+
+def runs_flash(device: torch.device, kind: torch.dtype, head: int) -> bool:
+    """Whether flash attention runs on a device, for products in ``kind`` and heads of this size."""
+    if device.type != "cuda" or kind not in (torch.float16, torch.bfloat16) or head > FLASH_HEAD:
+        return False
+    return torch.cuda.get_device_capability(device) >= AMPERE
+
+
+class GroupLayout(NamedTuple):
+    """R rows behind one prefix: it spans ``start`` to ``own`` (P tokens), they span ``own`` to
+    ``stop``, the longest has M tokens.
+
+    ``tokens`` (R * M,) from ``own``, a shorter row repeats its first at the end; ``real``: entries
+    that are no repeats; ``allowed`` (M, P + M) bool: the keys [prefix, own part] a row's tokens
+    see.
+    """
+
+    start: int
+    own: int
+    stop: int
+    tokens: Tensor
+    real: Tensor
+    allowed: Tensor
+
+
+def group_layout(
+    start: int, prefix: int, lengths: Sequence[int], device: torch.device
+) -> GroupLayout:
+    """Lay out a group from its first token, its prefix length (may be 0) and each row's own length
+    (0 is left out).
+    """
+    sizes = torch.tensor([n for n in lengths if n], dtype=torch.long)
+    longest = int(sizes.max()) if len(sizes) else 0
+    steps = torch.arange(longest)
+    inside = steps < sizes[:, None]  # (R, M)
+    tokens = (sizes.cumsum(0) - sizes)[:, None] + steps * inside
+    own = start + prefix
+    return GroupLayout(
+        start,
+        own,
+        stop=own + int(sizes.sum()),
+        tokens=tokens.flatten().to(device),
+        real=inside.flatten().nonzero().squeeze(-1).to(device),
+        allowed=torch.ones(longest, prefix + longest, dtype=torch.bool).tril(prefix).to(device),
+    )
+
+
+def prefix_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    prefix_layout: PackLayout | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key
+    heads, L, size).
+    """
+    if prefix_layout is None:
+        return sdpa_attention_forward(  # type: ignore[no-any-return]
+            module, query, key, value, attention_mask, dropout, scaling, **kwargs
+        )
+    if prefix_layout.flash:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        kind = value.dtype  # rotated queries and keys may have the type of the positions
+        tokens = [state[0].transpose(0, 1).to(kind) for state in (query, key, value)]
+        joined: Tensor = FlashAttention.apply(*tokens, prefix_layout, scale)  # type: ignore[no-untyped-call]
+        return joined[None], None
+    repeats = query.shape[1] // key.shape[1]
+    states = [query, repeat_kv(key, repeats), repeat_kv(value, repeats)]
+    parts = []
+    for group in prefix_layout.padded:
+        if group.own > group.start:
+            q, k, v = (state[:, :, group.start : group.own] for state in states)
+            parts.append(
+                scaled_dot_product_attention(
+                    q, k, v, dropout_p=dropout, scale=scaling, is_causal=True
+                )
+            )
+        if group.stop > group.own:
+            parts.append(_own_parts(group, states, dropout, scaling))
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _own_parts(
+    group: GroupLayout, states: Sequence[Tensor], dropout: float, scaling: float | None
+) -> Tensor:
+    """Return (1, heads, tokens of all rows, size): what the rows of a group attend to."""
+    _, heads, _, size = states[0].shape
+    rows = []
+    for state in states:  # to (R, heads, M, size)
+        own = state[0, :, group.own : group.stop].index_select(1, group.tokens)
+        rows.append(own.view(heads, -1, len(group.allowed), size).transpose(0, 1))
+    for place in (1, 2):  # keys and values: (R, heads, P + M, size)
+        prefix = states[place][:, :, group.start : group.own].expand(len(rows[0]), -1, -1, -1)
+        rows[place] = torch.cat([prefix, rows[place]], dim=2)
+    q, k, v = rows
+    out = scaled_dot_product_attention(
+        q, k, v, attn_mask=group.allowed, dropout_p=dropout, scale=scaling
+    )
+    return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
+
+
+# ------------------------------------------------------------------------------------------------
+# flash attention, in two parts
+
+
+class FlashAttention(torch.autograd.Function):
+    """Attention of query (L, heads, size) to key and value (L, key heads, size) along a layout.
+
+    Of two sets of keys with results o1, o2 and logarithms of normalisers z1, z2, the whole has
+    z = log(exp z1 + exp z2) and o = exp(z1 - z) o1 + exp(z2 - z) o2 (as FlashAttention-2, section
+    3.1). A kernel's backward pass makes the softmax from z, and its row sums from o: given those of
+    the whole, each set yields its share of the gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scale: float
+    ) -> Tensor:
+        """Attend within each part, then from the rows of each group to their prefix."""
+        out, norms = flash(query, key, value, layout.parts, layout.parts, True, scale)
+        for prefix, own, queries, keys in layout.shared:
+            more, of_prefix = flash(
+                query[own], key[prefix], value[prefix], queries, keys, False, scale
+            )
+            of_own = norms[:, own]
+            both = torch.logaddexp(of_own, of_prefix)
+            weight = (of_prefix - both).exp().t()[..., None]
+            out[own] = torch.lerp(out[own].float(), more.float(), weight).to(out.dtype)
+            norms[:, own] = both
+        ctx.save_for_backward(query, key, value, out, norms)
+        ctx.layout = layout
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, key and value."""
+        query, key, value, out, norms = ctx.saved_tensors
+        layout = ctx.layout
+        grad = grad.contiguous()
+        sums = flash_gradient(
+            grad, (query, key, value), out, norms, layout.parts, layout.parts, True, ctx.scale
+        )
+        for prefix, own, queries, keys in layout.shared:
+            states = (query[own], key[prefix], value[prefix])
+            of_own = norms[:, own].contiguous()
+            shares = flash_gradient(
+                grad[own], states, out[own], of_own, queries, keys, False, ctx.scale
+            )
+            for total, place, share in zip(sums, (own, prefix, prefix), shares, strict=True):
+                total[place] += share
+        return *sums, None, None
+
+
+def flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    queries: Segments,
+    keys: Segments,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Return what each sequence of queries attends to (tokens, heads, size), and the logarithms of
+    the normalisers (heads, tokens) float32.
+    """
+    out, norms, *_ = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        queries.bounds,
+        keys.bounds,
+        queries.longest,
+        keys.longest,
+        0.0,
+        causal,
+        False,
+        scale=scale,
+    )
+    return out, norms
+
+
+def flash_gradient(
+    grad: Tensor,
+    states: Sequence[Tensor],
+    out: Tensor,
+    norms: Tensor,
+    queries: Segments,
+    keys: Segments,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the share of these keys in the gradients of query, key and value (``states``); ``out``
+    and ``norms`` are those of all keys.
+    """
+    state = torch.zeros(2, dtype=torch.uint64, device=grad.device)  # of a dropout, which is off
+    gradients: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+        grad,
+        *states,
+        out,
+        norms,
+        queries.bounds,
+        keys.bounds,
+        queries.longest,
+        keys.longest,
+        0.0,
+        causal,
+        state,
+        torch.empty(0, device=grad.device),
+        scale=scale,
+    )
+    return gradients

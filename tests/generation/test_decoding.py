@@ -1,0 +1,107 @@
+"""Captured steps, emulated: a replay runs the step that was captured, over its own buffers, as a
+CUDA graph does. scripts/gpu_session.sh compares real graphs."""
+
+import pytest
+import torch
+from letters import LetterTokenizer, generate, make_lora, make_model, ragged_prompts, some_ends
+
+from memalpha.generation import decoding, hf
+from memalpha.generation.hf import HFGenerator
+from memalpha.types import Sampling
+from memalpha.update.prepare import prepare_policy
+
+DRAWN = Sampling(40, temperature=0.9, seed=3)
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """Let steps be captured on the CPU; returns the shapes that were, in order."""
+    shapes = []
+
+    def capture(self, unit):
+        step = isinstance(unit, decoding.Step)
+        shapes.append((len(unit.rows.last) if step else unit.ids.shape, unit.cache.capacity))
+        return unit
+
+    monkeypatch.setattr(hf, "captures", lambda model: True)
+    monkeypatch.setattr(decoding, "_memory", lambda device: 2**40)
+    monkeypatch.setattr(decoding.Graphs, "_capture", capture)
+    monkeypatch.setattr(decoding, "SHRINKS", 2)
+    monkeypatch.setitem(decoding.CHECK_EVERY, "else", 4)
+    monkeypatch.setattr(decoding.CapturedStep, "check_every", 4)
+    return shapes
+
+
+def equal(found, expected):
+    assert [(c.ids, c.text, c.stop) for c in found] == [(c.ids, c.text, c.stop) for c in expected]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            torch.tensor(one.logprobs), torch.tensor(other.logprobs), rtol=0, atol=1e-5
+        )
+
+
+def draw_plainly(model, prompts, sampling):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf, "captures", lambda model: False)
+        return generate(model, prompts, sampling, logprobs=True, merge_adapters=False)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("sampling", [Sampling(40), DRAWN], ids=["greedy", "drawn"])
+def test_captured_steps_draw_what_plain_ones_do(captured, attention, sampling):
+    model, different = make_model("qwen3", attention), ragged_prompts()
+    model.generation_config.eos_token_id = some_ends(model, different)
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
+    for prompts in (different, [different[i] for i in (0, 2, 0, 3, 0, 5, 3, 1)], different[:3]):
+        expected = draw_plainly(model, prompts, sampling)
+        equal(generator.generate(prompts, sampling), expected)
+        equal(generator.generate(prompts, sampling), expected)  # its prompt is captured, too
+        made = len(captured)
+        equal(generator.generate(prompts, sampling), expected)
+        assert len(captured) == made, "the third call needs no capture"
+    assert (8, 256) in captured
+    assert (4, 256) in captured, "rows that ended left"
+    assert ((4, 64), 256) in captured and ((8, 64), 256) in captured, "prefixes, own parts"
+
+
+def test_weights_changed_in_place_are_seen_and_moved_ones_captured_anew(captured):
+    model, prompts = make_lora("qwen3"), ragged_prompts()
+    prepare_policy(model.double())
+    adapters = [weight for name, weight in model.named_parameters() if "lora_" in name]
+    for weight in adapters:  # of another type than the base, as in training in 16 bits
+        weight.data = weight.data.float()
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True, merge_adapters=False)
+    for _ in range(2):
+        first = generator.generate(prompts, DRAWN)
+    equal(first, draw_plainly(model, prompts, DRAWN))
+    made = len(captured)
+    with torch.no_grad():  # an optimizer's step
+        for weight in adapters:
+            weight.add_(0.05)
+    second = generator.generate(prompts, DRAWN)
+    assert [c.ids for c in second] != [c.ids for c in first]
+    equal(second, draw_plainly(model, prompts, DRAWN))
+    assert len(captured) == made
+    with model.disable_adapter():
+        equal(generator.generate(prompts, DRAWN), draw_plainly(model, prompts, DRAWN))
+    assert len(captured) > made, "without the adapter it is another graph"
+    equal(generator.generate(prompts, DRAWN), second)
+    made = len(captured)
+    weight = adapters[-1]
+    weight.data = weight.data.clone() * 2
+    equal(generator.generate(prompts, DRAWN), draw_plainly(model, prompts, DRAWN))
+    assert len(captured) > made, "a tensor has another address"
+
+
+def test_large_buffers_do_not_stay_after_a_call(captured, monkeypatch):
+    model, prompts = make_model(), ragged_prompts()
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
+    expected = generator.generate(prompts, DRAWN)
+    slots = 2 * 2 * 8 * 2 * 256 * 16  # layers, keys and values, rows, heads, slots, head size
+    assert generator._graphs.room.size == 4 * slots
+    monkeypatch.setattr(decoding, "_memory", lambda device: 4 * slots)
+    made = len(captured)
+    equal(generator.generate(prompts, DRAWN), expected)
+    assert generator._graphs.room.size == 0
+    equal(generator.generate(prompts, DRAWN), expected)
+    assert len(captured) > made
