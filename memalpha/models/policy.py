@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE
-from memalpha.errors import InputError, MemAlphaError
+from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
 from memalpha.types import JsonObject, Message
@@ -51,7 +51,6 @@ READERS = {  # that ship beside the agents: name, sha256 of the weights
     "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
 }
 _READER = "reader"  # what peft calls a reader's adapter beside a policy's
-_TOKENIZERS = ("PreTrainedTokenizerFast", "Qwen2Tokenizer", "TokenizersBackend")
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type",
@@ -133,40 +132,6 @@ def load_policy_model(
     return PolicyModel(model, tokenizer)
 
 
-def load_for_use(path: str | Path, adapter: str | Path | None = None) -> PolicyModel | None:
-    """Load a float32 model for a CPU without transformers' model code (``Llama``).
-
-    None if that cannot compute the model or the adapter. Errors as in ``load_policy_model``.
-    """
-    from memalpha.models.llama import load_llama
-
-    base = resolve_model(path)
-    if not isinstance(base, Path):
-        return None
-    with _readable(f"model {base}", "a causal language model with safetensors weights"):
-        model = load_llama(base)
-    if model is None:
-        return None
-    policy = PolicyModel(model, load_tokenizer(base))
-    return policy if adapter is None else _beside(policy, adapter, base)
-
-
-def _beside(policy: PolicyModel, adapter: str | Path, base: Path) -> PolicyModel | None:
-    """A model of ``load_for_use`` with an adapter of the same base; None if it cannot have it."""
-    from memalpha.models.llama import AdaptedLlama, read_lora
-
-    folder = Path(adapter)
-    fields = check_adapter_folder(folder)
-    with _readable(f"adapter {adapter}", "a LoRA adapter"):
-        lora = read_lora(policy.model, fields, folder / ADAPTER_WEIGHTS)
-    if lora is None:
-        return None
-    finite = all(bool(each.isfinite().all()) for pair in lora.values() for each in pair)
-    MemAlphaError.raise_if(not finite, f"the adapter {adapter} has weights that are not finite")
-    check_adapter(folder, base, policy.model, policy.tokenizer)
-    return PolicyModel(AdaptedLlama(policy.model, lora), policy.tokenizer)
-
-
 def weightless(config: PretrainedConfig) -> PreTrainedModel:
     """Return a causal LM on the meta device, to check adapters before loading."""
     import torch
@@ -178,6 +143,8 @@ def weightless(config: PretrainedConfig) -> PreTrainedModel:
 
 def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokenizerBase:
     """Load only the tokenizer of a model; InputError or ServiceError if that fails."""
+    from transformers import AutoTokenizer
+
     base = resolve_model(path)
     InputError.raise_if(
         isinstance(base, Path) and not (base / "config.json").is_file(),
@@ -186,7 +153,7 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
         fix="check the path; give an adapter's folder as the adapter, and its base as the model",
     )
     with _readable(f"the tokenizer of {base}", "a transformers tokenizer"):
-        tokenizer = _tokenizer_class(base).from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             base, revision=revision, padding_side="left", trust_remote_code=False
         )
     InputError.raise_if(
@@ -203,15 +170,6 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
     )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
-
-
-def _tokenizer_class(base: Path | str) -> Any:
-    """The class that a folder names, if it needs no model code; else one that looks for it."""
-    import transformers
-
-    path = Path(base) / "tokenizer_config.json"
-    name = read_object(path).get("tokenizer_class") if path.is_file() else None
-    return getattr(transformers, name if name in _TOKENIZERS else "AutoTokenizer")
 
 
 @contextmanager
@@ -421,12 +379,12 @@ def trained_reader(
     dtype: str = "float32",
     device: Any = "cpu",
     max_new_tokens: int = 32,
-    keep_prefix: bool = True,
+    keep_products: bool = True,
 ) -> Answering:
     """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``)
     on a base of its own.
 
-    ``keep_prefix``: as in ``HFGenerator``; it holds what the last questions' notes had in common.
+    ``keep_products``: as in ``HFGenerator``.
     """
     from memalpha.generation.products import exact
 
@@ -434,7 +392,7 @@ def trained_reader(
     if exact(model):
         model = model.merge_and_unload()
     policy = PolicyModel(model.to(device).eval(), tokenizer)
-    return _answering(policy, adapter, max_new_tokens, keep_prefix)
+    return _answering(policy, adapter, max_new_tokens, keep_products)
 
 
 def reader_beside(
@@ -442,23 +400,17 @@ def reader_beside(
 ) -> Answering | None:
     """Return a function that answers with a reader's adapter on the base of a policy.
 
-    None if that has another base, or cannot take the adapter. The function and a generator of the
-    policy have to take turns.
+    None if that has another base, or no adapter itself. The function and a generator of the policy
+    have to take turns.
     """
-    from memalpha.models.llama import Llama
-
     base = resolve_model(base_of(adapter))
-    if not isinstance(base, Path) or str(base) != policy.model.config._name_or_path:
-        return None
-    if isinstance(policy.model, Llama):
-        reader = _beside(policy, adapter, base)
-        return reader and _answering(reader, adapter, max_new_tokens, keep_prefix=False)
-    if not hasattr(policy.model, "peft_config"):
+    same = isinstance(base, Path) and str(base) == policy.model.config._name_or_path
+    if not same or not hasattr(policy.model, "peft_config"):
         return None
     check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)
     with _readable(f"adapter {adapter}", "a LoRA adapter"):
         policy.model.load_adapter(str(adapter), _READER, autocast_adapter_dtype=False)
-    answering = _answering(policy, adapter, max_new_tokens, keep_prefix=False)
+    answering = _answering(policy, adapter, max_new_tokens, keep_products=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:
         with _active(policy.model, _READER):
@@ -482,22 +434,29 @@ def _active(model: Any, name: str) -> Iterator[None]:
 
 
 def _answering(
-    policy: PolicyModel, adapter: str | Path, max_new_tokens: int, keep_prefix: bool
+    policy: PolicyModel, adapter: str | Path, max_new_tokens: int, keep_products: bool
 ) -> Answering:
     from memalpha.generation.hf import HFGenerator, answer_chats
-    from memalpha.qa.readers import reader_messages
-    from memalpha.text import chat_ids, in_common
 
     model, tokenizer = policy
-    chats = [chat_ids(tokenizer, reader_messages(word, [word])) for word in ("a", "b")]
     generator = HFGenerator(
         model,
         tokenizer,
-        keep_prefix=keep_prefix,
+        merge_adapters=False,
+        keep_products=keep_products,
         first_bias=unknown_bias(adapter, tokenizer),
-        opening=() if keep_prefix else chats[0][: in_common(chats)],
+        opening=reader_opening(tokenizer),
     )
     return lambda chats: answer_chats(generator, tokenizer, chats, max_new_tokens)
+
+
+def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the ids before the first note of a reader's prompt."""
+    from memalpha.qa.readers import reader_messages
+    from memalpha.text import chat_ids, in_common
+
+    chats = [chat_ids(tokenizer, reader_messages(word, [word])) for word in ("a", "b")]
+    return chats[0][: in_common(chats)]
 
 
 def copy_files(source: Path, target: Path, patterns: Sequence[str]) -> None:

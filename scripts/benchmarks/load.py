@@ -29,7 +29,7 @@ from memalpha.qa.readers import ModelReader
 from memalpha.use.agent import MemoryAgent, load_trained
 step, generator, _ = load_trained(sys.argv[1])
 folder = own_reader(Path(sys.argv[1]))
-answering = folder and trained_reader(folder, keep_prefix=False)
+answering = folder and trained_reader(folder, keep_products=False)
 reader = answering and ModelReader(answering, 512, step.encoder.count, own_model=True)
 agent = MemoryAgent(step, generator, reader)
 """

