@@ -11,6 +11,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -289,6 +292,27 @@ class Generator(Protocol):
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion for each prompt, in order."""
+
+
+@runtime_checkable
+class AdapterEngine(Generator, Protocol):
+    """A generator with base weights of its own, here or at a server, that is given the policy's
+    adapter after each update. An adapter's name tells its weights.
+    """
+
+    concurrent: bool  # whether it can draw while this process updates
+
+    def awake(self) -> AbstractContextManager[None]:
+        """Hold what it needs for the block, in which it loads and draws."""
+
+    def load(self, name: str, folder: Path) -> None:
+        """Draw with the adapter in ``folder`` from now on; the main process calls it.
+
+        InputError if it is refused.
+        """
+
+    def use(self, name: str, folder: Path) -> None:
+        """Draw with an adapter that the main process has loaded; every process calls it."""
 
 
 class Embedder(Protocol):

@@ -43,7 +43,7 @@ CPU_OPTIONS = {
 }
 FLOAT16 = {"dtype": "float16", "bf16": "false", "fp16": "true"}  # on a T4 or V100
 MOST_APART = 0.2  # nats; rounding to 16 bits gives about .1
-MOST_WAITS = 5  # a decoded token, prefill included
+MOST_WAITS = 2  # a decoded token, prefill included
 
 
 def main(arguments: list[str] | None = None) -> int:

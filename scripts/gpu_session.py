@@ -1,11 +1,12 @@
-"""Measures on a rented GPU, in ten minutes, what docs/scale.md says; scripts/gpu_session.sh starts it.
+"""Measures on a rented GPU, in ten minutes, what docs/scale.md says; scripts/gpu_session.sh starts
+it.
 
-Parts, in order of worth: ``decode`` (a call of the generator at the shape of SmolLM2-135M and, last,
-of Qwen3-4B; tokens of captured and of plain steps compared), ``grpo`` (ten steps of the quickstart),
-``update`` (Qwen3-4B's shape, by variant, with the gradient's distance from float32 on the 135M
-shape), ``vllm`` (in the process, a real adapter), ``check`` (gpu_check). Each is written to
-DIR/gpu_session.json as it ends; a second call goes on with those that are missing. ``--against``
-names an older checkout, whose generator and update are timed beside. On a CPU all is small.
+Parts, in order of worth: ``decode`` and ``decode_4b`` (a call of the generator at the shapes of
+SmolLM2-135M and Qwen3-4B, captured and plain, and whether both draw the same tokens), ``grpo`` (ten
+steps of the quickstart), ``update`` (Qwen3-4B's shape, by variant), ``gradient`` (how far each is
+from float32), ``grpo_vllm`` (rollouts by vLLM in the process), ``grpo_float16``, ``grpo_compiled``.
+Each is written to DIR/gpu_session.json as it ends; a second call goes on with those that are
+missing. ``--against`` names an older checkout, timed beside. On a CPU all is small.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import importlib.util
 import json
 import sys
 import time
@@ -80,7 +82,7 @@ class Session:
         self.found["parts"].pop(name, None)
         try:
             measure(self)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the other parts go on
             traceback.print_exc()
             self.say("failed", error=f"{type(error).__name__}: {error}"[:500])
         else:
@@ -179,14 +181,15 @@ def decode_4b(session: Session) -> None:
         decode_case(session, *case)
 
 
-def decode_case(
-    session: Session, shape: str, rows: int, shared: int, own: int, new: int
-) -> None:
+def decode_case(session: Session, shape: str, rows: int, shared: int, own: int, new: int) -> None:
     kind = torch.bfloat16 if CUDA else torch.float32
     ids = draw_ids(SHAPES[shape]["vocab_size"])
-    given = [(common + ids(own), shared) for common in map(ids, [shared] * (rows // 8)) for _ in range(8)]
+    given = []
+    for _ in range(rows // 8):
+        common = ids(shared)
+        given += [(common + ids(own), shared) for _ in range(8)]
     variants = {"captured": None, "plain": None}
-    if session.against:
+    if session.against and rows <= 64 and shape != "4b":
         variants["older"] = session.against
     drawn = {}
     for name, folder in variants.items():
@@ -391,8 +394,17 @@ def grpo_float16(session: Session) -> None:
     train(session, "float16", 10, compile="false", **types)
 
 
+def grpo_vllm(session: Session) -> None:
+    """The same with rollouts by vLLM in the process, which loads each step's adapter."""
+    if importlib.util.find_spec("vllm") is None:
+        session.say("not measured", why="vllm is not installed: pip install 'memalpha[vllm]'")
+        return
+    train(session, "vllm", 10, compile="false", generator="vllm")
+
+
 def train(session: Session, name: str, steps: int, **more: str) -> None:
     import gpu_check
+
     from memalpha import cli
 
     options = dict(gpu_check.GPU_OPTIONS if CUDA else gpu_check.CPU_OPTIONS)
@@ -423,8 +435,9 @@ PARTS = {
     "grpo": grpo,
     "update": update,
     "gradient": gradient,
-    "grpo_float16": grpo_float16,
     "decode_4b": decode_4b,
+    "grpo_vllm": grpo_vllm,
+    "grpo_float16": grpo_float16,
     "grpo_compiled": grpo_compiled,
 }
 

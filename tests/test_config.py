@@ -201,7 +201,7 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
         ("{trust_remote_code: true}", "is never run"),
         ("{learning_rate: 1}", "the option of this name"),
         ("{min_p: 0.1}", "temperature, top_p and top_k"),
-        ("{use_vllm: true}", "vllm_urls"),
+        ("{use_vllm: true}", "generator: vllm"),
         ("{save_strategy: 1}", "the option of this name"),
         ("{optim: nothing}", "nothing is not a valid"),
     ],

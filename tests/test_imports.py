@@ -49,6 +49,7 @@ DOORS: Mapping[str, frozenset[str]] = {
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
+    "vllm": frozenset({"memalpha.generation.vllm_process"}),
 }
 
 HEAVY = (

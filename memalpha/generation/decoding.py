@@ -248,7 +248,7 @@ def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
     return (choice if likeliest is None else likeliest.gather(-1, choice)).squeeze(-1)
 
 
-class Rows(NamedTuple):
+class RowState(NamedTuple):
     """What a step reads and writes of each of R rows with N new tokens in S slots."""
 
     uniforms: Tensor  # (R, N)
@@ -259,9 +259,9 @@ class Rows(NamedTuple):
     last: Tensor  # (R, 1), the last token
     alive: Tensor  # (R,) bool: not ended
 
-    def at(self, source: Tensor) -> "Rows":
+    def at(self, source: Tensor) -> "RowState":
         """Return the rows ``source``."""
-        return Rows(*(field[source] for field in self))
+        return RowState(*(field[source] for field in self))
 
 
 CHECK_EVERY = {"cpu": 1, "else": 16}
@@ -352,7 +352,7 @@ class Step:
     """A step of ``model`` over ``rows`` and ``cache``, after which they hold one token more."""
 
     def __init__(
-        self, model: Any, rows: Rows, cache: BufferCache, slot: Tensor, drawing: Drawing
+        self, model: Any, rows: RowState, cache: BufferCache, slot: Tensor, drawing: Drawing
     ) -> None:
         self.model = model
         self.rows = rows

@@ -29,7 +29,7 @@ from memalpha.generation.decoding import (
     CapturedStep,
     Drawing,
     Graphs,
-    Rows,
+    RowState,
     Step,
     bucket,
     captures,
@@ -305,7 +305,7 @@ class HFGenerator:
         filled = bucket(count) if captured else count
         uniforms = pad(uniforms, (0, 0, 0, filled - count))
         source = pad(source, (0, filled - count))  # with rows that have ended
-        rows = Rows(
+        rows = RowState(
             uniforms,
             torch.zeros(uniforms.shape, dtype=torch.long, device=device),
             torch.zeros_like(uniforms),

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,6 +97,7 @@ class VLLMServers:
     """
 
     logprobs = True
+    concurrent = True
 
     def __init__(
         self,
@@ -116,6 +118,10 @@ class VLLMServers:
             client.tokenizer = tokenizer
             client.vocabulary = vocabulary
         self._folder: Path | None = None
+
+    def awake(self) -> AbstractContextManager[None]:
+        """Do nothing: servers have memory of their own."""
+        return nullcontext()
 
     def load(self, name: str, folder: Path) -> None:
         """Draw with the adapter in ``folder`` from now on; the one before is unloaded. InputError

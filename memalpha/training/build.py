@@ -1,5 +1,6 @@
 """What a run is made of, from its options: policy, data, agent, reader, judge."""
 
+import math
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -15,21 +16,22 @@ from transformers import (
     set_seed,
 )
 
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.step import AgentStep, check_context, longest_prompt
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.decoding import PLAIN_MODELS
 from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
+from memalpha.generation.vllm_process import VLLMProcess
 from memalpha.generation.vllm_server import VLLMServers
-from memalpha.models import load_policy_model
+from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import trained_reader
 from memalpha.qa import judges, readers
 from memalpha.qa.readers import QAEvaluator
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.scoring import RolloutScorer
 from memalpha.training.teacher_start import start_from_teacher
-from memalpha.types import ContentJudge, Fact, Generator, Instance, Reader
+from memalpha.types import ContentJudge, Fact, Generator, Instance, JsonObject, Reader
 from memalpha.update.prepare import prepare_policy
 
 
@@ -83,7 +85,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
-    generator = make_generator(arguments, model, tokenizer)
+    generator = make_generator(arguments, agent, model)
     if training:
         train = start_from_teacher(
             train, agent, run.rollout_chunks, seed, run.rollout_cut, run.rollout_coverage
@@ -146,7 +148,7 @@ def split_held_out(
 
 
 def make_generator(
-    arguments: TrainArguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    arguments: TrainArguments, agent: AgentStep, model: PreTrainedModel
 ) -> Generator:
     """Return what draws the rollouts.
 
@@ -154,14 +156,19 @@ def make_generator(
     policy the drawn log-probabilities are kept, to weigh the loss with.
     """
     run = arguments.run
+    tokenizer = agent.encoder.tokenizer
+    vocabulary = model.config.get_text_config().vocab_size
     if run.vllm_urls:
         return VLLMServers(
             run.vllm_urls,
             tokenizer,
-            model.config.get_text_config().vocab_size,
+            vocabulary,
             timeout=run.endpoint_timeout,
             wait=run.vllm_wait,
         )
+    if run.generator == "vllm":
+        options = engine_options(arguments, agent, model)
+        return VLLMProcess(str(resolve_model(run.model)), tokenizer, vocabulary, **options)
     # exact: every weight has 32 bits
     in_16_bits = arguments.trl_arguments.bf16 or arguments.trl_arguments.fp16
     merge = exact(model) and not in_16_bits
@@ -172,6 +179,33 @@ def make_generator(
         merge_adapters=merge,
         logprobs=not merge or run.staleness > 0,
     )
+
+
+def computed_in(arguments: TrainArguments) -> str:
+    """Return the type of products in the update."""
+    if arguments.trl_arguments.fp16:
+        return "float16"
+    return "bfloat16" if arguments.trl_arguments.bf16 else arguments.run.dtype
+
+
+def engine_options(
+    arguments: TrainArguments, agent: AgentStep, model: PreTrainedModel
+) -> JsonObject:
+    """Return the arguments of ``vllm.LLM`` for a policy with an adapter."""
+    run = arguments.run
+    ranks = [config.r for config in model.peft_config.values()]
+    options: JsonObject = {
+        "dtype": computed_in(arguments),
+        "max_lora_rank": max(8, 2 ** math.ceil(math.log2(max(ranks)))),  # vLLM takes powers of 2
+        "max_model_len": longest_prompt(agent) + agent.config.max_completion_length,
+        "max_num_seqs": run.generation_rows,
+        "gpu_memory_utilization": run.vllm_memory,
+    }
+    if "revision" in run.model_init_kwargs:
+        options["revision"] = run.model_init_kwargs["revision"]
+    if PartialState().num_processes > 1:  # each has an engine of its own
+        options["distributed_executor_backend"] = "external_launcher"
+    return options
 
 
 def load_policy(

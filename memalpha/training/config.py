@@ -49,7 +49,7 @@ REFUSED: Mapping[str, str] = {
     "generation_kwargs": "temperature, top_p and top_k",
     "min_p": "temperature, top_p and top_k",
     "repetition_penalty": "temperature, top_p and top_k",
-    "use_vllm": "vllm_urls, which name servers that draw the rollouts of an adapter",
+    "use_vllm": "generator: vllm, in this process or at vllm_urls",
     "generation_batch_size": "steps_per_generation",
     "gradient_accumulation_steps": "a larger per_device_train_batch_size",
     "max_completion_length": "the option of the agent",
@@ -176,9 +176,13 @@ class RunOptions(PolicyOptions, EndpointOptions):
         grouping: Rows compared with one another: ``step`` or ``instance`` (published).
         rows_per_forward: Rows of one forward and backward pass; determines memory use.
         generation_rows: Most rollouts decoded in one batch.
-        vllm_urls: vLLM servers that draw the rollouts of a LoRA policy, e.g.
-            ``[http://localhost:8000/v1]`` (docs/scale.md).
+        generator: What draws the rollouts: ``transformers`` on the trained weights, or ``vllm``,
+            which is given the LoRA adapter after each update (docs/scale.md).
+        vllm_urls: vLLM servers that draw, e.g. ``[http://localhost:8000/v1]``; none: vLLM in this
+            process, on the same GPU (``pip install 'memalpha[vllm]'``).
         vllm_wait: Seconds to wait for a vLLM server that went away.
+        vllm_memory: Share of the GPU's memory for vLLM in this process while it draws (its
+            ``gpu_memory_utilization``); on CPUs of the main memory, also while it does not.
         staleness: Draws of rollouts begun before the update of the one at hand (0 = on policy);
             importance weights correct for it.
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes,
@@ -211,8 +215,10 @@ class RunOptions(PolicyOptions, EndpointOptions):
     grouping: Grouping = Grouping.STEP
     rows_per_forward: PositiveInt = 8
     generation_rows: PositiveInt = 64
+    generator: Literal["transformers", "vllm"] = "transformers"
     vllm_urls: list[str] = field(default_factory=list)
     vllm_wait: NonNegativeFloat = 300.0
+    vllm_memory: PositiveShare = 0.3
     staleness: NonNegativeInt = 0
     max_masked_share: PositiveShare = 0.5
     max_skipped_steps: NonNegativeInt = 3
@@ -225,11 +231,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         is loaded.
         """
         super().check()
-        InputError.raise_if(
-            self.full_finetuning and self.vllm_urls,
-            "full_finetuning with vllm_urls",
-            expected="an adapter, which a vLLM server can load",
-        )
+        self._check_generator()
         InputError.raise_if(
             (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks,
             "rollout_cut or rollout_coverage without rollout_chunks",
@@ -249,6 +251,31 @@ class RunOptions(PolicyOptions, EndpointOptions):
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:
             self.judge_client()
+
+    def _check_generator(self) -> None:
+        vllm = self.generator == "vllm"
+        InputError.raise_if(
+            self.vllm_urls and not vllm,
+            f"vllm_urls with generator {self.generator}",
+            expected="generator: vllm",
+        )
+        InputError.raise_if(
+            vllm and self.full_finetuning,
+            "full_finetuning with generator vllm",
+            expected="an adapter, which vLLM can load",
+        )
+        if vllm and not self.vllm_urls:
+            InputError.raise_if(
+                self.load_in_4bit,
+                "load_in_4bit with vLLM in this process, which would hold another base",
+                expected="vllm_urls, or generator: transformers",
+            )
+            InputError.raise_if(
+                not find_spec("vllm"),
+                "generator vllm needs vLLM, which is not installed",
+                expected="it, or vllm_urls",
+                fix="pip install 'memalpha[vllm]'",
+            )
 
 
 @dataclass(frozen=True)

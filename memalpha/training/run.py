@@ -43,7 +43,7 @@ from memalpha.training.warm_start import (
     WarmupTrainerOptions,
     warm_up,
 )
-from memalpha.training.weights import check_sharding, sharding_of
+from memalpha.training.weights import check_sharding, drawing_with, sharding_of
 from memalpha.types import EventReport, JsonObject, silent
 
 
@@ -108,7 +108,8 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObj
     def draw(instances: Any, sampling: Any, on_step: StepCallback | None) -> list[Rollout]:
         return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
 
-    rows = HeldOut(parts, draw, folder, seed, report).measure(parts.held_out, "rollouts")
+    with drawing_with(parts.generator, options.adapter):
+        rows = HeldOut(parts, draw, folder, seed, report).measure(parts.held_out, "rollouts")
     summary = {
         "model": options.model,
         "adapter": options.adapter,

@@ -7,7 +7,7 @@ Draw, update batch and micro-batch are defined in ``rows.py``; only rewards are 
 
 Rows without a loss fill up the ranks that have fewer; they enter no statistic. A masked row has
 advantage 0, but counts in the loss's mean and its KL term. Random numbers depend on (seed, step,
-rank) only, except vLLM's.
+rank) only, except those of vLLM servers.
 """
 
 import logging
@@ -38,7 +38,6 @@ from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.generation.products import Products, restored, using
-from memalpha.generation.vllm_server import VLLMServers
 from memalpha.rewards import StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
@@ -57,7 +56,7 @@ from memalpha.training.rows import (
 from memalpha.training.schedule import Drawn, at_once, in_background, instances_of_draw
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.weights import Sharding, hand_over, sharding_of, whole_weights
-from memalpha.types import Generator, Instance, Sampling
+from memalpha.types import AdapterEngine, Generator, Instance, Sampling
 from memalpha.update.logps import Row, TokenLogps, packed_logps
 from memalpha.update.prepare import prepare_policy
 
@@ -104,7 +103,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.products = Products()  # frozen weights, laid out to multiply fast
         self._drawn = deque[Drawn]()
         self._scoring = threading.Lock()
-        self._served = -1  # step whose adapter the vLLM servers hold
+        self._served = -1  # step whose adapter vLLM holds
         places = Dataset.from_dict({"instance": range(len(instances))})  # read for its length only
         has_adapter = isinstance(model, PeftModel)
         in_4bit = getattr(model, "is_loaded_in_4bit", False)
@@ -243,8 +242,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         is_first = not self.update_batches
         mean = statistics[f"{GAP}/mean"]
         InputError.raise_if(
-            is_first and isinstance(self.generator, VLLMServers) and mean > MOST_APART,
-            f"log-probabilities of the vLLM servers differ from the policy's by {mean:.2f}",
+            is_first and isinstance(self.generator, AdapterEngine) and mean > MOST_APART,
+            f"log-probabilities of vLLM differ from the policy's by {mean:.2f}",
             expected=f"at most {MOST_APART}",
             fix="serve the base model that is trained",
         )
@@ -377,11 +376,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     @contextmanager
     def _ready_to_draw(self) -> Iterator[None]:
-        """Have whole weights here, or the current adapter at the vLLM servers."""
-        if isinstance(self.generator, VLLMServers):
-            if self._served != self.state.global_step:
-                self._hand_over(self.generator)
-            yield
+        """Have whole weights here, or the current adapter in vLLM."""
+        if isinstance(self.generator, AdapterEngine):
+            with self.generator.awake():
+                if self._served != self.state.global_step:
+                    self._hand_over(self.generator)
+                yield
             return
         self.products.clear()  # room for those of the merged weights
         gathered: Any = nullcontext()
@@ -390,10 +390,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
             yield
 
-    def _hand_over(self, servers: VLLMServers) -> None:
+    def _hand_over(self, engine: AdapterEngine) -> None:
         for drawn in self._drawn:  # a rollout keeps its policy
             drawn.rollouts.result()
-        hand_over(self.model, self.accelerator, servers, Path(self.args.output_dir) / "served")
+        hand_over(self.model, self.accelerator, engine, Path(self.args.output_dir) / "served")
         self._served = self.state.global_step
 
     def _drawn_and_scored(self) -> tuple[list[Rollout], list[list[StepReward]]]:
@@ -416,8 +416,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _draw(self, step: int) -> Drawn:
         """Begin the rollouts that ``step`` trains; they are scored in the background."""
-        ahead = isinstance(self.generator, VLLMServers) and self.options.staleness
-        start: Any = in_background if ahead else at_once
+        engine = self.generator
+        concurrent = isinstance(engine, AdapterEngine) and engine.concurrent
+        start: Any = in_background if concurrent and self.options.staleness else at_once
         with self._ready_to_draw():
             instances = self._instances(step)
             sampling = self._sampling(step)

@@ -1,4 +1,4 @@
-"""The weights that rollouts are drawn with: gathered from shards, or handed to vLLM servers.
+"""The weights that rollouts are drawn with: gathered from shards, or handed to vLLM.
 
 Every sharded forward needs all ranks, but ranks decode different numbers of tokens. So under FSDP2
 and DeepSpeed ZeRO-3 the weights are gathered once, rollouts are drawn without communication, and
@@ -20,12 +20,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from memalpha.errors import InputError
 from memalpha.files import file_sha256
+from memalpha.models.policy import ADAPTER_WEIGHTS
+from memalpha.types import AdapterEngine, Generator
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
-
-    from memalpha.generation.vllm_server import VLLMServers
 
 
 class Sharding(StrEnum):
@@ -98,9 +98,28 @@ def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
         root.set_reshard_after_forward(bool(accelerator.state.fsdp_plugin.reshard_after_forward))
 
 
-def hand_over(model: Any, accelerator: Accelerator, servers: VLLMServers, folder: Path) -> None:
+def adapter_name(folder: Path) -> str:
+    """Return a name that tells an adapter's weights."""
+    return f"memalpha-{file_sha256(folder / ADAPTER_WEIGHTS)[:16]}"
+
+
+@contextmanager
+def drawing_with(generator: Generator, adapter: str) -> Iterator[None]:
+    """Give a saved adapter ("": none, the base draws) to a generator that has weights of its own,
+    for the block.
+    """
+    if not isinstance(generator, AdapterEngine):
+        yield
+        return
+    with generator.awake():
+        if adapter:
+            generator.load(adapter_name(Path(adapter)), Path(adapter))
+        yield
+
+
+def hand_over(model: Any, accelerator: Accelerator, engine: AdapterEngine, folder: Path) -> None:
     """Save the adapter of a PEFT model below ``folder``, under a name that tells its weights, and
-    let the servers draw with it; earlier ones are deleted. All ranks call it together.
+    let the engine draw with it; earlier ones are deleted. All ranks call it together.
     """
     names: list[Any] = [None]
     with whole_weights(model, accelerator):
@@ -112,13 +131,12 @@ def hand_over(model: Any, accelerator: Accelerator, servers: VLLMServers, folder
         }
         if accelerator.is_main_process:
             policy.save_pretrained(folder / "next", state_dict=weights)
-            digest = file_sha256(folder / "next" / "adapter_model.safetensors")
-            names = [f"memalpha-{digest[:16]}"]
+            names = [adapter_name(folder / "next")]
             if not (folder / names[0]).exists():
                 (folder / "next").rename(folder / names[0])
-            servers.load(names[0], folder / names[0])
+            engine.load(names[0], folder / names[0])
             for path in folder.iterdir():
                 if path.name != names[0]:
                     shutil.rmtree(path)
     broadcast_object_list(names)
-    servers.use(names[0], folder / names[0])
+    engine.use(names[0], folder / names[0])

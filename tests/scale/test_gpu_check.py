@@ -10,10 +10,10 @@ import gpu_check
 import pytest
 import torch
 
-from memalpha.generation import hf
+from memalpha.generation import decoding
 from memalpha.training import precision, trainer
 from memalpha.training.config import parse_train_arguments
-from memalpha.update import logps, prepare
+from memalpha.update import attention, logps, prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,8 +111,8 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     options = {**gpu_check.CPU_OPTIONS, "output_dir": str(tmp_path)}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     drawn, layout, kept = (
-        hf.draw,
-        logps.group_layout,
+        decoding.draw,
+        attention.group_layout,
         [{"sampling/sampling_logp_difference/mean": 0.1}],
     )
 
@@ -126,9 +126,9 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
 
     faults = {
         "B2": (logps, "frozen_head", lambda model: None),
-        "B3": (logps, "group_layout", square),
+        "B3": (attention, "group_layout", square),
         "B4": (precision, "check_types", lambda dtype, training: None),
-        "B7": (hf, "draw", waiting),
+        "B7": (decoding, "draw", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),
         "B6": (prepare, "plain", lambda *tensors, **kind: False),
     }

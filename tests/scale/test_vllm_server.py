@@ -157,6 +157,8 @@ def train(folder, server, *more):
             str(server.model),
             "--output_dir",
             str(folder),
+            "--generator",
+            "vllm",
             "--vllm_urls",
             f"[{server.url}]",
             *more,

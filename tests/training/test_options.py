@@ -146,6 +146,23 @@ def test_4_bits_are_refused_without_their_library_and_for_weights_that_train_or_
         RunOptions(load_in_4bit=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"vllm_urls": ["http://a/v1"]}, "vllm_urls with generator transformers"),
+        ({"generator": "vllm", "full_finetuning": True}, "full_finetuning with generator vllm"),
+        ({"generator": "vllm", "load_in_4bit": True}, "load_in_4bit with vLLM in this process"),
+        ({"generator": "vllm"}, r"pip install 'memalpha\[vllm\]'"),
+    ],
+)
+def test_generators_that_cannot_be_are_refused(monkeypatch, options, said):
+    there = {"bitsandbytes": True}
+    monkeypatch.setattr(config, "find_spec", there.get)
+    with pytest.raises(InputError, match=said):
+        RunOptions(**options)
+    RunOptions(generator="vllm", vllm_urls=["http://a/v1"])  # needs no vLLM here
+
+
 def instance(city: str, name: str = "1") -> Instance:
     fact = Fact(0, FactAction.STATE, "Ann", "city", city)
     return Instance(
