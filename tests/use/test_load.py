@@ -1,4 +1,4 @@
-"""An agent with a reader: one base for both, few imports, the same texts as by transformers, and no
+"""An agent with a reader: one base for both, few imports, the same texts as of two models, and no
 text of a user in the keys and values that are kept."""
 
 import gc
