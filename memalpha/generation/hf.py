@@ -21,19 +21,16 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTra
 
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.generation.decoding import (
+from memalpha.generation.cache import BufferCache
+from memalpha.generation.decoding import Drawing, RowState, Step, decode
+from memalpha.generation.graphs import (
     READ_TOKENS,
     SLOTS,
     WIDTH,
-    BufferCache,
     CapturedStep,
-    Drawing,
     Graphs,
-    RowState,
-    Step,
     bucket,
     captures,
-    decode,
     rounded_up,
     window_of,
 )

@@ -1,8 +1,10 @@
 """What a run is made of, from its options: policy, data, agent, reader, judge."""
 
 import math
+import os
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from shutil import which
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -19,7 +21,7 @@ from transformers import (
 from memalpha.agent.step import AgentStep, check_context, longest_prompt
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.generation.decoding import PLAIN_MODELS
+from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_process import VLLMProcess
@@ -33,6 +35,9 @@ from memalpha.training.scoring import RolloutScorer
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import ContentJudge, Fact, Generator, Instance, JsonObject, Reader
 from memalpha.update.prepare import prepare_policy
+
+WORTH_COMPILING = 10**9
+"""Parameters from which compiling the update, a minute or more, is worth it."""
 
 
 class RunComponents(NamedTuple):
@@ -237,19 +242,21 @@ def load_policy(
             lora_dropout=options.lora_dropout,
         )
         model = get_peft_model(model, lora, revision=more.get("revision"))
-    compiled = trained and compiles(options, model.config.model_type)
+    compiled = trained and compiles(options, model)
     prepare_policy(model, trained=trained, top_layers=top_layers, compiled=compiled)
     return model, tokenizer
 
 
-def compiles(options: PolicyOptions, model_type: str) -> bool:
+def compiles(options: PolicyOptions, model: PreTrainedModel) -> bool:
     """Return whether the layers of the update are compiled."""
     if options.compile != "auto":
         return options.compile
     state = PartialState()
     sharded = state.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
-    fits = model_type in PLAIN_MODELS and not options.load_in_4bit and not sharded
-    return fits and bool(state.device.type == "cuda")
+    fits = model.config.model_type in PLAIN_MODELS and not options.load_in_4bit and not sharded
+    pays = sum(parameter.numel() for parameter in model.parameters()) >= WORTH_COMPILING
+    compiler = os.environ.get("CC") or which("cc") or which("gcc") or which("clang")
+    return fits and pays and bool(state.device.type == "cuda" and compiler)
 
 
 def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:

@@ -98,8 +98,9 @@ class PolicyOptions(Options):
         dtype: Type of the base weights: ``float32``; for LoRA (adapters stay in float32)
             ``bfloat16``, or ``float16`` with ``fp16``; or ``auto``: bfloat16 where it is computed
             natively, float16 with ``fp16`` on other GPUs from a V100 on.
-        compile: Compile the layers of the update by ``torch.compile``: a minute at the first step;
-            ``auto``: on CUDA, for dense models in 16 or 32 bits whose weights are not sharded.
+        compile: Compile the layers of the update by ``torch.compile``, a minute at the first step;
+            ``auto``: on CUDA with a C compiler, for dense models of a billion parameters or more
+            whose weights are neither in 4 bits nor sharded.
     """
 
     model: str = "smollm2-135m-instruct"

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from memalpha.errors import InputError
-from memalpha.generation.decoding import PLAIN_MODELS
+from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product
 from memalpha.types import JsonObject
 from memalpha.update.attention import NAME, Group, PackLayout, runs_flash

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, rms_norm
 
 from memalpha.errors import InputError
-from memalpha.generation.decoding import PLAIN_MODELS
+from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import plain, product, rounded
 from memalpha.update.attention import share_prefixes
 

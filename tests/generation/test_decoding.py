@@ -4,8 +4,11 @@ CUDA graph does. scripts/gpu_session.sh compares real graphs."""
 import pytest
 import torch
 from letters import LetterTokenizer, generate, make_lora, make_model, ragged_prompts, some_ends
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from memalpha.generation import decoding, hf
+from memalpha.generation import decoding, graphs, hf
+from memalpha.generation.cache import BufferCache, Room
+from memalpha.generation.decoding import Drawing, Read, RowState
 from memalpha.generation.hf import HFGenerator
 from memalpha.types import Sampling
 from memalpha.update.prepare import prepare_policy
@@ -24,11 +27,11 @@ def captured(monkeypatch):
         return unit
 
     monkeypatch.setattr(hf, "captures", lambda model: True)
-    monkeypatch.setattr(decoding, "_memory", lambda device: 2**40)
-    monkeypatch.setattr(decoding.Graphs, "_capture", capture)
-    monkeypatch.setattr(decoding, "SHRINKS", 2)
+    monkeypatch.setattr(graphs, "_memory", lambda device: 2**40)
+    monkeypatch.setattr(graphs.Graphs, "_capture", capture)
+    monkeypatch.setattr(graphs, "SHRINKS", 2)
     monkeypatch.setitem(decoding.CHECK_EVERY, "else", 4)
-    monkeypatch.setattr(decoding.CapturedStep, "check_every", 4)
+    monkeypatch.setattr(graphs.CapturedStep, "check_every", 4)
     return shapes
 
 
@@ -99,9 +102,72 @@ def test_large_buffers_do_not_stay_after_a_call(captured, monkeypatch):
     expected = generator.generate(prompts, DRAWN)
     slots = 2 * 2 * 8 * 2 * 256 * 16  # layers, keys and values, rows, heads, slots, head size
     assert generator._graphs.room.size == 4 * slots
-    monkeypatch.setattr(decoding, "_memory", lambda device: 4 * slots)
+    monkeypatch.setattr(graphs, "_memory", lambda device: 4 * slots)
     made = len(captured)
     equal(generator.generate(prompts, DRAWN), expected)
     assert generator._graphs.room.size == 0
     equal(generator.generate(prompts, DRAWN), expected)
     assert len(captured) > made
+
+
+def test_where_nothing_can_be_captured_draws_are_the_same_and_a_warning_says_so(
+    captured, monkeypatch, caplog
+):
+    def refuse(self, unit):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs.Graphs, "_capture", refuse)
+    model, prompts = make_model(), ragged_prompts()
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
+    for _ in range(2):
+        equal(generator.generate(prompts, DRAWN), draw_plainly(model, prompts, DRAWN))
+    (said,) = caplog.messages
+    assert "drawn slowly" in said and "not permitted" in said
+
+
+class NoHost(TorchDispatchMode):
+    """Fails where something waits for the device (as any tensor without data does), or copies from
+    the host."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        tensors = [value for value in (*args, made) if isinstance(value, torch.Tensor)]
+        copies = "copy" in function.overloadpacket.__name__  # else a number goes with the call
+        moved = {tensor.device.type for tensor in tensors if tensor.ndim or copies}
+        assert moved <= {"meta"}, f"{function} of tensors on {moved}"
+        return made
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("sampling", [Sampling(4), Sampling(4, 0.7, top_p=0.9, top_k=5)])
+def test_what_is_captured_neither_waits_nor_copies_from_the_host(kind, sampling):
+    model = make_lora(kind).eval()
+    prepare_policy(model.bfloat16())
+    model.to("meta")
+    with torch.no_grad(), torch.device("meta"):
+        room = Room()
+        cache = BufferCache(2, 8, 128, room)
+        ids = torch.zeros(8, 64, dtype=torch.long)
+        last = torch.zeros(8, 1, dtype=torch.long)
+        read = Read(model, cache, ids, torch.ones(8, 128).bool(), ids.clone(), last, 0)
+        cache.write_at(read.slots)
+        rows = RowState(
+            uniforms=torch.zeros(8, 4),
+            tokens=torch.zeros(8, 4, dtype=torch.long),
+            logprobs=torch.zeros(8, 4),
+            seen=torch.zeros(8, 1, 1, 128).bool(),
+            positions=last.clone(),
+            last=last.clone(),
+            alive=torch.ones(8).bool(),
+        )
+        slot = torch.zeros(1, dtype=torch.long)
+        step = decoding.Step(model, rows, cache, slot, Drawing(sampling, (3, 5), True))
+        with NoHost():
+            read()
+            read()
+            cache.write_at(slot)
+            step()
+        with pytest.raises(RuntimeError), NoHost():
+            int(rows.alive.sum())
+        with pytest.raises(AssertionError, match="cpu"), NoHost():
+            torch.ones((), device="cpu").to("meta")

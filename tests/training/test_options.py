@@ -2,9 +2,12 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
+from gradient_check import make_base
 from runs_of_nano import SHORT, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -12,9 +15,9 @@ from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
-from memalpha.training import config
+from memalpha.training import build, config
 from memalpha.training.build import build_components, load_policy, make_judge, resolve_dtype
-from memalpha.training.config import RunOptions, parse_train_arguments
+from memalpha.training.config import PolicyOptions, RunOptions, parse_train_arguments
 from memalpha.training.weights import Sharding, check_sharding
 from memalpha.types import (
     Chunk,
@@ -219,3 +222,22 @@ def test_a_question_that_cannot_be_scored_is_found_before_anything_is_trained(tm
         build_components(
             parse_train_arguments(["--use_cpu", "true", "--model", "nano", *agent, *options])
         )
+
+
+def test_layers_are_compiled_on_cuda_where_that_pays(monkeypatch):
+    model = make_base("llama")
+    monkeypatch.setattr(build, "WORTH_COMPILING", sum(p.numel() for p in model.parameters()))
+
+    def compiles(device="cuda", kind=DistributedType.NO, compiler="/usr/bin/cc", **options):
+        state = SimpleNamespace(device=torch.device(device), distributed_type=kind)
+        monkeypatch.setattr(build, "PartialState", lambda: state)
+        monkeypatch.setattr(build, "which", lambda name: compiler)
+        return build.compiles(SimpleNamespace(**vars(PolicyOptions()) | options), model)
+
+    monkeypatch.delenv("CC", raising=False)
+    assert compiles()
+    assert not compiles("cpu") and compiles("cpu", compile=True)
+    assert not compiles(compile=False) and not compiles(compiler=None)
+    assert not compiles(load_in_4bit=True) and not compiles(kind=DistributedType.FSDP)
+    monkeypatch.setattr(build, "WORTH_COMPILING", build.WORTH_COMPILING + 1)
+    assert not compiles()

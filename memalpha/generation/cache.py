@@ -1,0 +1,179 @@
+"""Keys and values while completions are drawn: buffers allocated once, and written in place.
+
+transformers' ``DynamicCache`` copies all keys and values at each token. A row's cache is [prefix |
+hole] [own prompt part | hole] [new tokens]; ended rows are dropped.
+"""
+
+from copy import copy
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+
+class Form(NamedTuple):
+    """What is the same for all keys and values of a model."""
+
+    heads: int
+    size: int
+    types: tuple[torch.dtype, torch.dtype]  # of keys, and of values
+    device: torch.device
+
+
+class Room:
+    """Memory of a cache that is kept between calls; its form is known after the first forward."""
+
+    def __init__(self) -> None:
+        self.form: Form | None = None
+        self.flat: list[Tensor] = []  # keys, then values, each (layers, elements)
+
+    def reserve(self, layers: int, elements: int, form: Form) -> None:
+        """Make room for so many elements a layer; what is large enough keeps its address."""
+        if form != self.form or not self.flat or self.flat[0].shape[1] < elements:
+            self.form = form
+            self.flat = [
+                torch.zeros(layers, elements, dtype=kind, device=form.device) for kind in form.types
+            ]
+
+    def clean(self) -> None:
+        """Let all slots be finite: attention multiplies masked ones, too."""
+        for tensor in self.flat:
+            tensor.zero_()
+
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.flat)
+
+
+class BufferLayer(DynamicLayer):  # type: ignore[misc]
+    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first
+    of ``capacity`` slots.
+
+    New slots come after the last, and attention sees those written, which are finite. With
+    ``slots``, a tensor that says where new ones go, it sees all.
+    """
+
+    def __init__(self, cache: "BufferCache", place: int) -> None:
+        super().__init__()
+        self.is_initialized: bool = False
+        self.cache = cache
+        self.place = place
+        self.length = 0
+        self.slots: Tensor | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write new slots (rows, heads, new slots, head size); return what attention sees."""
+        if not self.is_initialized:
+            rows, heads, _, size = key_states.shape
+            types = (key_states.dtype, value_states.dtype)
+            self.allocate(rows, Form(heads, size, types, key_states.device))
+        if self.slots is not None:
+            self.keys.index_copy_(2, self.slots, key_states)
+            self.values.index_copy_(2, self.slots, value_states)
+            return self.keys, self.values
+        end = self.length + key_states.shape[-2]
+        self.keys[:, :, self.length : end] = key_states
+        self.values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def allocate(self, rows: int, form: Form) -> None:
+        """Make the buffers for some rows."""
+        shape = (rows, form.heads, self.cache.capacity, form.size)
+        room = self.cache.room
+        if room is None:
+            self.keys, self.values = (
+                torch.empty(shape, dtype=kind, device=form.device) for kind in form.types
+            )
+        else:
+            most = prod((self.cache.rows, *shape[1:]))
+            room.reserve(len(self.cache.layers), most, form)
+            self.keys, self.values = (
+                flat[self.place, : prod(shape)].view(shape) for flat in room.flat
+            )
+        self.form = form
+        self.dtype, self.device, self.is_initialized = form.types[0], form.device, True
+
+    def get_seq_length(self) -> int:
+        """Return the number of slots written."""
+        return self.length
+
+    def spread(self, source: Tensor) -> None:
+        """Let row i be the row ``source[i]`` of now."""
+        keys, values = self.keys, self.values
+        self.allocate(len(source), self.form)
+        self.keys[:, :, : self.length] = keys[:, :, : self.length][source]
+        self.values[:, :, : self.length] = values[:, :, : self.length][source]
+
+    def moved(self, source: Tensor, places: Tensor) -> "BufferLayer":
+        """Move row ``source[i]`` to i for each i of ``places``; return the first ``len(source)``
+        rows.
+        """
+        end = self.length if self.slots is None else self.cache.capacity
+        for buffer in (self.keys, self.values):
+            buffer[places, :, :end] = buffer[source[places], :, :end]
+        first = copy(self)
+        first.keys = self.keys[: len(source)]
+        first.values = self.values[: len(source)]
+        return first
+
+
+class BufferCache(Cache):  # type: ignore[misc]
+    """One :class:`BufferLayer` per layer, for at most ``rows`` rows; in ``room``, if given."""
+
+    def __init__(self, layers: int, rows: int, capacity: int, room: Room | None = None) -> None:
+        super().__init__(layers=[BufferLayer(self, place) for place in range(layers)])
+        self.rows = rows
+        self.capacity = capacity
+        self.room = room
+
+    def start_from(self, prefixes: Cache, index: Tensor) -> None:
+        """Write the cached prefix of each row first; ``index`` (rows,) says which it is."""
+        for layer, common in zip(self.layers, prefixes.layers, strict=True):
+            layer.update(common.keys[index], common.values[index])
+
+    def spread(self, source: Tensor) -> None:
+        """Let row i be row ``source[i]`` of now."""
+        for layer in self.layers:
+            layer.spread(source)
+
+    def allocate(self, rows: int) -> None:
+        """Make the buffers for some rows, if their form is known."""
+        for layer in self.layers:
+            if self.room and self.room.form and not layer.is_initialized:
+                layer.allocate(rows, self.room.form)
+
+    def copied(self) -> "BufferCache":
+        """Return a cache of the same buffers, which writes where this one does now."""
+        same = copy(self)
+        same.layers = [copy(layer) for layer in self.layers]
+        return same
+
+    def write_at(self, slots: Tensor | None, written: int = 0) -> None:
+        """Write new slots where ``slots`` (new slots,) says from now on; None: after the last,
+        when ``written`` more have been.
+        """
+        for layer in self.layers:
+            layer.slots = slots
+            layer.length += written
+
+    def at(self, source: Tensor) -> "BufferCache":
+        """Return a cache whose row i is row ``source[i]`` of now, in the same buffers; only rows
+        that move are copied.
+        """
+        rows = torch.arange(len(source), device=source.device)
+        places = (source != rows).nonzero().squeeze(-1)
+        fewer = copy(self)
+        fewer.layers = [layer.moved(source, places) for layer in self.layers]
+        return fewer
+
+    @property
+    def visible(self) -> int:
+        """Slots that the next token attends to, its own included."""
+        layer = self.layers[0]
+        return self.capacity if layer.slots is not None else int(layer.length) + 1

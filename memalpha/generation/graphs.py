@@ -1,0 +1,226 @@
+"""Forwards captured as CUDA graphs, and drawing with them.
+
+A token of a small model is some 2,000 small operations, which take longer to start than to compute.
+So on CUDA a forward is captured once for a number of rows and slots, and replayed. The graph holds
+addresses, not values: weights that an optimizer changes in place are the ones that it reads.
+"""
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from memalpha.generation.cache import BufferCache, Room
+from memalpha.generation.decoding import CHECK_EVERY, Read, Step
+from memalpha.generation.products import Products, using
+
+logger = logging.getLogger(__name__)
+
+PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+"""Model types of transformers with dense layers, whose logits are the unchanged output of the
+head."""
+SLOTS = 128
+WIDTH = 64
+"""Slots of captured forwards, and the tokens that they read, are rounded up to a multiple of these,
+so that calls share a graph."""
+READ_TOKENS = 2**14
+"""Tokens up to which reading a prompt is captured: more take longer to compute than to start."""
+SHRINKS = 4
+"""Ended rows leave a captured step when so many times fewer are left: each size is captured."""
+KEPT_SHARE = 0.25
+"""Share of the device's memory up to which the buffers stay after a call."""
+
+
+def window_of(config: Any) -> int | None:
+    """Return how many tokens a layer of a model looks back at most; None for all."""
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
+    return getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+
+
+def captures(model: Any) -> bool:
+    """Whether forwards of a model are captured: on CUDA, dense layers of whole weights."""
+    known = model.config.model_type in PLAIN_MODELS and window_of(model.config) is None
+    if model.device.type != "cuda" or not known:
+        return False
+    sharded = any(hasattr(module, "unshard") for module in model.modules())
+    sharded = sharded or any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+    quantised = any(parameter.dtype is torch.uint8 for parameter in model.parameters())
+    return not sharded and not quantised
+
+
+def bucket(rows: int) -> int:
+    """Return the number of rows, a power of two, that a captured forward has for so many."""
+    return 1 << (rows - 1).bit_length()
+
+
+def rounded_up(count: int, unit: int) -> int:
+    """Return the next multiple of ``unit``."""
+    return -(-count // unit) * unit
+
+
+Unit = TypeVar("Unit", Step, Read)
+
+
+class Graphs:
+    """Captured forwards of a model by shape, kept between calls with what they read and write.
+
+    A graph holds addresses. Whoever changes weights in place (an optimizer, ``load_state_dict``)
+    changes what it computes; if a tensor moved, all graphs are made anew.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.room = Room()
+        self.rounded = Products()  # adapters, in the type of the products
+        self._kept: dict[Any, tuple[Any, Callable[[], None]]] = {}
+        self._met: set[Any] = set()
+        self._adapters: Hashable = ()  # which ones each layer uses
+        self._addresses: tuple[int, ...] = ()
+        self._pool: Any = None
+        self._fails = False
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Around a call, in which the weights stand still; what they were rounded to is renewed."""
+        if self.rounded:
+            weights = [weight.detach() for weight, _ in self.rounded]
+            torch._foreach_copy_(list(self.rounded.values()), weights)
+        layers = [module for module in self.model.modules() if hasattr(module, "lora_A")]
+        self._adapters = tuple((*layer.active_adapters, layer.disable_adapters) for layer in layers)
+        with using(self.rounded):
+            yield
+        if self.room.size > KEPT_SHARE * _memory(self.model.device):
+            self.room.flat = []
+            self._forget()
+
+    def read(self, cache: BufferCache, *given: Any) -> Tensor:
+        """Return the logits of a :class:`Read`: captured when its shape comes again."""
+        read = Read(self.model, cache, *given)
+        cache.allocate(len(read.ids))
+        cache.write_at(read.slots)
+        key = self._key(read)
+        if key in self._met:
+            read, replay = self.captured(read)
+            replay()
+        else:
+            self._met.add(key)
+            read()
+        cache.write_at(None, read.ids.shape[1])
+        assert read.logits is not None
+        return read.logits
+
+    def step(self, plain: Step) -> "CapturedStep":
+        """Return a captured step in the place of this one."""
+        plain.cache.write_at(plain.slot)
+        return CapturedStep(self, *self.captured(plain))
+
+    def captured(self, unit: Unit) -> tuple[Unit, Callable[[], None]]:
+        """Return what was captured for the shape of ``unit``, in its state, and what replays it."""
+        addresses = tuple(tensor.data_ptr() for tensor in self._tensors())
+        if addresses != self._addresses:
+            self._forget()
+            self._addresses = addresses
+        key = self._key(unit)
+        if key not in self._kept:
+            unit.cache = unit.cache.copied()
+            self._kept[key] = unit, self._replay_of(unit)
+        kept: tuple[Unit, Callable[[], None]] = self._kept[key]
+        if kept[0] is not unit:
+            _copy(unit.state, kept[0].state)
+        return kept
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._pool = None
+
+    def _tensors(self) -> Iterator[Tensor]:
+        yield from self.model.parameters()
+        yield from self.rounded.values()
+        yield from self.room.flat
+
+    def _key(self, unit: Step | Read) -> Hashable:
+        device = self.model.device.type
+        casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+        return type(unit), unit.shape, casts, self._adapters
+
+    def _replay_of(self, unit: Step | Read) -> Callable[[], None]:
+        if not self._fails:
+            try:
+                return self._capture(unit)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                message = "completions are drawn slowly: CUDA does not capture a forward (%s)"
+                logger.warning(message, error)
+                self._fails = True
+        return unit
+
+    def _capture(self, unit: Step | Read) -> Callable[[], None]:
+        device = self.model.device
+        kind = torch.get_autocast_dtype(device.type)
+        casts = torch.is_autocast_enabled(device.type)
+        before = [tensor.clone() for tensor in unit.state]
+        # what autocast has cast and kept outside would not be renewed
+        with torch.autocast(device.type, kind, enabled=casts, cache_enabled=False):
+            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(side):
+                unit()  # libraries set themselves up in their first call
+            torch.cuda.current_stream(device).wait_stream(side)
+            _copy(before, unit.state)
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            # a thread that scores meanwhile may use the device
+            mode = "thread_local"
+            with (
+                torch.cuda.stream(torch.cuda.current_stream(device)),  # again after an error
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode=mode),
+            ):
+                unit()
+        return graph.replay
+
+
+class CapturedStep:
+    """A :class:`Step` that is replayed."""
+
+    check_every = CHECK_EVERY["else"]
+
+    def __init__(self, graphs: Graphs, step: Step, replay: Callable[[], None]) -> None:
+        self._graphs = graphs
+        self._step = step
+        self._replay = replay
+        self.rows = step.rows
+        self.draw = step.draw
+
+    def __call__(self) -> None:
+        """Compute the logits of the next token, and draw it."""
+        self._replay()
+
+    def leaves(self, count: int) -> bool:
+        """Whether ended rows leave when ``count`` rows have not ended."""
+        return SHRINKS * bucket(count) <= len(self.rows.alive)
+
+    def at(self, source: Tensor) -> "CapturedStep":
+        """Return the step of the rows ``source``, filled up with ended ones."""
+        count = len(source)
+        others = torch.arange(count, bucket(count), device=source.device)
+        source = torch.cat([source, others])
+        rows = self.rows.at(source)
+        rows.alive[count:] = False
+        step = self._step
+        fewer = Step(step.model, rows, step.cache.at(source), step.slot.clone(), step.drawing)
+        fewer.count.copy_(step.count)
+        return self._graphs.step(fewer)
+
+
+def _copy(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    for value, tensor in zip(values, tensors, strict=True):
+        tensor.copy_(value)
+
+
+def _memory(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).total_memory)
