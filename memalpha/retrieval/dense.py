@@ -118,9 +118,7 @@ class MiniLMEmbedder:
         if len(ids) <= self._window:
             return [text]
         starts = range(0, len(ids), self._window)
-        return [
-            str(self._tokenizer.decode(ids[start : start + self._window])) for start in starts
-        ]
+        return [str(self._tokenizer.decode(ids[start : start + self._window])) for start in starts]
 
 
 def _length(window: tuple[int, str]) -> int:
