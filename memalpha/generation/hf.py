@@ -108,9 +108,10 @@ class HFGenerator:
         )
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
-        prompts = list(map(self._opening_shared, prompts))
-        order = _by_prefix(prompts)
         graphs = self._graphs if captures(self.model) else None
+        if not graphs:  # captured, an opening is read again in no time
+            prompts = list(map(self._opening_shared, prompts))
+        order = _by_prefix(prompts)
         merge = self.merge_adapters and not graphs  # that would move the weights
         lay_out = self.keep_products or (merge and len(prompts) >= _MANY)
         completions: dict[int, Completion] = {}
