@@ -83,6 +83,11 @@ class PromptEncoder:
             pieces = list(map(self._plain, text))  # a mark that appears only after normalisation
         return tuple(chain.from_iterable(pieces))
 
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """Ids before the first text: those of the layout alone."""
+        return self._layout[0][1]
+
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
         """Return the ids, and how many come before the slot after ``shared``.
 

@@ -3,6 +3,7 @@ turn in one run; never a test.
 
     rollout    lockstep rollouts against one after another and against plain generation
     update     trained tokens a second, against TRL's own trainer and the machine's matrix products
+    load       time and memory of a fresh process until its first answer, against two models
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
 
 One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1: ours is better.
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-NAMES = ("rollout", "update", "retrieval")
+NAMES = ("rollout", "update", "load", "retrieval")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--clock",
         choices=("wall", "cpu"),
         default="wall",
-        help="update: of the ratios; cpu on a shared machine",
+        help="update, load: of the ratios; cpu on a shared machine",
     )
     parser.add_argument(
         "--rows-per-forward",
@@ -67,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--vllm",
         default="",
         help="rollout: URL (with /v1) of a vLLM server of the base model, named base",
+    )
+    parser.add_argument(
+        "--against", default="", help="load: folder of another checkout to compare with"
     )
     parser.add_argument(
         "--entries", type=int, nargs="+", help="retrieval: sizes (default 100 10000 1000000)"

@@ -60,9 +60,10 @@ class HFGenerator:
     """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once.
 
     ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32);
-    ``logprobs`` returns those of the whole distribution; ``keep_prefix`` keeps the last batch's
-    prefixes and the weights' products, only for weights that never change. ``first_bias`` is added
-    to the logits of a completion's first token, by id. InputError for other attention than full.
+    ``logprobs`` returns those of the whole distribution. ``first_bias`` is added to the logits of a
+    completion's first token, by id. Two only for weights that never change: ``keep_products`` keeps
+    their layouts (a second copy), ``opening`` the keys and values of ids that prompts begin with,
+    and of nothing else. InputError for other attention than full.
     """
 
     def __init__(
@@ -73,17 +74,19 @@ class HFGenerator:
         max_batch: int = 64,
         merge_adapters: bool | None = None,
         logprobs: bool = False,
-        keep_prefix: bool = False,
+        keep_products: bool = False,
         first_bias: Mapping[int, float] | None = None,
+        opening: Sequence[int] = (),
     ) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
         self.max_batch = max_batch
         self.merge_adapters = exact(model) if merge_adapters is None else merge_adapters
         self.logprobs = logprobs
-        self.keep_prefix = keep_prefix
+        self.keep_products = keep_products
         self.first_bias = first_bias or {}
-        self._last_prefixes: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
+        self.opening = tuple(opening)
+        self._opened: DynamicCache | None = None
         self._products = Products()
         self._graphs = Graphs(model)
         _check_attention(self.model.config)
@@ -105,18 +108,20 @@ class HFGenerator:
         )
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
-        order = _by_prefix(prompts)
         graphs = self._graphs if captures(self.model) else None
+        if not graphs:  # captured, an opening is read again in no time
+            prompts = list(map(self._opening_shared, prompts))
+        order = _by_prefix(prompts)
         merge = self.merge_adapters and not graphs  # that would move the weights
-        lay_out = merge and len(prompts) >= _MANY
+        lay_out = self.keep_products or (merge and len(prompts) >= _MANY)
         completions: dict[int, Completion] = {}
         with (
             torch.no_grad(),
             restored(self.model.modules(), "training"),
-            using(self._products if self.keep_prefix else Products()),
+            using(self._products if self.keep_products else Products()),
             graphs.call() if graphs else nullcontext(),
             merged_lora(self.model) if merge else nullcontext(),
-            fast_linears(self.model) if lay_out else nullcontext(),
+            fast_linears(self.model, lay_out=lay_out),
         ):
             self.model.eval()
             for start in range(0, len(order), self.max_batch):
@@ -159,7 +164,7 @@ class HFGenerator:
         prefixes = list(
             dict.fromkeys(prompt.ids[:n] for prompt, n in zip(prompts, shared, strict=True))
         )
-        if graphs and len(prefixes) == len(prompts) and not self.keep_prefix:
+        if graphs and len(prefixes) == len(prompts):
             shared = [0] * len(prompts)  # nothing is shared: one forward, not two
         width = max(shared)
         own = [prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)]
@@ -172,7 +177,7 @@ class HFGenerator:
         index = [number.get(prompt.ids[:n], 0) for prompt, n in zip(prompts, shared, strict=True)]
         source = torch.tensor([place[row.ids] for row in rows], device=device)
         if graphs:  # a few sizes, so that what is captured serves again
-            width = width if self.keep_prefix else rounded_up(width, WIDTH)
+            width = rounded_up(width, WIDTH)
             own_width = rounded_up(own_width, WIDTH)
             capacity = rounded_up(width + own_width + new_tokens, SLOTS)
             more = bucket(len(own)) - len(own)
@@ -219,7 +224,7 @@ class HFGenerator:
     ) -> None:
         """Begin row i of the cache with the prefix ``index[i]``, in ``width`` slots."""
         device = index.device
-        if cache.room is None or self.keep_prefix or len(prefixes) * width > READ_TOKENS:
+        if cache.room is None or len(prefixes) * width > READ_TOKENS:
             cache.start_from(self._prefix_cache(prefixes, device, width), index)
             return
         ids, _ = _pad(prefixes, device, width)
@@ -232,17 +237,34 @@ class HFGenerator:
     def _prefix_cache(
         self, prefixes: Sequence[tuple[int, ...]], device: torch.device, width: int
     ) -> DynamicCache:
-        if self._last_prefixes is not None and prefixes == self._last_prefixes[0]:
-            return self._last_prefixes[1]
         cache = DynamicCache()
+        ids, _ = _pad(prefixes, device, width)
+        if self.opening and all(map(self._opens, prefixes)):
+            count = len(self.opening)
+            if self._opened is None:
+                self._opened = DynamicCache()
+                self._read(ids[:1, :count], self._opened)
+            rows = (len(prefixes), -1, -1, -1)
+            for place, layer in enumerate(self._opened.layers):
+                cache.update(layer.keys.expand(rows), layer.values.expand(rows), place)
+            ids = ids[:, count:]
+        if ids.shape[1]:
+            self._read(ids, cache)
+        return cache
+
+    def _read(self, ids: Tensor, cache: DynamicCache) -> None:
+        """Write the keys and values of ids after those that a cache has."""
         # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
         # slower.
-        one = torch.zeros(1, dtype=torch.long, device=device)
-        ids, _ = _pad(prefixes, device, width)
+        one = torch.zeros(1, dtype=torch.long, device=ids.device)
         self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
-        if self.keep_prefix:
-            self._last_prefixes = (prefixes, cache)
-        return cache
+
+    def _opens(self, ids: Sequence[int]) -> bool:
+        return tuple(ids[: len(self.opening)]) == self.opening
+
+    def _opening_shared(self, prompt: Prompt) -> Prompt:
+        opened = self.opening and self._opens(prompt.ids)
+        return replace(prompt, shared=max(prompt.shared, len(self.opening))) if opened else prompt
 
     def _forward(
         self, ids: Tensor, cache: BufferCache, seen: Tensor, positions: Tensor, keep: Tensor

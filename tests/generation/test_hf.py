@@ -190,28 +190,26 @@ def test_weights_are_bitwise_the_same_after_a_merged_call_and_after_an_error():
         assert not any(getattr(module, "merged", False) for module in model.modules())
 
 
-def test_kept_prefixes_are_not_computed_again_and_change_nothing():
+def test_an_opening_is_read_once_and_changes_nothing():
     model, read = make_model(), []
     model.register_forward_pre_hook(
         lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    a, b = ids(11, 1), ids(13, 2)
+    opening = ids(11, 1)
+    longer, other = opening + ids(6, 2), ids(13, 3)
     calls = [
-        [Prompt((), start + ids(4, k + i), len(start)) for i in range(2)]
-        for k, start in ((3, a), (5, a), (7, b), (9, a))
+        [Prompt((), opening + ids(4 + i, i)) for i in range(3)],  # of unequal length
+        [Prompt((), longer + ids(5, i), len(longer)) for i in range(2)],
+        [Prompt((), opening + ids(5, 7)), Prompt((), other + ids(4, 8), len(other))],
+        [Prompt((), opening), Prompt((), opening[:5])],
     ]
-    found = {}
-    for keep in (False, True):
-        generator = HFGenerator(model, LetterTokenizer(), keep_prefix=keep)
+    kept = HFGenerator(model, LetterTokenizer(), opening=opening)
+    widths = [[11, 6], [6, 5], [13, 5], [10, 5]]  # of prefixes and own parts
+    for prompts, expected in zip(calls, widths, strict=True):
         read.clear()
-        found[keep] = [
-            [row.ids for row in generator.generate(prompts, Sampling(3))] for prompts in calls
-        ]
-        assert [width for width in read if width in (11, 13)] == (
-            [11, 13, 11] if keep else [11, 11, 13, 11]
-        )
-    assert found[True] == found[False]
-    assert found[True][1] == [tuple(alone(model, prompt, 3)) for prompt in calls[1]]
+        found = [row.ids for row in kept.generate(prompts, Sampling(3))]
+        assert read == [*expected, 1, 1]  # a token at each step
+        assert found == [tuple(alone(model, prompt, 3)) for prompt in prompts]
 
 
 def test_running_out_of_memory_names_max_batch():

