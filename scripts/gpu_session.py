@@ -199,6 +199,7 @@ def decode_case(session: Session, shape: str, rows: int, shared: int, own: int, 
             taken, first = seconds(partial(draw, new), 1 if folder else 3)
             drawn[name] = draw(new)
             short, _ = seconds(partial(draw, 8), 1)
+            memory = peak()
             session.say(
                 f"{shape} {rows} rows x {new}, {name}",
                 seconds=taken,
@@ -206,10 +207,11 @@ def decode_case(session: Session, shape: str, rows: int, shared: int, own: int, 
                 tokens_s=rows * new / taken,
                 ms_token=1000 * (taken - short) / (new - 8) if new > 8 else None,
                 of_8_tokens=short,
-                GB=peak(),
+                GB=memory,
             )
             if CUDA and rows == 64 and name == "captured":
                 session.say(f"{shape} {rows} rows: kernels", **kernels(partial(draw, new)))
+            del draw
     for name in set(drawn) - {"captured"}:
         pairs = list(zip(drawn["captured"], drawn[name], strict=True))
         apart = [

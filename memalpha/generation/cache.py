@@ -4,6 +4,7 @@ transformers' ``DynamicCache`` copies all keys and values at each token. A row's
 hole] [own prompt part | hole] [new tokens]; ended rows are dropped.
 """
 
+from collections.abc import Callable
 from copy import copy
 from math import prod
 from typing import Any, NamedTuple
@@ -23,19 +24,31 @@ class Form(NamedTuple):
 
 
 class Room:
-    """Memory of a cache that is kept between calls; its form is known after the first forward."""
+    """Memory of a cache that is kept between calls; its form is known after the first forward.
 
-    def __init__(self) -> None:
+    ``forget`` is called before it moves, to let go of what holds its addresses.
+    """
+
+    def __init__(self, forget: Callable[[], None]) -> None:
+        self.forget = forget
         self.form: Form | None = None
         self.flat: list[Tensor] = []  # keys, then values, each (layers, elements)
 
     def reserve(self, layers: int, elements: int, form: Form) -> None:
         """Make room for so many elements a layer; what is large enough keeps its address."""
-        if form != self.form or not self.flat or self.flat[0].shape[1] < elements:
-            self.form = form
-            self.flat = [
-                torch.zeros(layers, elements, dtype=kind, device=form.device) for kind in form.types
-            ]
+        if form == self.form and self.flat and self.flat[0].shape[1] >= elements:
+            return
+        self.forget()
+        self.clear()
+        self.form = form
+        for kind in form.types:
+            tensor = torch.zeros(layers, elements, dtype=kind, device=form.device)
+            self.flat.append(tensor)
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        self.form = None
+        self.flat = []
 
     def clean(self) -> None:
         """Let all slots be finite: attention multiplies masked ones, too."""

@@ -132,17 +132,18 @@ class Read:
         self.model = model
         self.cache = cache
         self.ids = ids
+        self.seen = seen
         self.positions = positions
         self.last = last
         self.slots = torch.arange(start, start + ids.shape[1], device=ids.device)
-        every = torch.arange(cache.capacity, device=ids.device)
-        # of the row's tokens, those that are not later
-        self.mask = seen[:, None, None] & (every <= self.slots[:, None])
         self.logits: Tensor | None = None
 
     def __call__(self) -> None:
         """Compute the logits."""
-        logits = forward(self.model, self.ids, self.mask, self.positions, self.cache, self.last)
+        every = torch.arange(self.cache.capacity, device=self.slots.device)
+        # of the row's tokens, those that are not later
+        mask = self.seen[:, None, None] & (every <= self.slots[:, None])
+        logits = forward(self.model, self.ids, mask, self.positions, self.cache, self.last)
         if self.logits is None:
             self.logits = logits.clone()
         self.logits.copy_(logits)
@@ -150,7 +151,7 @@ class Read:
     @property
     def state(self) -> list[Tensor]:
         """All that it reads, but for the cache."""
-        return [self.ids, self.positions, self.last, self.slots, self.mask]
+        return [self.ids, self.seen, self.positions, self.last, self.slots]
 
     @property
     def shape(self) -> Hashable:

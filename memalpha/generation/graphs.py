@@ -6,8 +6,9 @@ addresses, not values: weights that an optimizer changes in place are the ones t
 """
 
 import logging
+import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +33,10 @@ SHRINKS = 4
 """Ended rows leave a captured step when so many times fewer are left: each size is captured."""
 KEPT_SHARE = 0.25
 """Share of the device's memory up to which the buffers stay after a call."""
+MOST_KEPT = 64
+"""Graphs of a model that are kept."""
+CAPTURING = threading.Lock()
+"""Held while something is captured: one at a time in a process; and none empties torch's cache."""
 
 
 def window_of(config: Any) -> int | None:
@@ -74,13 +79,15 @@ class Graphs:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.room = Room()
+        self.room = Room(self._forget)
         self.rounded = Products()  # adapters, in the type of the products
-        self._kept: dict[Any, tuple[Any, Callable[[], None]]] = {}
-        self._met: set[Any] = set()
+        self._kept: dict[Hashable, tuple[Any, Callable[[], None]]] = {}
+        self._met: set[Hashable] = set()
+        self._mode: Hashable = ()  # how the model casts
         self._adapters: Hashable = ()  # which ones each layer uses
         self._addresses: tuple[int, ...] = ()
         self._pool: Any = None
+        self._stream: Any = None
         self._fails = False
 
     @contextmanager
@@ -89,13 +96,25 @@ class Graphs:
         if self.rounded:
             weights = [weight.detach() for weight, _ in self.rounded]
             torch._foreach_copy_(list(self.rounded.values()), weights)
+        device = self.model.device
+        casts = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
+        mode = (casts, "forward" in vars(self.model))  # accelerate puts its own one there
+        if mode != self._mode:  # keys and values may have another type
+            self._release()
+            self._mode = mode
         layers = [module for module in self.model.modules() if hasattr(module, "lora_A")]
-        self._adapters = tuple((*layer.active_adapters, layer.disable_adapters) for layer in layers)
-        with using(self.rounded):
-            yield
-        if self.room.size > KEPT_SHARE * _memory(self.model.device):
-            self.room.flat = []
-            self._forget()
+        self._adapters = tuple(
+            (*layer.active_adapters, layer.disable_adapters, *layer.merged_adapters)
+            for layer in layers
+        )
+        try:
+            with using(self.rounded):
+                yield
+        except BaseException:
+            self._release()
+            raise
+        if self.room.size > KEPT_SHARE * _memory(device):
+            self._release()
 
     def read(self, cache: BufferCache, *given: Any) -> Tensor:
         """Return the logits of a :class:`Read`: captured when its shape comes again."""
@@ -121,7 +140,7 @@ class Graphs:
     def captured(self, unit: Unit) -> tuple[Unit, Callable[[], None]]:
         """Return what was captured for the shape of ``unit``, in its state, and what replays it."""
         addresses = tuple(tensor.data_ptr() for tensor in self._tensors())
-        if addresses != self._addresses:
+        if addresses != self._addresses or len(self._kept) >= MOST_KEPT:
             self._forget()
             self._addresses = addresses
         key = self._key(unit)
@@ -135,7 +154,12 @@ class Graphs:
 
     def _forget(self) -> None:
         self._kept.clear()
+        self._met.clear()
         self._pool = None
+
+    def _release(self) -> None:
+        self._forget()
+        self.room.clear()
 
     def _tensors(self) -> Iterator[Tensor]:
         yield from self.model.parameters()
@@ -143,14 +167,13 @@ class Graphs:
         yield from self.room.flat
 
     def _key(self, unit: Step | Read) -> Hashable:
-        device = self.model.device.type
-        casts = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-        return type(unit), unit.shape, casts, self._adapters
+        return type(unit), unit.shape, self._adapters
 
     def _replay_of(self, unit: Step | Read) -> Callable[[], None]:
         if not self._fails:
             try:
-                return self._capture(unit)
+                with CAPTURING:
+                    return self._capture(unit)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
@@ -161,33 +184,40 @@ class Graphs:
 
     def _capture(self, unit: Step | Read) -> Callable[[], None]:
         device = self.model.device
-        kind = torch.get_autocast_dtype(device.type)
-        casts = torch.is_autocast_enabled(device.type)
         before = [tensor.clone() for tensor in unit.state]
-        # what autocast has cast and kept outside would not be renewed
-        with torch.autocast(device.type, kind, enabled=casts, cache_enabled=False):
-            side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(side):
-                unit()  # libraries set themselves up in their first call
-            torch.cuda.current_stream(device).wait_stream(side)
-            _copy(before, unit.state)
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            graph = torch.cuda.CUDAGraph()
-            # a thread that scores meanwhile may use the device
-            mode = "thread_local"
-            with (
-                torch.cuda.stream(torch.cuda.current_stream(device)),  # again after an error
-                torch.cuda.graph(graph, pool=self._pool, capture_error_mode=mode),
-            ):
+        own: Any = torch.cuda.current_stream(device)
+        # torch's stream for captures is that of the first device; a pool stays with its stream
+        self._stream = self._stream or torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(own)
+        with torch.cuda.stream(self._stream):
+            unit()  # libraries set themselves up in their first call
+        own.wait_stream(self._stream)
+        _copy(before, unit.state)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        options = {
+            "pool": self._pool,
+            "stream": self._stream,
+            "capture_error_mode": "thread_local",  # another thread may score meanwhile
+        }
+        # autocast keeps casts of weights: those from outside would not be renewed in a replay, and
+        # those made here belong to the graph
+        torch.clear_autocast_cache()
+        try:
+            with torch.cuda.stream(own), torch.cuda.graph(graph, **options):
                 unit()
+        except RuntimeError:
+            with suppress(RuntimeError):  # torch leaves its allocator capturing
+                torch._C._cuda_endAllocateToPool(device.index or 0, self._pool)
+            self._pool = None
+            raise
+        finally:
+            torch.clear_autocast_cache()
         return graph.replay
 
 
 class CapturedStep:
     """A :class:`Step` that is replayed."""
-
-    check_every = CHECK_EVERY["else"]
 
     def __init__(self, graphs: Graphs, step: Step, replay: Callable[[], None]) -> None:
         self._graphs = graphs
@@ -195,6 +225,7 @@ class CapturedStep:
         self._replay = replay
         self.rows = step.rows
         self.draw = step.draw
+        self.check_every = CHECK_EVERY["else"]
 
     def __call__(self) -> None:
         """Compute the logits of the next token, and draw it."""

@@ -59,11 +59,12 @@ class _Prefilled(NamedTuple):
 class HFGenerator:
     """Draws from a causal LM, plain or inside PEFT; at most ``max_batch`` rows at once.
 
-    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32);
-    ``logprobs`` returns those of the whole distribution. ``first_bias`` is added to the logits of a
-    completion's first token, by id. Two only for weights that never change: ``keep_products`` keeps
-    their layouts (a second copy), ``opening`` the keys and values of ids that prompts begin with,
-    and of nothing else. InputError for other attention than full.
+    ``merge_adapters`` merges adapters during a call (faster, more memory; None: if all is float32),
+    but not where forwards are captured; ``logprobs`` returns those of the whole distribution.
+    ``first_bias`` is added to the logits of a completion's first token, by id. Two only for weights
+    that never change: ``keep_products`` keeps their layouts (a second copy), ``opening`` the keys
+    and values of ids that prompts begin with, and of nothing else. InputError for other attention
+    than full.
     """
 
     def __init__(

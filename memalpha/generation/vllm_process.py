@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from memalpha.endpoints import STOPS
 from memalpha.errors import InputError, ServiceError
+from memalpha.generation.graphs import CAPTURING
 from memalpha.generation.vllm_server import token_problem
 from memalpha.text import decoded
 from memalpha.types import Completion, Prompt, Sampling
@@ -62,7 +63,8 @@ class VLLMProcess:
         if self._llm is None:
             self._start()
         else:
-            torch.cuda.empty_cache()  # what the update left there; nothing without a GPU
+            with CAPTURING:
+                torch.cuda.empty_cache()  # what the update left there; nothing without a GPU
             with _reported("does not wake up", _LESS):
                 self._llm.wake_up()
         try:

@@ -26,17 +26,16 @@ FLASH_HEAD = 256  # largest head size of the kernels
 AMPERE = (8, 0)  # the least capability that they run on
 
 
-def share_prefixes(base: Any, *, compiled: bool = False) -> str:
+def share_prefixes(base: Any) -> str:
     """Switch a transformers model to this attention, or return what its own is, if it is not plain
-    ``sdpa`` in every layer. ``compiled``: its layers are.
+    ``sdpa`` in every layer.
     """
     other = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
     own = base.config._attn_implementation
     if other or own not in ("sdpa", NAME) or not base._can_set_attn_implementation():
         return f"attention {own!r} with {', '.join(sorted(other)) or 'plain'} layers"
-    attention: Any = prefix_attention
-    if compiled:
-        attention = torch.compiler.disable(prefix_attention)  # type: ignore[no-untyped-call]
+    # compiled layers stop for it: the lengths of a pack's rows are numbers in it
+    attention: Any = torch.compiler.disable(prefix_attention)  # type: ignore[no-untyped-call]
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     base.set_attn_implementation(NAME)
@@ -59,15 +58,17 @@ class Segments(NamedTuple):
 
 
 class PackLayout:
-    """Who attends to whom in a pack, whose groups follow one another; ``flash``: see
-    :func:`runs_flash`.
+    """Who attends to whom in a pack, whose groups follow one another; ``flash``: the type that
+    flash attention computes in, None without it.
 
     A plain object, which compiled layers pass on without a look into it.
     """
 
-    def __init__(self, groups: Sequence[Group], device: torch.device, flash: bool) -> None:
+    def __init__(
+        self, groups: Sequence[Group], device: torch.device, flash: torch.dtype | None
+    ) -> None:
         self.flash = flash
-        if not flash:
+        if flash is None:
             self.padded = [group_layout(*group, device) for group in groups]
             return
         self.parts = segments(
@@ -102,7 +103,8 @@ def segments(lengths: Sequence[int], device: torch.device) -> Segments:
 
 def runs_flash(device: torch.device, kind: torch.dtype, head: int) -> bool:
     """Whether flash attention runs on a device, for products in ``kind`` and heads of this size."""
-    if device.type != "cuda" or kind not in (torch.float16, torch.bfloat16) or head > FLASH_HEAD:
+    fits = kind in (torch.float16, torch.bfloat16) and head <= FLASH_HEAD and head % 8 == 0
+    if device.type != "cuda" or not fits or not torch.backends.cuda.is_flash_attention_available():
         return False
     return torch.cuda.get_device_capability(device) >= AMPERE
 
@@ -164,10 +166,10 @@ def prefix_attention(
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, dropout, scaling, **kwargs
         )
-    if prefix_layout.flash:
+    if prefix_layout.flash is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        kind = value.dtype  # rotated queries and keys may have the type of the positions
-        tokens = [state[0].transpose(0, 1).to(kind) for state in (query, key, value)]
+        # rotated queries and keys may have the type of the positions
+        tokens = [state[0].transpose(0, 1).to(prefix_layout.flash) for state in (query, key, value)]
         joined: Tensor = FlashAttention.apply(*tokens, prefix_layout, scale)  # type: ignore[no-untyped-call]
         return joined[None], None
     repeats = query.shape[1] // key.shape[1]

@@ -57,7 +57,7 @@ def prepare_policy(
     if top_layers:
         freeze_lower_layers(model, top_layers)
     if trained:
-        reason = share_prefixes(base, compiled=compiled)
+        reason = share_prefixes(base)
         if reason:
             logger.warning("%s: the update computes every row by itself, which is slower", reason)
     if compiled:
@@ -139,8 +139,8 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
 
     Products are in the type of autocast, else of the base; PEFT multiplies an adapter in float32
     there. In 16 bits draws, kept log-probabilities and the update all go through here, so that
-    they round alike. PEFT's code still runs in float32 without a gradient, and for anything but
-    one active, plain float32 adapter.
+    they round alike, unless layers are compiled. PEFT's code still runs in float32 without a
+    gradient, and for anything but one active, plain float32 adapter.
     """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -248,7 +248,8 @@ class FastRMSNorm:
         weight = self.weight
         eager = not torch.compiler.is_compiling()
         if eager and x.device.type == "cuda" and plain(x, weight, kind=x.dtype):
-            return rms_norm(x, weight.shape, weight, self.variance_epsilon)
+            with torch.autocast(x.device.type, enabled=False):  # which would return float32
+                return rms_norm(x, weight.shape, weight, self.variance_epsilon)
         if eager and x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, weight):
             y: Tensor = RMSNormProduct.apply(  # type: ignore[no-untyped-call]
                 x, weight, self.variance_epsilon

@@ -31,7 +31,6 @@ def captured(monkeypatch):
     monkeypatch.setattr(graphs.Graphs, "_capture", capture)
     monkeypatch.setattr(graphs, "SHRINKS", 2)
     monkeypatch.setitem(decoding.CHECK_EVERY, "else", 4)
-    monkeypatch.setattr(graphs.CapturedStep, "check_every", 4)
     return shapes
 
 
@@ -145,7 +144,7 @@ def test_what_is_captured_neither_waits_nor_copies_from_the_host(kind, sampling)
     prepare_policy(model.bfloat16())
     model.to("meta")
     with torch.no_grad(), torch.device("meta"):
-        room = Room()
+        room = Room(lambda: None)
         cache = BufferCache(2, 8, 128, room)
         ids = torch.zeros(8, 64, dtype=torch.long)
         last = torch.zeros(8, 1, dtype=torch.long)
