@@ -6,8 +6,8 @@ equal those of a dense mask; masked keys are skipped. Calls without ``prefix_lay
 
 Where flash attention runs, nothing is copied or padded. Every prefix and every row's own part is a
 sequence that attends to itself; then the rows of a group attend to their prefix; and the two parts
-of a softmax are joined by their normalisers. Elsewhere a group's rows are a padded batch of
-[prefix, own part].
+of a softmax are joined by their normalisers. In float32 on a CPU rows attend together, in large
+products with a mask. Elsewhere a group's rows are a padded batch of [prefix, own part].
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from memalpha.generation.products import multiply
+
 NAME = "memalpha_prefix"
 FLASH_HEAD = 256  # largest head size of the kernels
 AMPERE = (8, 0)  # the least capability that they run on
+TILE = 128  # most query tokens of a tile, which bound its memory and what it masks
 
 
 def share_prefixes(base: Any, *, compiled: bool = False) -> str:
@@ -60,13 +63,19 @@ class Segments(NamedTuple):
 
 class PackLayout:
     """Who attends to whom in a pack, whose groups follow one another; ``flash``: see
-    :func:`runs_flash`.
+    :func:`runs_flash`; ``tiled``: by :class:`TiledAttention`.
 
     A plain object, which compiled layers pass on without a look into it.
     """
 
-    def __init__(self, groups: Sequence[Group], device: torch.device, flash: bool) -> None:
+    def __init__(
+        self, groups: Sequence[Group], device: torch.device, flash: bool, tiled: bool = False
+    ) -> None:
         self.flash = flash
+        self.tiled = tiled and not flash
+        if self.tiled:
+            self.tiles = [tile for group in groups for tile in group_tiles(*group)]
+            return
         if not flash:
             self.padded = [group_layout(*group, device) for group in groups]
             return
@@ -170,6 +179,11 @@ def prefix_attention(
         tokens = [state[0].transpose(0, 1).to(kind) for state in (query, key, value)]
         joined: Tensor = FlashAttention.apply(*tokens, prefix_layout, scale)  # type: ignore[no-untyped-call]
         return joined[None], None
+    if prefix_layout.tiled:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        tokens = [state[0].transpose(0, 1) for state in (query, key, value)]
+        tiled: Tensor = TiledAttention.apply(*tokens, prefix_layout.tiles, scale)  # type: ignore[no-untyped-call]
+        return tiled[None], None
     repeats = query.shape[1] // key.shape[1]
     states = [query, repeat_kv(key, repeats), repeat_kv(value, repeats)]
     parts = []
@@ -317,3 +331,122 @@ def flash_gradient(
         scale=scale,
     )
     return gradients
+
+
+# ------------------------------------------------------------------------------------------------
+# attention on a CPU, in tiles
+
+
+class Tile(NamedTuple):
+    """Query tokens, and the keys that they see: all of a prefix, and own ones unless ``hidden``.
+
+    ``hidden`` (queries, own keys) is 0, or minus infinity where a query does not see a key.
+    """
+
+    queries: slice
+    prefix: slice
+    own: slice
+    hidden: Tensor
+
+
+def group_tiles(start: int, prefix: int, lengths: Sequence[int]) -> list[Tile]:
+    """Lay out a group from its first token, its prefix length and each row's own length: the prefix
+    as a row of its own, then the rows behind it.
+    """
+    own = start + prefix
+    ends = torch.tensor([0, *lengths]).cumsum(0) + own
+    of_rows = torch.repeat_interleave(ends[:-1], ends.diff())
+    parts = [
+        (slice(start, start), torch.full((prefix,), start)),
+        (slice(start, own), of_rows),
+    ]
+    tiles = []
+    for seen, begins in parts:  # of each token, where its row begins
+        place = seen.stop
+        for of_queries in begins.split(TILE):
+            if not len(of_queries):
+                continue
+            queries = torch.arange(place, place + len(of_queries))[:, None]
+            keys = torch.arange(int(of_queries[0]), place + len(of_queries))
+            sees = (keys <= queries) & (keys >= of_queries[:, None])
+            place += len(of_queries)
+            hidden = torch.zeros(sees.shape).masked_fill_(~sees, -torch.inf)
+            own_keys = slice(int(keys[0]), place)
+            tiles.append(Tile(slice(place - len(of_queries), place), seen, own_keys, hidden))
+    return tiles
+
+
+class TiledAttention(torch.autograd.Function):
+    """Attention of query (L, heads, size) to key and value (L, key heads, size) along tiles.
+
+    Heads that share a key head are rows of one product. The backward pass computes the weights
+    again, so that memory does not grow with their number.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, tiles: Sequence[Tile], scale: float
+    ) -> Tensor:
+        """Attend tile by tile."""
+        q, k, v = (by_head(state, key.shape[1]) for state in (query, key, value))
+        q.mul_(scale)
+        out = torch.empty_like(q)
+        for tile in tiles:
+            for head in range(len(k)):
+                weights = _weights(q[head], k[head], tile)
+                place = out[head, tile.queries]
+                place.copy_(multiply(weights, _seen(v[head], tile).t()).view_as(place))
+        ctx.save_for_backward(q, k, v)
+        ctx.tiles = tiles
+        ctx.scale = scale
+        return by_token(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, key and value."""
+        q, k, v = ctx.saved_tensors
+        grads = by_head(grad, len(k))
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for tile in ctx.tiles:
+            for head in range(len(k)):
+                above = grads[head, tile.queries].flatten(0, 1)
+                weights = _weights(q[head], k[head], tile)
+                change = multiply(above, _seen(v[head], tile))
+                change = torch._softmax_backward_data(change, weights, -1, weights.dtype)
+                place = dq[head, tile.queries]
+                place.copy_(multiply(change, _seen(k[head], tile).t()).view_as(place))
+                # these orientations are the fastest in oneDNN
+                of_keys = multiply(q[head, tile.queries].flatten(0, 1).t(), change.t()).t()
+                of_values = multiply(above.t(), weights.t()).t()
+                shared = tile.prefix.stop - tile.prefix.start
+                for total, share in ((dk[head, :, 0], of_keys), (dv[head, :, 0], of_values)):
+                    total[tile.prefix] += share[:shared]
+                    total[tile.own] += share[shared:]
+        dq, dk, dv = (by_token(total) for total in (dq.mul_(ctx.scale), dk, dv))
+        return dq, dk, dv, None, None
+
+
+def by_head(state: Tensor, heads: int) -> Tensor:
+    """Copy (L, repeats * heads, size) to (heads, L, repeats, size)."""
+    copy = state.new_empty(heads, len(state), state.shape[1] // heads, state.shape[2])
+    return copy.copy_(state.unflatten(1, (heads, -1)).transpose(0, 1))
+
+
+def by_token(state: Tensor) -> Tensor:
+    """Copy (heads, L, repeats, size) to (L, repeats * heads, size)."""
+    return state.transpose(0, 1).flatten(1, 2)
+
+
+def _seen(state: Tensor, tile: Tile) -> Tensor:
+    """Return the keys (or values) of a tile, from (L, 1, size) to (M, size)."""
+    own = state[tile.own, 0]
+    return torch.cat([state[tile.prefix, 0], own]) if tile.prefix.stop > tile.prefix.start else own
+
+
+def _weights(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
+    """Return the softmax over the keys that a query sees: (queries * repeats, M)."""
+    scores = multiply(query[tile.queries].flatten(0, 1), _seen(key, tile))
+    queries, own = tile.hidden.shape
+    scores.view(queries, -1, scores.shape[1])[..., -own:].add_(tile.hidden[:, None])
+    return scores.softmax(-1)

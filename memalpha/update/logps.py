@@ -315,7 +315,9 @@ def _pack_logps(
         # nothing.
         options = {"output_hidden_states": -1, "logits_to_keep": predictors[:0]}
     if base.config._attn_implementation == NAME:
-        options["prefix_layout"] = PackLayout(pack.groups, device, _flash(base, device))
+        options["prefix_layout"] = PackLayout(
+            pack.groups, device, _flash(base, device), tiled=_tiled(base, device)
+        )
         # transformers passes a mask of four axes on as it is, and builds no (L, L) one; the layout
         # says who attends to whom, and nobody reads this one.
         options["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
@@ -329,6 +331,11 @@ def _pack_logps(
         return token_logps(output.logits[0], targets, temperature, compute_entropy)
     hidden = output.hidden_states[-1][0, predictors]
     return hidden_logps(hidden, head.weight, targets, temperature, compute_entropy)
+
+
+def _tiled(base: Any, device: torch.device) -> bool:
+    casts = torch.is_autocast_enabled(device.type)
+    return device.type == "cpu" and base.dtype is torch.float32 and not casts
 
 
 def _flash(base: Any, device: torch.device) -> bool:
