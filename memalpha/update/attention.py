@@ -63,7 +63,7 @@ class Segments(NamedTuple):
 
 class PackLayout:
     """Who attends to whom in a pack, whose groups follow one another; ``flash``: see
-    :func:`runs_flash`; ``tiled``: by :class:`TiledAttention`.
+    :func:`runs_flash`; ``tiled``, if not: see :func:`runs_tiles`.
 
     A plain object, which compiled layers pass on without a look into it.
     """
@@ -114,6 +114,12 @@ def runs_flash(device: torch.device, kind: torch.dtype, head: int) -> bool:
     if device.type != "cuda" or kind not in (torch.float16, torch.bfloat16) or head > FLASH_HEAD:
         return False
     return torch.cuda.get_device_capability(device) >= AMPERE
+
+
+def runs_tiles(config: Any, device: torch.device, kind: torch.dtype) -> bool:
+    """Whether a model's attention is computed in tiles: in float32 on a CPU, without dropout."""
+    dropout = getattr(config, "attention_dropout", 0.0)
+    return device.type == "cpu" and kind is torch.float32 and not dropout
 
 
 class GroupLayout(NamedTuple):
@@ -354,25 +360,26 @@ def group_tiles(start: int, prefix: int, lengths: Sequence[int]) -> list[Tile]:
     as a row of its own, then the rows behind it.
     """
     own = start + prefix
-    ends = torch.tensor([0, *lengths]).cumsum(0) + own
-    of_rows = torch.repeat_interleave(ends[:-1], ends.diff())
-    parts = [
-        (slice(start, start), torch.full((prefix,), start)),
-        (slice(start, own), of_rows),
+    begins = torch.tensor([0, *lengths]).cumsum(0)[:-1] + own
+    of_tokens = begins.repeat_interleave(torch.tensor(lengths))  # where the row of each begins
+    of_prefix = torch.full((prefix,), start)
+    return [
+        *row_tiles(slice(start, start), of_prefix),
+        *row_tiles(slice(start, own), of_tokens),
     ]
+
+
+def row_tiles(prefix: slice, begins: Tensor) -> list[Tile]:
+    """Lay out the tokens behind a prefix, which see it and their own row, from ``begins`` (N,)."""
     tiles = []
-    for seen, begins in parts:  # of each token, where its row begins
-        place = seen.stop
-        for of_queries in begins.split(TILE):
-            if not len(of_queries):
-                continue
-            queries = torch.arange(place, place + len(of_queries))[:, None]
-            keys = torch.arange(int(of_queries[0]), place + len(of_queries))
-            sees = (keys <= queries) & (keys >= of_queries[:, None])
-            place += len(of_queries)
-            hidden = torch.zeros(sees.shape).masked_fill_(~sees, -torch.inf)
-            own_keys = slice(int(keys[0]), place)
-            tiles.append(Tile(slice(place - len(of_queries), place), seen, own_keys, hidden))
+    for first in range(0, len(begins), TILE):
+        of_queries = begins[first : first + TILE, None]
+        queries = torch.arange(len(of_queries))[:, None] + prefix.stop + first
+        own = slice(int(of_queries[0]), int(queries[-1]) + 1)
+        keys = torch.arange(own.start, own.stop)
+        sees = (of_queries <= keys) & (keys <= queries)
+        hidden = torch.zeros(sees.shape).masked_fill_(~sees, -torch.inf)
+        tiles.append(Tile(slice(int(queries[0]), own.stop), prefix, own, hidden))
     return tiles
 
 
@@ -430,7 +437,7 @@ class TiledAttention(torch.autograd.Function):
 def by_head(state: Tensor, heads: int) -> Tensor:
     """Copy (L, repeats * heads, size) to (heads, L, repeats, size)."""
     copy = state.new_empty(heads, len(state), state.shape[1] // heads, state.shape[2])
-    return copy.copy_(state.unflatten(1, (heads, -1)).transpose(0, 1))
+    return copy.copy_(state.view(len(state), heads, -1, state.shape[2]).transpose(0, 1))
 
 
 def by_token(state: Tensor) -> Tensor:

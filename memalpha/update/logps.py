@@ -18,7 +18,7 @@ from memalpha.errors import InputError
 from memalpha.generation.decoding import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product
 from memalpha.types import JsonObject
-from memalpha.update.attention import NAME, Group, PackLayout, runs_flash
+from memalpha.update.attention import NAME, Group, PackLayout, runs_flash, runs_tiles
 from memalpha.update.prepare import base_model
 
 ELEMENTS_AT_ONCE = 2**20
@@ -334,16 +334,18 @@ def _pack_logps(
 
 
 def _tiled(base: Any, device: torch.device) -> bool:
-    casts = torch.is_autocast_enabled(device.type)
-    return device.type == "cpu" and base.dtype is torch.float32 and not casts
+    return runs_tiles(base.config.get_text_config(), device, _product_kind(base, device))
 
 
 def _flash(base: Any, device: torch.device) -> bool:
     config = base.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return runs_flash(device, _product_kind(base, device), head)
+
+
+def _product_kind(base: Any, device: torch.device) -> torch.dtype:
     casts = torch.is_autocast_enabled(device.type)
-    kind = torch.get_autocast_dtype(device.type) if casts else base.dtype
-    return runs_flash(device, kind, head)
+    return torch.get_autocast_dtype(device.type) if casts else base.dtype
 
 
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
