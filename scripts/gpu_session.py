@@ -336,7 +336,8 @@ def updating(
     logps = importlib.import_module("memalpha.update.logps")
     attention = sys.modules.get("memalpha.update.attention")
     if attention:
-        logps.runs_flash = attention.runs_flash if flash else never
+        real = vars(attention).setdefault("really_runs_flash", attention.runs_flash)
+        attention.runs_flash = real if flash else never
     prepare.prepare_policy(model, **({"compiled": True} if compiled else {}))
     model.train()
     if rows > 4:

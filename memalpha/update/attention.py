@@ -4,14 +4,12 @@ A pack is [prefix A][rest of row 1][rest of row 2]...[prefix B]... (``logps.pack
 equal those of a dense mask; masked keys are skipped. Calls without ``prefix_layout`` run plain
 ``sdpa``, so generation, saving and evaluation do not change.
 
-Where flash attention runs, nothing is copied or padded. Every prefix and every row's own part is a
-sequence that attends to itself; then the rows of a group attend to their prefix; and the two parts
-of a softmax are joined by their normalisers. Elsewhere a group's rows are a padded batch of
-[prefix, own part].
+Three layouts of a pack do the same: :class:`Flash` where flash attention runs, :class:`Tiled` in
+float32 on a CPU, else :class:`Padded`.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +19,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from memalpha.generation.products import multiply
+
 NAME = "memalpha_prefix"
 FLASH_HEAD = 256  # largest head size of the kernels
 AMPERE = (8, 0)  # the least capability that they run on
+TILE = 128  # most query tokens of a tile, which bound its memory and what it masks
 
 
 def share_prefixes(base: Any) -> str:
@@ -50,55 +51,49 @@ class Group(NamedTuple):
     lengths: list[int]
 
 
-class Segments(NamedTuple):
-    """Sequences that follow one another: where each begins, (S + 1,) int32, and the longest."""
-
-    bounds: Tensor
-    longest: int
-
-
-class PackLayout:
-    """Who attends to whom in a pack, whose groups follow one another; ``flash``: the type that
-    flash attention computes in, None without it.
-
-    A plain object, which compiled layers pass on without a look into it.
+def prefix_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    prefix_layout: "Layout | None" = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key
+    heads, L, size).
     """
-
-    def __init__(
-        self, groups: Sequence[Group], device: torch.device, flash: torch.dtype | None
-    ) -> None:
-        self.flash = flash
-        if flash is None:
-            self.padded = [group_layout(*group, device) for group in groups]
-            return
-        self.parts = segments(
-            [n for group in groups for n in (group.prefix, *group.lengths)], device
+    if prefix_layout is None:
+        return sdpa_attention_forward(  # type: ignore[no-any-return]
+            module, query, key, value, attention_mask, dropout, scaling, **kwargs
         )
-        self.shared = [
-            SharedPrefix(
-                slice(group.start, group.start + group.prefix),
-                slice(group.start + group.prefix, group.start + group.prefix + sum(group.lengths)),
-                segments([sum(group.lengths)], device),
-                segments([group.prefix], device),
-            )
-            for group in groups
-            if group.prefix and sum(group.lengths)
-        ]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return prefix_layout.attend(query, key, value, dropout, scale), None
 
 
-class SharedPrefix(NamedTuple):
-    """The tokens of a prefix and of the rows behind it, and both as sequences."""
+class Layout(Protocol):
+    """Who attends to whom in a pack; compiled layers pass it on without a look into it."""
 
-    prefix: slice
-    own: slice
-    queries: Segments
-    keys: Segments
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float
+    ) -> Tensor:
+        """Return what each token attends to, (1, L, heads, size)."""
 
 
-def segments(lengths: Sequence[int], device: torch.device) -> Segments:
-    """Return sequences of these lengths; those of none are left out."""
-    sizes = torch.tensor([0, *(n for n in lengths if n)])
-    return Segments(sizes.cumsum(0).int().to(device), max(lengths))
+def layout_of(base: Any, groups: Sequence[Group], device: torch.device) -> Layout:
+    """Lay out the groups of a pack, which follow one another, for a transformers model."""
+    config = base.config.get_text_config()
+    casts = torch.is_autocast_enabled(device.type)
+    kind: torch.dtype = torch.get_autocast_dtype(device.type) if casts else base.dtype
+    if not getattr(config, "attention_dropout", 0.0):
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        if runs_flash(device, kind, head):
+            return Flash(groups, device, kind)
+        if runs_tiles(device, kind):
+            return Tiled(groups)
+    return Padded(groups, device)
 
 
 def runs_flash(device: torch.device, kind: torch.dtype, head: int) -> bool:
@@ -107,6 +102,41 @@ def runs_flash(device: torch.device, kind: torch.dtype, head: int) -> bool:
     if device.type != "cuda" or not fits or not torch.backends.cuda.is_flash_attention_available():
         return False
     return torch.cuda.get_device_capability(device) >= AMPERE
+
+
+def runs_tiles(device: torch.device, kind: torch.dtype) -> bool:
+    """Whether attention is computed in tiles: in float32 on a CPU."""
+    return device.type == "cpu" and kind is torch.float32
+
+
+# ------------------------------------------------------------------------------------------------
+# in padded rows
+
+
+class Padded:
+    """Each prefix attends to itself, then its rows, as a padded batch, to [prefix, own part]."""
+
+    def __init__(self, groups: Sequence[Group], device: torch.device) -> None:
+        self.groups = [group_layout(*group, device) for group in groups]
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float
+    ) -> Tensor:
+        """Return what each token attends to, (1, L, heads, size)."""
+        repeats = query.shape[1] // key.shape[1]
+        states = [query, repeat_kv(key, repeats), repeat_kv(value, repeats)]
+        parts = []
+        for group in self.groups:
+            if group.own > group.start:
+                q, k, v = (state[:, :, group.start : group.own] for state in states)
+                parts.append(
+                    scaled_dot_product_attention(
+                        q, k, v, dropout_p=dropout, scale=scale, is_causal=True
+                    )
+                )
+            if group.stop > group.own:
+                parts.append(_own_parts(group, states, dropout, scale))
+        return torch.cat(parts, dim=2).transpose(1, 2).contiguous()
 
 
 class GroupLayout(NamedTuple):
@@ -148,48 +178,8 @@ def group_layout(
     )
 
 
-def prefix_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    prefix_layout: PackLayout | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, None]:
-    """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key
-    heads, L, size).
-    """
-    if prefix_layout is None:
-        return sdpa_attention_forward(  # type: ignore[no-any-return]
-            module, query, key, value, attention_mask, dropout, scaling, **kwargs
-        )
-    if prefix_layout.flash is not None:
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        # rotated queries and keys may have the type of the positions
-        tokens = [state[0].transpose(0, 1).to(prefix_layout.flash) for state in (query, key, value)]
-        joined: Tensor = FlashAttention.apply(*tokens, prefix_layout, scale)  # type: ignore[no-untyped-call]
-        return joined[None], None
-    repeats = query.shape[1] // key.shape[1]
-    states = [query, repeat_kv(key, repeats), repeat_kv(value, repeats)]
-    parts = []
-    for group in prefix_layout.padded:
-        if group.own > group.start:
-            q, k, v = (state[:, :, group.start : group.own] for state in states)
-            parts.append(
-                scaled_dot_product_attention(
-                    q, k, v, dropout_p=dropout, scale=scaling, is_causal=True
-                )
-            )
-        if group.stop > group.own:
-            parts.append(_own_parts(group, states, dropout, scaling))
-    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
-
-
 def _own_parts(
-    group: GroupLayout, states: Sequence[Tensor], dropout: float, scaling: float | None
+    group: GroupLayout, states: Sequence[Tensor], dropout: float, scale: float
 ) -> Tensor:
     """Return (1, heads, tokens of all rows, size): what the rows of a group attend to."""
     _, heads, _, size = states[0].shape
@@ -202,13 +192,65 @@ def _own_parts(
         rows[place] = torch.cat([prefix, rows[place]], dim=2)
     q, k, v = rows
     out = scaled_dot_product_attention(
-        q, k, v, attn_mask=group.allowed, dropout_p=dropout, scale=scaling
+        q, k, v, attn_mask=group.allowed, dropout_p=dropout, scale=scale
     )
     return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
 
 
 # ------------------------------------------------------------------------------------------------
-# flash attention, in two parts
+# by flash attention, in two parts
+
+
+class Flash:
+    """Nothing is copied or padded: every prefix and every row's own part is a sequence that attends
+    to itself; then the rows of a group attend to their prefix. ``kind``: type of the products.
+    """
+
+    def __init__(self, groups: Sequence[Group], device: torch.device, kind: torch.dtype) -> None:
+        self.kind = kind
+        parts = [n for group in groups for n in (group.prefix, *group.lengths)]
+        self.parts = segments(parts, device)
+        self.shared = [
+            SharedPrefix(
+                slice(group.start, group.start + group.prefix),
+                slice(group.start + group.prefix, group.start + group.prefix + sum(group.lengths)),
+                segments([sum(group.lengths)], device),
+                segments([group.prefix], device),
+            )
+            for group in groups
+            if group.prefix and sum(group.lengths)
+        ]
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float
+    ) -> Tensor:
+        """Return what each token attends to, (1, L, heads, size)."""
+        # rotated queries and keys may have the type of the positions
+        q, k, v = (state[0].transpose(0, 1).to(self.kind) for state in (query, key, value))
+        joined: Tensor = FlashAttention.apply(q, k, v, self, scale)  # type: ignore[no-untyped-call]
+        return joined[None]
+
+
+class Segments(NamedTuple):
+    """Sequences that follow one another: where each begins, (S + 1,) int32, and the longest."""
+
+    bounds: Tensor
+    longest: int
+
+
+class SharedPrefix(NamedTuple):
+    """The tokens of a prefix and of the rows behind it, and both as sequences."""
+
+    prefix: slice
+    own: slice
+    queries: Segments
+    keys: Segments
+
+
+def segments(lengths: Sequence[int], device: torch.device) -> Segments:
+    """Return sequences of these lengths; those of none are left out."""
+    sizes = torch.tensor([0, *(n for n in lengths if n)])
+    return Segments(sizes.cumsum(0).int().to(device), max(lengths))
 
 
 class FlashAttention(torch.autograd.Function):
@@ -222,7 +264,7 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: PackLayout, scale: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Flash, scale: float
     ) -> Tensor:
         """Attend within each part, then from the rows of each group to their prefix."""
         out, norms = flash(query, key, value, layout.parts, layout.parts, True, scale)
@@ -319,3 +361,138 @@ def flash_gradient(
         scale=scale,
     )
     return gradients
+
+
+# ------------------------------------------------------------------------------------------------
+# in tiles
+
+
+class Tiled:
+    """Dense products of some tokens with all keys that one of them sees, through oneDNN."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.tiles = [tile for group in groups for tile in group_tiles(*group)]
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float
+    ) -> Tensor:
+        """Return what each token attends to, (1, L, heads, size)."""
+        q, k, v = (state[0].transpose(0, 1) for state in (query, key, value))
+        tiled: Tensor = TiledAttention.apply(q, k, v, self.tiles, scale)  # type: ignore[no-untyped-call]
+        return tiled[None]
+
+
+class Tile(NamedTuple):
+    """Query tokens, and the keys that they see: all of a prefix, and own ones unless ``hidden``.
+
+    ``hidden`` (queries, own keys) is 0, or minus infinity where a query does not see a key.
+    """
+
+    queries: slice
+    prefix: slice
+    own: slice
+    hidden: Tensor
+
+
+def group_tiles(start: int, prefix: int, lengths: Sequence[int]) -> list[Tile]:
+    """Lay out a group from its first token, its prefix length and each row's own length: the prefix
+    as a row of its own, then the rows behind it.
+    """
+    own = start + prefix
+    begins = torch.tensor([0, *lengths]).cumsum(0)[:-1] + own
+    of_tokens = begins.repeat_interleave(torch.tensor(lengths))  # where the row of each begins
+    of_prefix = torch.full((prefix,), start)
+    return [
+        *row_tiles(slice(start, start), of_prefix),
+        *row_tiles(slice(start, own), of_tokens),
+    ]
+
+
+def row_tiles(prefix: slice, begins: Tensor) -> list[Tile]:
+    """Lay out the tokens behind a prefix, which see it and their own row, from ``begins`` (N,)."""
+    tiles = []
+    for first in range(0, len(begins), TILE):
+        of_queries = begins[first : first + TILE, None]
+        queries = torch.arange(len(of_queries))[:, None] + prefix.stop + first
+        own = slice(int(of_queries[0]), int(queries[-1]) + 1)
+        keys = torch.arange(own.start, own.stop)
+        sees = (of_queries <= keys) & (keys <= queries)
+        hidden = torch.zeros(sees.shape).masked_fill_(~sees, -torch.inf)
+        tiles.append(Tile(slice(int(queries[0]), own.stop), prefix, own, hidden))
+    return tiles
+
+
+class TiledAttention(torch.autograd.Function):
+    """Attention of query (L, heads, size) to key and value (L, key heads, size) along tiles.
+
+    Heads that share a key head are rows of one product. The backward pass computes the weights
+    again, so that memory does not grow with their number.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, tiles: Sequence[Tile], scale: float
+    ) -> Tensor:
+        """Attend tile by tile."""
+        q, k, v = (by_head(state, key.shape[1]) for state in (query, key, value))
+        q.mul_(scale)
+        out = torch.empty_like(q)
+        for tile in tiles:
+            for head in range(len(k)):
+                weights = _weights(q[head], k[head], tile)
+                place = out[head, tile.queries]
+                place.copy_(multiply(weights, _seen(v[head], tile).t()).view_as(place))
+        ctx.save_for_backward(q, k, v)
+        ctx.tiles = tiles
+        ctx.scale = scale
+        return by_token(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, key and value."""
+        q, k, v = ctx.saved_tensors
+        grads = by_head(grad, len(k))
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for tile in ctx.tiles:
+            for head in range(len(k)):
+                above = grads[head, tile.queries].flatten(0, 1)
+                weights = _weights(q[head], k[head], tile)
+                change = multiply(above, _seen(v[head], tile))
+                change = torch._softmax_backward_data(change, weights, -1, weights.dtype)
+                place = dq[head, tile.queries]
+                place.copy_(multiply(change, _seen(k[head], tile).t()).view_as(place))
+                # these orientations are the fastest in oneDNN
+                of_keys = multiply(q[head, tile.queries].flatten(0, 1).t(), change.t()).t()
+                of_values = multiply(above.t(), weights.t()).t()
+                shared = tile.prefix.stop - tile.prefix.start
+                for total, share in ((dk[head, :, 0], of_keys), (dv[head, :, 0], of_values)):
+                    total[tile.prefix] += share[:shared]
+                    total[tile.own] += share[shared:]
+        dq, dk, dv = (by_token(total) for total in (dq.mul_(ctx.scale), dk, dv))
+        return dq, dk, dv, None, None
+
+
+def by_head(state: Tensor, heads: int) -> Tensor:
+    """Copy (L, repeats * heads, size) to (heads, L, repeats, size)."""
+    copy = state.new_empty(heads, len(state), state.shape[1] // heads, state.shape[2])
+    return copy.copy_(state.view(len(state), heads, -1, state.shape[2]).transpose(0, 1))
+
+
+def by_token(state: Tensor) -> Tensor:
+    """Copy (heads, L, repeats, size) to (L, repeats * heads, size)."""
+    return state.transpose(0, 1).flatten(1, 2)
+
+
+def _seen(state: Tensor, tile: Tile) -> Tensor:
+    """Return the keys (or values) of a tile, from (L, 1, size) to (M, size)."""
+    own = state[tile.own, 0]
+    return torch.cat([state[tile.prefix, 0], own]) if tile.prefix.stop > tile.prefix.start else own
+
+
+def _weights(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
+    """Return the softmax over the keys that a query sees: (queries * repeats, M)."""
+    scores = multiply(query[tile.queries].flatten(0, 1), _seen(key, tile))
+    queries, own = tile.hidden.shape
+    scores.view(queries, -1, scores.shape[1])[..., -own:].add_(tile.hidden[:, None])
+    return scores.softmax(-1)

@@ -18,7 +18,7 @@ from memalpha.errors import InputError
 from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product
 from memalpha.types import JsonObject
-from memalpha.update.attention import NAME, Group, PackLayout, runs_flash
+from memalpha.update.attention import NAME, Group, layout_of
 from memalpha.update.prepare import base_model
 
 ELEMENTS_AT_ONCE = 2**20
@@ -315,7 +315,7 @@ def _pack_logps(
         # nothing.
         options = {"output_hidden_states": -1, "logits_to_keep": predictors[:0]}
     if base.config._attn_implementation == NAME:
-        options["prefix_layout"] = PackLayout(pack.groups, device, _flash_type(base, device))
+        options["prefix_layout"] = layout_of(base, pack.groups, device)
         # transformers passes a mask of four axes on as it is, and builds no (L, L) one; the layout
         # says who attends to whom, and nobody reads this one.
         options["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
@@ -329,16 +329,6 @@ def _pack_logps(
         return token_logps(output.logits[0], targets, temperature, compute_entropy)
     hidden = output.hidden_states[-1][0, predictors]
     return hidden_logps(hidden, head.weight, targets, temperature, compute_entropy)
-
-
-def _flash_type(base: Any, device: torch.device) -> torch.dtype | None:
-    """Return the type that flash attention computes in; None where it does not run."""
-    config = base.config.get_text_config()
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    casts = torch.is_autocast_enabled(device.type)
-    kind: torch.dtype = torch.get_autocast_dtype(device.type) if casts else base.dtype
-    drops = getattr(config, "attention_dropout", 0.0)
-    return kind if runs_flash(device, kind, head) and not drops else None
 
 
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:

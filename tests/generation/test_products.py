@@ -15,6 +15,7 @@ from memalpha.generation.products import (
     blocks,
     fast_linears,
     merged_lora,
+    multiply,
     product,
     rounded,
     using,
@@ -89,6 +90,15 @@ def replaced(layer):
     values = torch.randn_like(layer.weight)
     layer.weight.data = torch.empty(0)
     layer.weight.data = values.clone()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_products_of_what_changes_are_pytorchs_with_gaps_and_transposed(monkeypatch, kind):
+    monkeypatch.setattr(products, "faster", lambda: True)
+    x, y = torch.randn(30, 20).to(kind), torch.randn(40, 20).to(kind)
+    for right in (y, y.t().contiguous().t(), torch.cat([y, y], dim=1)[:, :20]):
+        torch.testing.assert_close(multiply(x, right), x @ y.t())
+        torch.testing.assert_close(multiply(x.t().contiguous().t(), right), x @ y.t())
 
 
 CHANGES = {

@@ -129,20 +129,36 @@ def flash_gradient(grad, states, out, norms, queries, keys, causal, scale):
         lambda: make_lora("qwen3"),
         lambda: make_lora("qwen3"),
         lambda: make_lora("qwen3"),
+        lambda: make_lora("qwen3"),
+        lambda: make_lora("qwen3"),
         lambda: make_lora("qwen3").train(),
         lambda: make_base("llama"),
         lambda: make_base("llama", "eager"),
     ],
-    ids=["llama", "qwen3", "flash", "compiled", "checkpointing", "all weights", "not packed"],
+    ids=[
+        "llama",
+        "qwen3",
+        "small tiles",
+        "padded",
+        "flash",
+        "compiled",
+        "checkpointing",
+        "all weights",
+        "not packed",
+    ],
 )
 def test_values_and_gradients_equal_plain_forwards(model, request, monkeypatch):
     model, rows = model(), make_rows()
     case = request.node.callspec.id
     if case == "flash":
-        monkeypatch.setattr(logps_module, "_flash_type", lambda *_: torch.float32)
+        monkeypatch.setattr(attention, "runs_flash", lambda *_: True)
         monkeypatch.setattr(attention, "flash", flash)
         monkeypatch.setattr(attention, "flash_gradient", flash_gradient)
     monkeypatch.setattr(prepare, "BACKEND", "aot_eager")
+    if case == "small tiles":
+        monkeypatch.setattr(attention, "TILE", 4)
+    if case == "padded":
+        monkeypatch.setattr(attention, "runs_tiles", lambda *_: False)
     weights = weights_of(rows)
     expected = [plain(model, row, 0.7) for row in rows]
     expected_gradient = gradients(model, [e[0] for e in expected], weights)
