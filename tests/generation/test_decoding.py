@@ -1,16 +1,21 @@
 """Captured steps, emulated: a replay runs the step that was captured, over its own buffers, as a
 CUDA graph does. scripts/gpu_session.sh compares real graphs."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from letters import LetterTokenizer, generate, make_lora, make_model, ragged_prompts, some_ends
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memalpha.errors import MemAlphaError
 from memalpha.generation import decoding, graphs, hf
 from memalpha.generation.cache import BufferCache, Room
 from memalpha.generation.decoding import Drawing, Read, RowState
 from memalpha.generation.hf import HFGenerator
 from memalpha.types import Sampling
+from memalpha.update import prepare
 from memalpha.update.prepare import prepare_policy
 
 DRAWN = Sampling(40, temperature=0.9, seed=3)
@@ -170,3 +175,57 @@ def test_what_is_captured_neither_waits_nor_copies_from_the_host(kind, sampling)
             int(rows.alive.sum())
         with pytest.raises(AssertionError, match="cpu"), NoHost():
             torch.ones((), device="cpu").to("meta")
+
+
+def test_another_type_of_keys_gets_other_buffers(captured):
+    """As when accelerate wraps the forward, or autocast begins: keys are of 16 bits from then on."""
+    model, prompts = make_lora("qwen3"), ragged_prompts()
+    prepare_policy(model, trained=False)
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True, merge_adapters=False)
+    expected = draw_plainly(model, prompts, DRAWN)
+    for _ in range(2):
+        equal(generator.generate(prompts, DRAWN), expected)
+    types = generator._graphs.room.form.types
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            generator.generate(prompts, DRAWN)
+    assert generator._graphs.room.form.types != types
+    equal(generator.generate(prompts, DRAWN), expected)
+
+
+def test_only_so_many_graphs_are_kept(captured, monkeypatch):
+    monkeypatch.setattr(graphs, "MOST_KEPT", 2)
+    model, prompts = make_model(), ragged_prompts()
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
+    for _ in range(3):
+        for some in (prompts, prompts[:3], prompts[:1]):
+            equal(generator.generate(some, DRAWN), draw_plainly(model, some, DRAWN))
+            assert len(generator._graphs._kept) <= 2
+
+
+def test_a_call_that_fails_leaves_no_buffers(captured):
+    model = make_model()
+    generator = HFGenerator(model, LetterTokenizer(), logprobs=True)
+    expected = generator.generate(ragged_prompts(), DRAWN)
+    hook = model.register_forward_pre_hook(Mock(side_effect=torch.OutOfMemoryError("CUDA")))
+    with pytest.raises(MemAlphaError, match="out of memory"):
+        generator.generate([*ragged_prompts(), *ragged_prompts()[:2]], DRAWN)
+    assert generator._graphs.room.size == 0 and not generator._graphs._kept
+    hook.remove()
+    equal(generator.generate(ragged_prompts(), DRAWN), expected)
+
+
+def test_a_norm_on_cuda_keeps_16_bits_under_autocast(monkeypatch):
+    model = make_model("qwen3")
+    prepare_policy(model, trained=False)
+    norm = model.model.norm
+    monkeypatch.setattr(prepare, "plain", lambda *tensors, kind=None: True)  # a fake one, too
+    with FakeTensorMode(), torch.device("cuda"), torch.no_grad():
+        norm.weight = torch.nn.Parameter(torch.empty(64, dtype=torch.bfloat16))
+        x = torch.empty(2, 3, 64, dtype=torch.bfloat16)
+        torch.set_autocast_enabled("cuda", True)  # the context wants a GPU
+        try:
+            assert prepare.rms_norm(x, (64,), norm.weight).dtype is torch.float32
+            assert norm(x).dtype is torch.bfloat16
+        finally:
+            torch.set_autocast_enabled("cuda", False)
