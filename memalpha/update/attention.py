@@ -378,7 +378,8 @@ class Tiled:
     ) -> Tensor:
         """Return what each token attends to, (1, L, heads, size)."""
         q, k, v = (state[0].transpose(0, 1) for state in (query, key, value))
-        tiled: Tensor = TiledAttention.apply(q, k, v, self.tiles, scale)  # type: ignore[no-untyped-call]
+        attention: Any = TiledAttention
+        tiled: Tensor = attention.apply(q, k, v, self.tiles, scale)
         return tiled[None]
 
 
