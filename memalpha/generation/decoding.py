@@ -95,12 +95,12 @@ def forward(
     keep: Tensor | int,
 ) -> Tensor:
     """Return the logits (R, vocabulary) after the tokens ``keep`` (R, 1) of new ``ids`` (R, W),
-    whose keys and values the cache gets; ``mask`` (R, 1, W, slots) bool.
+    whose keys and values the cache gets; ``mask`` (R, 1, W, slots) bool says what each token sees,
+    or (R, slots) int64 which slots count: transformers looks into that, and hides later ones.
     """
-    if model.config._attn_implementation == "eager":  # it adds its mask
+    if mask.dtype is torch.bool and model.config._attn_implementation == "eager":  # it adds masks
         zero = torch.zeros((), dtype=model.dtype, device=mask.device)
         mask = torch.where(mask, zero, torch.finfo(zero.dtype).min)
-    # four axes: transformers takes the mask as it is, and need not look into it
     output = model(
         input_ids=ids,
         attention_mask=mask,
@@ -146,7 +146,8 @@ class Read:
         logits = forward(self.model, self.ids, mask, self.positions, self.cache, self.last)
         if self.logits is None:
             self.logits = logits.clone()
-        self.logits.copy_(logits)
+        else:
+            self.logits.copy_(logits)
 
     @property
     def state(self) -> list[Tensor]:
@@ -236,7 +237,7 @@ def decode(step: "Step | CapturedStep", count: int) -> tuple[Tensor, Tensor]:
             if step.leaves(left):
                 tokens[places] = step.rows.tokens[: len(places)]
                 logprobs[places] = step.rows.logprobs[: len(places)]
-                source = without_ended(step.rows.alive)
+                source = without_ended(step.rows.alive, left)
                 step = step.at(source)
                 places = places[source]
         step()
@@ -245,12 +246,11 @@ def decode(step: "Step | CapturedStep", count: int) -> tuple[Tensor, Tensor]:
     return tokens, logprobs
 
 
-def without_ended(alive: Tensor) -> Tensor:
-    """Return the ``source`` for :meth:`BufferCache.at` that fills gaps with the last rows;
-    ``alive`` is (rows,) bool.
+def without_ended(alive: Tensor, count: int) -> Tensor:
+    """Return the ``source`` for :meth:`BufferCache.at` that fills gaps with the last rows:
+    ``count`` of ``alive`` (rows,) bool are true.
     """
     rows = torch.arange(len(alive), device=alive.device)
-    count = int(alive.sum())
     source = rows[:count].clone()
     source[~alive[:count]] = rows[count:][alive[count:]]
     return source

@@ -22,7 +22,7 @@ from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTra
 from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.cache import BufferCache
-from memalpha.generation.decoding import Drawing, RowState, Step, decode
+from memalpha.generation.decoding import Drawing, RowState, Step, decode, forward
 from memalpha.generation.graphs import (
     READ_TOKENS,
     SLOTS,
@@ -204,8 +204,8 @@ class HFGenerator:
         if graphs and ids.numel() <= READ_TOKENS:
             logits = graphs.read(cache, ids, seen, positions, last, width)
         else:
-            visible = seen[:, : width + own_width]
-            logits = self._forward(ids, cache, visible, positions, last)
+            visible = seen[:, : width + own_width].long()
+            logits = forward(self.model, ids, visible, positions, cache, last)
         MemAlphaError.raise_if(
             not logits.isfinite().all(),
             f"the model's logits are not finite in {logits.dtype}",
@@ -266,20 +266,6 @@ class HFGenerator:
     def _opening_shared(self, prompt: Prompt) -> Prompt:
         opened = self.opening and self._opens(prompt.ids)
         return replace(prompt, shared=max(prompt.shared, len(self.opening))) if opened else prompt
-
-    def _forward(
-        self, ids: Tensor, cache: BufferCache, seen: Tensor, positions: Tensor, keep: Tensor
-    ) -> Tensor:
-        output = self.model(
-            input_ids=ids,
-            attention_mask=seen.long(),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=keep,
-        )
-        logits: Tensor = output.logits[:, -1]
-        return logits
 
     def _decode(
         self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor

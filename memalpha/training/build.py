@@ -175,8 +175,7 @@ def make_generator(
         options = engine_options(arguments, agent, model)
         return VLLMProcess(str(resolve_model(run.model)), tokenizer, vocabulary, **options)
     # exact: every weight has 32 bits
-    in_16_bits = arguments.trl_arguments.bf16 or arguments.trl_arguments.fp16
-    merge = exact(model) and not in_16_bits
+    merge = exact(model) and computed_in(arguments) == "float32"
     return HFGenerator(
         model,
         tokenizer,

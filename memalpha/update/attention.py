@@ -378,8 +378,9 @@ class Tiled:
     ) -> Tensor:
         """Return what each token attends to, (1, L, heads, size)."""
         q, k, v = (state[0].transpose(0, 1) for state in (query, key, value))
-        attention: Any = TiledAttention
-        tiled: Tensor = attention.apply(q, k, v, self.tiles, scale)
+        tiled: Tensor = TiledAttention.apply(  # type: ignore[no-untyped-call]
+            q, k, v, self.tiles, scale
+        )
         return tiled[None]
 
 
