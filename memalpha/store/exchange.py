@@ -210,7 +210,9 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
         raise InputError(f"{where} cannot be read: {error}", expected=_UNEDITED) from error
     if not lines or lines[0][1] != _FORMAT:
         raise InputError(
-            f"{path} is no export of a journal", expected=f"a first line {json.dumps(_FORMAT)}"
+            f"{path} is no export of a journal",
+            expected=f"a first line {json.dumps(_FORMAT)}",
+            fix="chats and memories of other systems: memalpha import FILE --store STORE",
         )
     if lines[-1][1] != {"end": len(lines) - 1}:
         raise InputError(

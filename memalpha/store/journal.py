@@ -20,7 +20,8 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ from memalpha.store.records import (
     Record,
     RecordKind,
     Registered,
+    digest_of,
     hash_prompt,
 )
 from memalpha.types import Change, JsonObject, Operation, OperationResult, TokenCounter
@@ -68,6 +70,7 @@ __all__ = [
     "Origin",
     "Receipt",
     "Verification",
+    "digest_of",
     "hash_prompt",
 ]
 
@@ -371,6 +374,8 @@ class DurableMemory:
         self._tail = self._tail_of(ns)
         self._memory = self._new_memory()
         self._memory.writable = False
+        self._unsaved: list[Record] = []
+        self._sources: defaultdict[str, set[str]] = defaultdict(set)
 
     def _tail_of(self, ns: str) -> Tail:
         return Tail(self._journal.database, self._journal.key, ns, f"namespace {self.namespace}")
@@ -393,19 +398,62 @@ class DurableMemory:
     def writing(self, origin: Origin) -> Iterator[Memory]:
         """Give the memory to write to; all operations inside are logged together or not at all.
         Other writers wait meanwhile.
+
+        Inside, ``sign`` says that operations have another origin, ``note_read`` what was read.
         """
         with self._changing():
             memory = self._memory
             memory.applied.clear()
+            self._unsaved = []
             memory.writable = True
             yield memory
             memory.writable = False
-            if memory.applied and not self._tail.ns:
-                self._tail = self._tail_of(secrets.token_hex(16))
-                body = {**asdict(self.namespace), "schema": shape(self.schema)}
-                self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body)
-            if memory.applied:
-                self._append(RecordKind.APPLY, origin, memory.applied)
+            self.sign(origin)
+            if self._unsaved:
+                self._journal.database.append(self._unsaved)
+
+    def sign(self, origin: Origin) -> None:
+        """Inside ``writing``: all operations that are not signed yet are of this origin."""
+        if self._memory.applied:
+            self._begin()
+            self._unsaved += self._sealed(RecordKind.APPLY, origin, self._memory.applied)[0]
+            self._memory.applied.clear()
+
+    def note_read(self, origin: Origin, sources: Iterable[str], by: str = "") -> None:
+        """Inside ``writing``: record that an import has read these sources (``digest_of``), with
+        the operations that came of it: those so far, of ``origin``.
+
+        ``by`` is the agent that read them; empty if lines went into the archive alone.
+        """
+        self.sign(origin)
+        read = "".join(sources)
+        if read:
+            self._begin()
+            note = json.dumps({"read": read, "by": by})
+            record = self._tail.seal(RecordKind.READ, "", self._journal.now(), note=note)
+            self._unsaved.append(record)
+            replay(self._memory, self._noted([record]))
+
+    def sources(self, by: str = "") -> Collection[str]:
+        """Return the digests of all sources that imports have read (``note_read``)."""
+        with self._journal.reading():
+            self._follow()
+            return self._sources[by]
+
+    def _noted(self, records: Iterable[Record]) -> list[Event]:
+        """Return the events of records, and keep what was read."""
+        events = events_of(records)
+        for event in events:
+            if event.kind == RecordKind.READ and event.origin:
+                self._sources[event.origin.agent].update(event.sources)
+        return events
+
+    def _begin(self) -> None:
+        """Register the namespace if it is new."""
+        if not self._tail.ns:
+            self._tail = self._tail_of(secrets.token_hex(16))
+            body = {**asdict(self.namespace), "schema": shape(self.schema)}
+            self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -453,11 +501,11 @@ class DurableMemory:
         if any(record.kind == RecordKind.FORGET for record in records):
             self._start(ns)  # the memory in this process holds what was erased
             records = self._tail.read_on()
-        replay(self._memory, events_of(records))
+        replay(self._memory, self._noted(records))
 
-    def _append(
+    def _sealed(
         self, kind: RecordKind, origin: Origin, changes: Sequence[Applied], **more: int | None
-    ) -> list[Event]:
+    ) -> tuple[list[Record], list[Event]]:
         database = self._journal.database
         ns = self._tail.ns
         secret = database.secret(ns) or database.new_secret(ns)
@@ -484,8 +532,7 @@ class DurableMemory:
                     f"this cannot be stored: {error.what}",
                     expected="Unicode text, chunks from 0 to 2**63 - 1",
                 ) from error
-        database.append(records)
-        return history
+        return records, history
 
     def history(self, entry_id: str | None = None) -> list[Event]:
         """Return all events of an entry (none for an unknown id), or of the namespace, in order."""
@@ -546,6 +593,11 @@ class DurableMemory:
                     f"operation {seq!r} cannot be undone",
                     expected=f"the number of an operation, up to {len(events)}",
                 )
+            InputError.raise_if(
+                events[seq - 1].kind == RecordKind.READ,
+                f"operation {seq} cannot be undone: it only says what an import has read",
+                expected="the number of an operation that wrote an entry or a line",
+            )
             first = len(events) + 1
             numbers = call_of(events, seq)
             call = first if len(numbers) > 1 else None
@@ -565,7 +617,8 @@ class DurableMemory:
         self, number: int, change: Change, origin: Origin, call: int | None = None
     ) -> list[Event]:
         undo = Applied(change, None, None, call)
-        events = self._append(RecordKind.UNDO, origin, [undo], of=number)
+        records, events = self._sealed(RecordKind.UNDO, origin, [undo], of=number)
+        self._journal.database.append(records)
         replay(self._memory, events)
         return events
 
@@ -579,7 +632,7 @@ class DurableMemory:
         """
         with self._changing():
             events = events_of(self._records())
-            there = [event for event in events if not event.forgotten]
+            there = [event for event in events if event.entry and not event.forgotten]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(event.entry for event in there))
             if missing:

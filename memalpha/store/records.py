@@ -25,6 +25,7 @@ from memalpha.types import Entry, JsonMapping, Operation
 _Model = TypeVar("_Model", bound=BaseModel)
 
 REGISTRY = ""  # id of the chain that lists the namespaces
+DIGEST = 16  # hex digits that name a source that was read
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,6 +72,7 @@ class RecordKind(StrEnum):
     APPLY = "apply"
     UNDO = "undo"
     FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
+    READ = "read"  # what an import has read: a note without an entry and without a body
 
 
 def stamp(moment: datetime) -> str:
@@ -130,9 +132,20 @@ class Registered(BaseModel):
 
 
 class Note(BaseModel):
-    """Permanent data of a receipt: the numbers of the erased records."""
+    """Permanent data of a receipt: the numbers of the erased records; or of what was read: the
+    digests of its sources (``digest_of``), joined, and the agent that read them.
+
+    ``by`` is empty where lines went into the archive and no agent read them.
+    """
 
     erased: tuple[Natural, ...] = ()
+    read: Annotated[str, _text(f"(?:[0-9a-f]{{{DIGEST}}})*")] = ""
+    by: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The digests of what was read."""
+        return tuple(self.read[at : at + DIGEST] for at in range(0, len(self.read), DIGEST))
 
 
 class Head(NamedTuple):
@@ -152,7 +165,7 @@ class Record(NamedTuple):
 
     ns: Chain
     seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
-    kind: Annotated[str, _text("(apply|undo|forget)")]
+    kind: Annotated[str, _text("(apply|undo|forget|read)")]
     entry: Annotated[str, _text("[0-9a-z_-]{0,1000}")]
     time: Stamp
     note: Ascii
@@ -205,6 +218,13 @@ class Receipt:
     operations: int
     said_by: tuple[Entry, ...] = ()
     scrubbed: bool = True
+
+
+def digest_of(source: str) -> str:
+    """Return what names a source, such as a message of an export, in the permanent record of what
+    was read. It can confirm a guess, so a source is named by ids and places, never by content.
+    """
+    return hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST]
 
 
 def hash_prompt(ids: Sequence[int]) -> str:
