@@ -21,7 +21,7 @@ import re
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -434,11 +434,12 @@ class DurableMemory:
             self._unsaved.append(record)
             replay(self._memory, self._noted([record]))
 
-    def sources(self, by: str = "") -> Collection[str]:
+    def sources(self, by: str = "") -> Set[str]:
         """Return the digests of all sources that imports have read (``note_read``)."""
-        with self._journal.reading():
-            self._follow()
-            return self._sources[by]
+        if not self._memory.writable:
+            with self._journal.reading():
+                self._follow()
+        return self._sources[by]
 
     def _noted(self, records: Iterable[Record]) -> list[Event]:
         """Return the events of records, and keep what was read."""
