@@ -24,6 +24,7 @@ from memalpha.types import Entry, JsonMapping, Operation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 REGISTRY = ""  # id of the chain that lists the namespaces
 DIGEST = 16  # hex digits that name a source that was read
 
@@ -155,6 +156,10 @@ class Head(NamedTuple):
     hash: str
 
 
+def _bytes_of(header: Sequence[Any]) -> bytes:
+    return json.dumps(header).encode("ascii")
+
+
 class Record(NamedTuple):
     """One line of the log, with the columns of the table.
 
@@ -187,7 +192,7 @@ class Record(NamedTuple):
 
     def header(self) -> bytes:
         """Return the bytes that are hashed: all fields before ``hash``."""
-        return json.dumps(self[: self._fields.index("hash")]).encode("ascii")
+        return _bytes_of(self[: self._fields.index("hash")])
 
     def read(self, model: type[_Model]) -> _Model:
         """Return its note as a ``Note``, or its body as another model; both may be empty.
@@ -263,12 +268,11 @@ def seal(
     """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as
     JSON.
     """
-    text = None if body is None else json.dumps(body, separators=(",", ":"))
+    text = None if body is None else _COMPACT.encode(body)
     salt = None if text is None else secrets.token_hex(32)
     commitment = commit(text, salt) if text and salt else ""
     header = (ns, head.seq + 1, kind.value, entry, time, note, commitment, head.hash)
-    draft = Record(*header, "", salt, text)
-    return draft._replace(hash=hash_header(draft.header(), key))
+    return Record(*header, hash_header(_bytes_of(header), key), salt, text)
 
 
 def fault(record: Record, before: Head, key: bytes | None) -> str:
