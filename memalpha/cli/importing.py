@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -73,6 +73,7 @@ def import_file(
     path = path_of(file, "a file, or rights to it")
     InputError.raise_if(not path.exists(), f"no file {file!r}", expected="an export")
     start = monotonic()
+    gc.disable()  # what is made stays, and to look through it again and again takes a third more
     found = collect(Export(path, kind))
     if dry_run:
         _show_plan(found, _count_read(store, whose, found, key_file, wait), as_json)
@@ -88,7 +89,7 @@ def import_file(
             InputError.raise_if(
                 schema, "a schema beside an adapter", expected="one of the two: it has its own"
             )
-            report = _read_with(adapter, store, whose, found, read_key(key_file), progress)
+            report = _read_with(adapter, store, whose, found, section, read_key(key_file), progress)
         else:
             with opened(store, key_file, wait, new=True) as journal:
                 report = _archive(journal, whose, found, schema, section, progress)
@@ -128,6 +129,7 @@ def _read_with(
     store: str,
     whose: Namespace,
     found: Found,
+    section: str,
     key: bytes | None,
     progress: Progress,
 ) -> Report:
@@ -136,7 +138,7 @@ def _read_with(
 
     quiet_libraries()
     with MemoryAgent.load(adapter, store=store, key=key, reader="") as agent:
-        return read_with(agent, whose, found, progress=progress)
+        return read_with(agent, whose, found, section=section, progress=progress)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -205,7 +207,14 @@ def _show_plan(found: Found, there: int, as_json: bool) -> None:
 
 
 def _show(found: Found, report: Report, seconds: float, as_json: bool) -> None:
-    about = {"kind": found.kind, **asdict(report), "seconds": round(seconds, 3)}
+    about = {
+        "kind": found.kind,
+        "read": report.read,
+        "already there": report.there,
+        "skipped": dict(report.skipped),
+        "stopped": report.stopped,
+        "seconds": round(seconds, 3),
+    }
     counts = f"{report.read} read, {report.there} read before"
     lines = [f"{found.kind}: {counts} ({seconds:.1f} s)", *_reasons(report.skipped)]
     if report.there and found.by_place:

@@ -16,6 +16,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -165,13 +166,17 @@ def _names(path: Path, skipped: Skipped) -> list[str]:
     return wanted
 
 
+def _blocks(stream: TextIO) -> Iterator[str]:
+    return iter(partial(stream.read, _BLOCK), "")
+
+
 def json_values(stream: TextIO) -> Iterator[Any]:
     """Yield the elements of a JSON list, or the values of JSON Lines, or the one value.
 
     ValueError for anything else. The text of one element is in memory at a time.
     """
     decoder = json.JSONDecoder()
-    text = stream.read(_BLOCK).lstrip()
+    text = next((block for block in _blocks(stream) if not block.isspace()), "").lstrip()
     in_list = text.startswith("[")
     place = int(in_list)
     block = _BLOCK

@@ -52,7 +52,7 @@ def is_memos(value: Any) -> bool:
 
 
 def _memos_entry(value: Any) -> dict[str, Any]:
-    return fields(fields(value).get("payload")) or fields(value)
+    return {**fields(value), **fields(fields(value).get("payload"))}
 
 
 def memos(values: Iterable[Any], skipped: Skipped) -> Iterator[Remembered]:

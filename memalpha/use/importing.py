@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memalpha.conversation.exports import Export
 from memalpha.conversation.items import Conversation, Remembered, Skipped
 from memalpha.conversation.messages import Utterance, joined_messages
-from memalpha.errors import JournalConflictError
+from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.archive import archive_chunk
@@ -153,19 +153,25 @@ def import_messages(
 ) -> Report:
     """Put messages into the archive, and entries of another memory into a section."""
     report = Report(skipped=Counter(found.skipped))
-    write = partial(_write_entry, section=section or section_for(durable.schema, found.entries))
+    write = partial(_write_entry, section=section_for(durable.schema, found.entries, section))
     _in_batches(durable, found.entries, write, report, progress)
     _in_batches(durable, found.messages, _write_lines, report, progress)
     return report
 
 
-def section_for(schema: MemorySchema, entries: Sequence[Message]) -> str:
+def section_for(schema: MemorySchema, entries: Sequence[Message], wanted: str = "") -> str:
     """Return the section of another memory's entries: the first list that keeps times, if they
-    have any; else the first list.
+    have any; else the first list. InputError if there is no list of the ``wanted`` name.
     """
+    names = [section.name for section in schema.lists]
+    InputError.raise_if(
+        wanted and wanted not in names,
+        f"section {wanted!r}",
+        expected=f"a list of the schema {schema.name!r}: {', '.join(names)}",
+    )
     dated = any(entry.what.time for entry in entries)
     timed = [section.name for section in schema.lists if dated and section.timestamps]
-    return [*timed, schema.lists[0].name][0]
+    return wanted or [*timed, *names][0]
 
 
 def _in_batches(
@@ -227,12 +233,18 @@ class _Part(NamedTuple):
     """A piece of a message that fits a chunk; the last one stands for the message."""
 
     message: Message
+    place: int
     digest: str
     text: str
 
 
 def read_with(
-    agent: MemoryAgent, namespace: Namespace, found: Found, *, progress: Progress = go_on
+    agent: MemoryAgent,
+    namespace: Namespace,
+    found: Found,
+    *,
+    section: str = "",
+    progress: Progress = go_on,
 ) -> Report:
     """Let an agent read messages, in chunks of one conversation and day; entries of another memory
     are inserted without it.
@@ -240,7 +252,8 @@ def read_with(
     Of what is in the archive already, the lines move to the chunk in which the agent reads them.
     """
     with agent.durable(namespace) as durable:
-        report = import_messages(durable, replace(found, messages=[]), progress=progress)
+        entries = replace(found, messages=[])
+        report = import_messages(durable, entries, section=section, progress=progress)
         known = set(durable.sources(agent.name))
         lines = _Lines(durable)
     done = len(found.entries)
@@ -290,9 +303,8 @@ def _chunks(
         for number, place, text in each.pieces:
             message = messages[number]
             last = place == pieces[number] - 1
-            parts.append(
-                _Part(message, message.digest if last else _part_digest(message, place), text)
-            )
+            digest = message.digest if last else _part_digest(message, place)
+            parts.append(_Part(message, place, digest, text))
         new = [part for part in parts if part.digest not in known]
         if new:
             yield Chunk("\n".join(part.text for part in new), each.chunk.time), new
@@ -315,7 +327,8 @@ def _keep(
     durable.sign(origin)
     if agent.step.config.archive:
         for part in parts:
-            for line in lines.take(memory, part.message.source):
+            # with a later part, the lines are those of the parts before
+            for line in () if part.place else lines.alive(memory, part.message.source):
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index)
             labels = _utterance(part.message).labelled[1]
@@ -335,27 +348,22 @@ class _Lines:
         self._memory = durable.memory
         self._ids: defaultdict[str, list[str]] = defaultdict(list)
         for event in durable.history() if self._archived else ():
-            if (
-                event.operation
-                and event.origin
-                and event.after
-                and event.after.section == ARCHIVE.name
-            ):
+            if event.origin and event.after and event.after.section == ARCHIVE.name:
                 self._ids[event.origin.source].append(event.entry)
 
     def lost_of(self, message: Message) -> bool:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False
-        lines = [self._memory.get(line) for line in self._ids[message.source]]
         label = f"{_utterance(message).label}:"
         left = "".join(message.what.text.split())
-        said = [line.content.removeprefix(label) for line in lines if line]
+        lines = self.alive(self._memory, message.source)
+        said = [line.content.removeprefix(label) for line in lines]
         for text in sorted(said, key=len, reverse=True):
             left = left.replace("".join(text.split()), "")
         return bool(left)
 
-    def take(self, memory: Memory, source: str) -> list[Entry]:
-        """Return the lines of a message that are alive, once."""
-        lines = [memory.get(line) for line in self._ids.pop(source, ())]
+    def alive(self, memory: Memory, source: str) -> list[Entry]:
+        """Return the lines of a message that are there."""
+        lines = [memory.get(line) for line in self._ids[source]]
         return [line for line in lines if line]
