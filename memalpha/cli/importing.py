@@ -22,7 +22,7 @@ from memalpha.files import path_of
 if TYPE_CHECKING:
     from memalpha.memory.schema import MemorySchema
     from memalpha.store.journal import Journal, Namespace
-    from memalpha.use.importing import Found, Progress, Report
+    from memalpha.use.importing import AfterBatch, Found, Imported
 
 _SCHEMA = "small_core"  # that of the shipped agents
 
@@ -104,8 +104,8 @@ def _archive(
     found: Found,
     schema: str | None,
     section: str,
-    progress: Progress,
-) -> Report:
+    progress: AfterBatch,
+) -> Imported:
     from memalpha.use.importing import estimate_tokens, import_messages
 
     durable = journal.memory(whose, _schema_of(journal, whose, schema), estimate_tokens)
@@ -131,8 +131,8 @@ def _read_with(
     found: Found,
     section: str,
     key: bytes | None,
-    progress: Progress,
-) -> Report:
+    progress: AfterBatch,
+) -> Imported:
     from memalpha.use.agent import MemoryAgent
     from memalpha.use.importing import read_with
 
@@ -206,7 +206,7 @@ def _show_plan(found: Found, there: int, as_json: bool) -> None:
     say(as_json, about, *lines, *_reasons(found.skipped), "nothing was written (--dry-run)")
 
 
-def _show(found: Found, report: Report, seconds: float, as_json: bool) -> None:
+def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None:
     about = {
         "kind": found.kind,
         "read": report.read,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
 
-from memalpha.conversation.items import Conversation, Skipped, clean, dated, fields, time_of
+from memalpha.conversation.items import Chat, Reasons, clean, dated, fields, time_of
 from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance, text_of
 
 NO_MESSAGES = "conversation without messages"
@@ -38,7 +38,7 @@ def is_chatgpt(value: Any) -> bool:
     return isinstance(fields(value).get("mapping"), dict)
 
 
-def chatgpt(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
+def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of ChatGPT."""
     for value in map(fields, values):
         nodes = {key: fields(node) for key, node in fields(value.get("mapping")).items()}
@@ -62,7 +62,7 @@ def chatgpt(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
             continue
         start = time_of(value.get("create_time"))
         name = str(value.get("conversation_id") or value.get("id") or "")
-        yield Conversation(name, tuple(dated(told, start)))
+        yield Chat(name, tuple(dated(told, start)))
 
 
 def _branch(nodes: Mapping[str, dict[str, Any]], last: Any) -> dict[str, None]:
@@ -78,7 +78,7 @@ def _branch(nodes: Mapping[str, dict[str, Any]], last: Any) -> dict[str, None]:
     return dict.fromkeys(reversed(keys))
 
 
-def _chatgpt_text(message: dict[str, Any], skipped: Skipped) -> str:
+def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
     """Return what a message says; nothing, and a count, if nobody said it."""
     role = fields(message.get("author")).get("role")
     content = fields(message.get("content"))
@@ -117,7 +117,7 @@ def is_claude(value: Any) -> bool:
     return isinstance(fields(value).get("chat_messages"), list)
 
 
-def claude(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
+def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of Claude.
 
     Where messages name their parents, the branch of the last one is read.
@@ -142,7 +142,7 @@ def claude(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
             skipped[NO_MESSAGES] += 1
             continue
         start = time_of(value.get("created_at"))
-        yield Conversation(str(value.get("uuid") or ""), tuple(dated(told, start)))
+        yield Chat(str(value.get("uuid") or ""), tuple(dated(told, start)))
 
 
 def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -155,7 +155,7 @@ def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
     return list(_branch(tree, list(nodes)[-1]))
 
 
-def _claude_text(message: dict[str, Any], skipped: Skipped) -> str:
+def _claude_text(message: dict[str, Any], skipped: Reasons) -> str:
     blocks = [fields(block) for block in message.get("content") or () if isinstance(block, dict)]
     for block in blocks:
         if block.get("type") != "text":
@@ -185,7 +185,7 @@ def is_gemini(value: Any) -> bool:
     return gemini and isinstance(entry.get("title"), str) and "time" in entry
 
 
-def gemini(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
+def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``MyActivity.json`` of Gemini; a prompt and its answers come as one."""
     seen: Counter[str] = Counter()
     for value in map(fields, values):
@@ -217,7 +217,7 @@ def gemini(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
         links = [fields(each).get("url") for each in value.get("details") or ()]
         known = _GEMINI_ID.search(" ".join(map(str, [value.get("titleUrl"), *links])))
         if told:
-            yield Conversation(known[1] if known else "activity", tuple(told))
+            yield Chat(known[1] if known else "activity", tuple(told))
 
 
 class _Html(HTMLParser):
@@ -259,7 +259,7 @@ def is_messages(value: Any) -> bool:
     return isinstance(fields(value).get("role"), str) and "content" in value
 
 
-def messages(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
+def messages(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``{"messages": [...]}`` a line, lists of messages, or one message a line: those are one
     conversation.
     """
@@ -278,8 +278,8 @@ def messages(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
 
 
 def _conversation(
-    name: str, listed: list[Any], start: str | None, skipped: Skipped
-) -> Iterator[Conversation]:
+    name: str, listed: list[Any], start: str | None, skipped: Reasons
+) -> Iterator[Chat]:
     told = []
     for place, message in enumerate(map(fields, listed)):
         role = message.get("role")
@@ -295,7 +295,7 @@ def _conversation(
             speaker = clean(message.get("name"))
             told.append(Utterance(_ROLES[role], text, speaker, time, id_))
     if told:
-        yield Conversation(name, tuple(dated(told, start)))
+        yield Chat(name, tuple(dated(told, start)))
     else:
         skipped[NO_MESSAGES] += 1
 
@@ -311,7 +311,7 @@ def is_locomo(value: Any) -> bool:
     return any(_SESSION.fullmatch(key) for key in fields(talk))
 
 
-def locomo(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
+def locomo(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read dialogues with ``session_N`` and ``session_N_date_time``."""
     for value in map(fields, values):
         talk = fields(value.get("conversation", value))
@@ -329,6 +329,6 @@ def locomo(values: Iterable[Any], skipped: Skipped) -> Iterator[Conversation]:
                 else:
                     skipped[NO_TEXT] += 1
         if told:
-            yield Conversation(str(value.get("sample_id") or ""), tuple(told))
+            yield Chat(str(value.get("sample_id") or ""), tuple(told))
         else:
             skipped[NO_MESSAGES] += 1

@@ -1,7 +1,7 @@
 """Files that people bring: chats of other assistants and memories of other systems.
 
     export = Export(Path("conversations.json"))  # its kind is recognised
-    for item in export:  # a Conversation, or what another memory Remembered
+    for item in export:  # a Chat, or what another memory Remembered
         ...
     export.skipped  # what was not read, counted by its reason
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from memalpha.conversation import chats, memories
-from memalpha.conversation.items import Item, Skipped
+from memalpha.conversation.items import Item, Reasons
 from memalpha.errors import InputError
 
 _BLOCK = 1 << 20  # characters
@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
     looks: str
     fits: Callable[[Any], bool]
-    read: Callable[[Iterable[Any], Skipped], Iterator[Item]]
+    read: Callable[[Iterable[Any], Reasons], Iterator[Item]]
 
 
 # In the order in which they are tried.
@@ -77,7 +77,7 @@ class Export:
         if kind is not None and kind not in KINDS:
             raise InputError(f"kind {kind!r}", expected=f"one of {', '.join(KINDS)}")
         self.path = path
-        self.skipped: Skipped = Counter()
+        self.skipped: Reasons = Counter()
         values = self._values()
         first = list(islice(values, _FIRST))
         self.kind = kind if kind and any(map(KINDS[kind].fits, first)) else self._found(first, kind)
@@ -149,7 +149,7 @@ def _opened(path: Path, name: str) -> Iterator[TextIO]:
             yield text
 
 
-def _names(path: Path, skipped: Skipped) -> list[str]:
+def _names(path: Path, skipped: Reasons) -> list[str]:
     """Return the files to read in a folder or zip; an empty name for a file alone."""
     if path.is_dir():
         names = [str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()]

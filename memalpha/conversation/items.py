@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from memalpha.conversation.messages import Utterance
 from memalpha.text import moment, to_iso
 
-Skipped = Counter[str]
+Reasons = Counter[str]
 """How much was not read, by its reason."""
 _MILLISECONDS = 1e11  # a number of seconds above it would be after the year 5000
 
 
-class Conversation(NamedTuple):
+class Chat(NamedTuple):
     """One conversation, in its order. Utterances have ids that are unique in it.
 
     ``id`` is the same in every export of it; empty if it has none.
@@ -25,14 +25,14 @@ class Conversation(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """One entry of another memory; ``id`` as in ``Conversation``, ``time`` in ISO 8601."""
+    """One entry of another memory; ``id`` as in ``Chat``, ``time`` in ISO 8601."""
 
     id: str
     text: str
     time: str | None
 
 
-Item = Conversation | Remembered
+Item = Chat | Remembered
 
 
 def fields(value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Their entries are taken as they are, without a model.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memalpha.conversation.items import Remembered, Skipped, clean, fields, time_of
+from memalpha.conversation.items import Reasons, Remembered, clean, fields, time_of
 
 EMPTY = "entry without text"
 _MEM0 = frozenset({"user_id", "created_at", "categories", "category", "metadata", "payload"})
@@ -29,7 +29,7 @@ def _mem0_text(entry: dict[str, Any]) -> str:
     return next(filter(None, map(clean, (*texts, stored))), "")
 
 
-def mem0(values: Iterable[Any], skipped: Skipped) -> Iterator[Remembered]:
+def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
     """Read memories of Mem0, with the time when they were last written."""
     for value in map(fields, values):
         about = {**fields(value.get("metadata")), **fields(value.get("payload")), **value}
@@ -55,7 +55,7 @@ def _memos_entry(value: Any) -> dict[str, Any]:
     return {**fields(value), **fields(fields(value).get("payload"))}
 
 
-def memos(values: Iterable[Any], skipped: Skipped) -> Iterator[Remembered]:
+def memos(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
     """Read entries of MemOS, with the time that they are about, else when they were written."""
     for value in values:
         entry = _memos_entry(value)
@@ -77,7 +77,7 @@ def is_langmem(value: Any) -> bool:
     return {"namespace", "key", "value"} <= fields(value).keys()
 
 
-def langmem(values: Iterable[Any], skipped: Skipped) -> Iterator[Remembered]:
+def langmem(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
     """Read items of a store; of a value without ``content``, its fields as ``name: value``."""
     for value in map(fields, values):
         text = _said(value.get("value"))

@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.conversation.exports import Export
-from memalpha.conversation.items import Conversation, Remembered, Skipped
+from memalpha.conversation.items import Chat, Reasons, Remembered
 from memalpha.conversation.messages import Utterance, joined_messages
 from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
@@ -45,7 +45,7 @@ _BEGUN = "message that an agent has read in part: import with it again"
 _AGAIN = "message that the file holds twice"
 
 
-class Message(NamedTuple):
+class Sourced(NamedTuple):
     """A message or an entry to import; ``source`` names it in the journal: kind, conversation,
     message.
     """
@@ -66,9 +66,9 @@ class Found:
 
     kind: str
     conversations: int
-    messages: list[Message]
-    entries: list[Message]
-    skipped: Skipped
+    messages: list[Sourced]
+    entries: list[Sourced]
+    skipped: Reasons
     by_place: bool = False
 
     def times(self) -> tuple[str, str]:
@@ -86,21 +86,21 @@ class Found:
 
 
 @dataclass
-class Report:
+class Imported:
     """What an import did, in messages and entries."""
 
     read: int = 0
     there: int = 0  # were read by an earlier import
-    skipped: Skipped = field(default_factory=Counter)
+    skipped: Reasons = field(default_factory=Counter)
     stopped: bool = False
 
 
-Progress = Callable[[int], bool]
+AfterBatch = Callable[[int], bool]
 """Is told how many messages are done with, and returns whether to go on."""
 
 
 def go_on(done: int) -> bool:
-    """Report nothing, and go on."""
+    """Imported nothing, and go on."""
     return True
 
 
@@ -114,20 +114,20 @@ def collect(export: Export) -> Found:
     and otherwise by date; those without a date first.
     """
     conversations = set[str]()
-    by_digest: dict[str, Message] = {}
-    skipped: Skipped = Counter()
+    by_digest: dict[str, Sourced] = {}
+    skipped: Reasons = Counter()
     nameless = 0
     for item in export:
         nameless += not item.id
         name = _short(item.id) or f"{export.path.stem} {nameless}"
         time = _FIRST
-        if isinstance(item, Conversation):
+        if isinstance(item, Chat):
             conversations.add(name)
-        for what in item.utterances if isinstance(item, Conversation) else [item]:
+        for what in item.utterances if isinstance(item, Chat) else [item]:
             time = max(time, moment(what.time or "") or _FIRST)
             part = f"/{_short(what.id)}" if isinstance(what, Utterance) else ""
             source = f"{export.kind}/{name}{part}"
-            message = Message(source, digest_of(source), time, name, what)
+            message = Sourced(source, digest_of(source), time, name, what)
             if by_digest.setdefault(message.digest, message) is not message:
                 skipped[_AGAIN] += 1
     ordered = sorted(by_digest.values(), key=attrgetter("moment"))
@@ -149,17 +149,17 @@ def _short(name: str) -> str:
 # ------------------------------------------------------------------------------------------------
 # without an agent
 def import_messages(
-    durable: DurableMemory, found: Found, *, section: str = "", progress: Progress = go_on
-) -> Report:
+    durable: DurableMemory, found: Found, *, section: str = "", progress: AfterBatch = go_on
+) -> Imported:
     """Put messages into the archive, and entries of another memory into a section."""
-    report = Report(skipped=Counter(found.skipped))
+    report = Imported(skipped=Counter(found.skipped))
     write = partial(_write_entry, section=section_for(durable.schema, found.entries, section))
     _in_batches(durable, found.entries, write, report, progress)
     _in_batches(durable, found.messages, _write_lines, report, progress)
     return report
 
 
-def section_for(schema: MemorySchema, entries: Sequence[Message], wanted: str = "") -> str:
+def section_for(schema: MemorySchema, entries: Sequence[Sourced], wanted: str = "") -> str:
     """Return the section of another memory's entries: the first list that keeps times, if they
     have any; else the first list. InputError if there is no list of the ``wanted`` name.
     """
@@ -176,10 +176,10 @@ def section_for(schema: MemorySchema, entries: Sequence[Message], wanted: str = 
 
 def _in_batches(
     durable: DurableMemory,
-    messages: Sequence[Message],
-    write: Callable[[Memory, Message], str],
-    report: Report,
-    progress: Progress,
+    messages: Sequence[Sourced],
+    write: Callable[[Memory, Sourced], str],
+    report: Imported,
+    progress: AfterBatch,
 ) -> None:
     done = report.read + report.there
     for start in range(0, len(messages), BATCH):
@@ -187,7 +187,7 @@ def _in_batches(
             return
         batch = messages[start : start + BATCH]
         kept = []
-        lost: Skipped = Counter()
+        lost: Reasons = Counter()
         with durable.writing(Origin(WRITER)) as memory:
             known = durable.sources()
             new = [each for each in batch if each.digest not in known]
@@ -207,18 +207,18 @@ def _in_batches(
         report.stopped = not progress(done)
 
 
-def _write_lines(memory: Memory, message: Message) -> str:
+def _write_lines(memory: Memory, message: Sourced) -> str:
     text, labels = _utterance(message).labelled
     archive_chunk(memory, memory.clock, Chunk(text, message.what.time), (), labels)
     return ""
 
 
-def _utterance(message: Message) -> Utterance:
+def _utterance(message: Sourced) -> Utterance:
     assert isinstance(message.what, Utterance)
     return message.what
 
 
-def _write_entry(memory: Memory, message: Message, section: str) -> str:
+def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
     """Insert an entry; return why it is not written, if it is not."""
     insert = Operation(OperationKind.INSERT, section, message.what.text)
     result = memory.apply(insert, chunk=memory.clock, time=message.what.time)
@@ -232,7 +232,7 @@ def _write_entry(memory: Memory, message: Message, section: str) -> str:
 class _Part(NamedTuple):
     """A piece of a message that fits a chunk; the last one stands for the message."""
 
-    message: Message
+    message: Sourced
     place: int
     digest: str
     text: str
@@ -244,8 +244,8 @@ def read_with(
     found: Found,
     *,
     section: str = "",
-    progress: Progress = go_on,
-) -> Report:
+    progress: AfterBatch = go_on,
+) -> Imported:
     """Let an agent read messages, in chunks of one conversation and day; entries of another memory
     are inserted without it.
 
@@ -277,21 +277,21 @@ def read_with(
     return report
 
 
-def _days(messages: Iterable[Message]) -> list[list[Message]]:
+def _days(messages: Iterable[Sourced]) -> list[list[Sourced]]:
     """Return the messages of each conversation and day, in the order of their first ones."""
-    groups: dict[tuple[str, str], list[Message]] = {}
+    groups: dict[tuple[str, str], list[Sourced]] = {}
     for message in messages:
         day = (message.what.time or "")[: len("2024-03-05")]
         groups.setdefault((message.conversation, day), []).append(message)
     return list(groups.values())
 
 
-def _part_digest(message: Message, place: int) -> str:
+def _part_digest(message: Sourced, place: int) -> str:
     return digest_of(f"{message.source}#{place}")
 
 
 def _chunks(
-    agent: MemoryAgent, messages: Sequence[Message], known: set[str]
+    agent: MemoryAgent, messages: Sequence[Sourced], known: set[str]
 ) -> Iterator[tuple[Chunk, list[_Part]]]:
     """Yield chunks of what is not read yet, and the parts that they are made of."""
     limit = agent.step.config.max_chunk_tokens
@@ -351,7 +351,7 @@ class _Lines:
             if event.origin and event.after and event.after.section == ARCHIVE.name:
                 self._ids[event.origin.source].append(event.entry)
 
-    def lost_of(self, message: Message) -> bool:
+    def lost_of(self, message: Sourced) -> bool:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False

@@ -10,7 +10,7 @@ from export_samples import CLAUDE, GEMINI, LANGMEM, LOCOMO, MEM0, MEMOS, MESSAGE
 
 from memalpha.conversation import exports
 from memalpha.conversation.exports import Export, json_values
-from memalpha.conversation.items import Conversation, Remembered, time_of
+from memalpha.conversation.items import Chat, Remembered, time_of
 from memalpha.conversation.messages import Utterance
 from memalpha.errors import InputError
 
@@ -32,7 +32,7 @@ def test_the_branch_of_chatgpt_that_is_shown_with_what_people_said(read):
     assert (kind, items) == (
         "chatgpt",
         [
-            Conversation(
+            Chat(
                 "c1",
                 (
                     Utterance("user", "I live in Oslo.", time=first, id="u1"),
@@ -70,7 +70,7 @@ def test_claude(read):
         Utterance("user", "My cat is Biscuit.", time="2024-06-01T09:00:00+00:00", id="m1"),
         Utterance("assistant", "Hi!", time="2024-06-01T09:00:00+00:00", id="m3"),
     )
-    assert (kind, items) == ("claude", [Conversation("k1", said)])
+    assert (kind, items) == ("claude", [Chat("k1", said)])
     assert skipped == {"message on another branch": 1, "thinking block": 1, "attached file": 1}
 
 
@@ -81,7 +81,7 @@ def test_gemini(read):
         Utterance("user", "What is 2 < 3 & more?", time=time, id=f"{stamp} user"),
         Utterance("assistant", "A truth.\n- 2 < 3\nAgain", time=time, id=f"{stamp} assistant"),
     )
-    assert (kind, items) == ("gemini", [Conversation("12ab", said)])
+    assert (kind, items) == ("gemini", [Chat("12ab", said)])
     assert skipped == {
         "activity that is no prompt (Gave)": 1,
         "activity of another product": 1,
@@ -95,7 +95,7 @@ def test_messages_of_openais_form(read):
     )
     lost = {"system message": 1, "call of a tool": 1}
     for data in (MESSAGES, [MESSAGES], {"conversations": [MESSAGES]}):
-        assert read(data) == ("messages", [Conversation("chat-1", said)], lost)
+        assert read(data) == ("messages", [Chat("chat-1", said)], lost)
     alone = "\n".join(json.dumps(message) for message in MESSAGES["messages"])
     for data in (alone, MESSAGES["messages"], [MESSAGES["messages"]]):
         kind, (conversation,), skipped = read(data)
@@ -108,8 +108,8 @@ def test_dialogues_in_sessions_in_the_order_of_their_numbers(read):
         Utterance("user", "Look! [shows a red kite]", "Ana", "2023-05-08T13:56", "D1:1"),
         Utterance("user", "Late.", "Ben", "2023-05-09T13:05", "D2:1"),
     )
-    assert read([LOCOMO]) == ("locomo", [Conversation("conv-1", said)], {})
-    assert read(LOCOMO["conversation"])[1] == [Conversation("", said)]
+    assert read([LOCOMO]) == ("locomo", [Chat("conv-1", said)], {})
+    assert read(LOCOMO["conversation"])[1] == [Chat("", said)]
 
 
 def test_memories_of_others(read):

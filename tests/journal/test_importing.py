@@ -27,7 +27,7 @@ from memalpha.store.journal import Journal, RecordKind
 from memalpha.types import ResultCode
 from memalpha.use import importing
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.importing import Report, collect, import_messages, read_with
+from memalpha.use.importing import Imported, collect, import_messages, read_with
 
 AT = ["2024-05-01T10:00:00+00:00", "2024-05-01T10:01:40+00:00"]
 SAID = [
@@ -66,7 +66,7 @@ def lines(durable):
 def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store):
     _, durable = store
     both = found(chatgpt(), chatgpt("c2", last="u1"))
-    assert import_messages(durable, both) == Report(4, 0, both.skipped)
+    assert import_messages(durable, both) == Imported(4, 0, both.skipped)
     assert lines(durable) == [SAID[0], (AT[0], SAID[0][1], "chatgpt/c2/u1"), *SAID[1:]]
     assert both.times() == (AT[0], AT[1]) and both.speakers() == {"user": 3, "assistant": 1}
     of_people = found({**LOCOMO, "sample_id": ""}, name="talks.json")
@@ -80,7 +80,7 @@ def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store):
 def test_a_grown_export_adds_what_is_new_and_what_was_forgotten_stays_away(found, store, folder):
     journal, durable = store
     import_messages(durable, found(chatgpt()))
-    assert import_messages(durable, found(chatgpt())) == Report(0, 3, found(chatgpt()).skipped)
+    assert import_messages(durable, found(chatgpt())) == Imported(0, 3, found(chatgpt()).skipped)
     grown = [node("u3", "u2", "user", "I meant Rome.", 1714560000)]  # in place of the answer
     assert import_messages(durable, found(chatgpt(more=grown, last="u3"))).read == 1
     new = ("2024-05-01T10:40:00+00:00", "User: I meant Rome.", "chatgpt/c1/u3")
