@@ -212,8 +212,8 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         told = [
             Utterance(role, text, time=time, id=f"{place} {role}") for role, text in said if text
         ]
-        if len(told) < len(said):
-            skipped[NO_TEXT] += len(said) - len(told)
+        for role in {role for role, text in said if not text}:
+            skipped[NO_TEXT if role == USER else "prompt without an answer"] += 1
         links = [fields(each).get("url") for each in value.get("details") or ()]
         known = _GEMINI_ID.search(" ".join(map(str, [value.get("titleUrl"), *links])))
         if told:

@@ -88,6 +88,13 @@ def test_gemini(read):
     }
 
 
+def test_a_prompt_of_gemini_without_an_answer_or_a_time(read):
+    alone = {"header": "Gemini Apps", "title": "Prompted Hm", "time": "2026-03-10T18:12:00.123Z"}
+    _, items, skipped = read([alone, {**alone, "time": "?"}])
+    assert [[each.text for each in item.utterances] for item in items] == [["Hm"]]
+    assert skipped == {"prompt without an answer": 1, "activity without a time": 1}
+
+
 def test_messages_of_openais_form(read):
     said = (
         Utterance("user", "Ahoy", "Marta", "2024-05-01T10:00:00+00:00", "1"),
