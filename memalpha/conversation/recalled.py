@@ -32,14 +32,14 @@ _STEM = 3  # characters of a word that is too short to lose its plural "s"
 # words that may stand around a statement without adding to it
 _AROUND = frozenset(
     """
-    a according about ago already also am an and are as assistant at be been before but by can could
-    currently did do does earlier for from had has have he hello her here hi him his i if in is it
-    its know knows last let like ll m ma me memory mention mentioned my notes noted now of okay ok
-    on or our ours previously re recall recalled recorded remember remembered remind right s said
-    say see she so still sure tell that the their them there these they this those time to told
-    understood us user ve was we well were what when where which who with yes you your yours
+    a according about ago already also am an and are as assistant at be been before but by currently
+    did do does earlier for from had has have he hello her here hi him his i if in is it its know
+    knows ll m me memory mention mentioned my notes noted now of okay ok on or our ours previously
+    re recall recalled recorded remember remembered remind right s said say she so still sure tell
+    that the their them there these they this those to told understood us user ve was we well were
+    what when where which who with yes you your yours
     """.split()
-) - {"like", "last", "time", "can", "could", "let", "see", "ma"}
+)
 _DENIALS = frozenset("cannot neither never no nobody none nor not nothing t without".split())
 
 

@@ -78,6 +78,9 @@ class AddAnswer(ApiAnswer):
     pieces: _Count = Field(
         validation_alias="steps", description="In how many pieces the text was read."
     )
+    left_out: list[str] = Field(
+        description="What was not read, since it was tagged as recalled from a memory."
+    )
 
 
 class SearchAnswer(ApiAnswer):
