@@ -36,6 +36,7 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
     evaluate.report: {},
     evaluate.compare: {},
     evaluate.inspect: {},
+    chat.ask: TAKES_OPTIONS,
     chat.chat: TAKES_OPTIONS,
     serve.serve: TAKES_OPTIONS,
     serve.token: {},

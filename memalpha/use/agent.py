@@ -29,7 +29,13 @@ from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
-from memalpha.generation.serving import BatchingGenerator, ByteTokenizer, EndpointGenerator, Turns
+from memalpha.generation.serving import (
+    BatchingGenerator,
+    ByteTokenizer,
+    EndpointGenerator,
+    SilentGenerator,
+    Turns,
+)
 from memalpha.memory.memory import render_entry
 from memalpha.models.policy import (
     PolicyModel,
@@ -48,6 +54,7 @@ from memalpha.qa.readers import (
     answer,
     find_passages,
 )
+from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import (
@@ -246,6 +253,36 @@ class MemoryAgent:
             key=key,
             retrieve_k=retrieve_k,
             name=client.model,
+        )
+
+    @classmethod
+    def without_model(
+        cls,
+        schema: str = "small_core",
+        *,
+        store: str | Path | Journal | None = None,
+        key: bytes | None = None,
+        retrieve_k: int | None = None,
+        reader_tokens: int = 512,
+    ) -> MemoryAgent:
+        """Keep what is added in the archive alone, and answer with the lines found.
+
+        ``schema`` is that of the agent who will read the store later, or did before.
+        """
+        tokenizer: Any = ByteTokenizer()
+        config = AgentConfig(
+            retrieval=RetrievalMode.HYBRID,
+            schema=schema,
+            reader_tokens=reader_tokens,
+            archive=True,
+        )
+        return cls(
+            AgentStep(config, tokenizer),
+            SilentGenerator(),
+            store=store,
+            key=key,
+            retrieve_k=retrieve_k,
+            name="archive",
         )
 
     def close(self) -> None:
