@@ -312,7 +312,9 @@ def _numbered(lines: Sequence[str], first: int) -> str:
 
 
 def _list(shown: str, path: str, texts: dict[str, str]) -> str:
-    sizes = {(): 0}  # by the parts of each path below the directory, in bytes
+    sizes: dict[tuple[str, ...], int] = {
+        (): 0
+    }  # by the parts of each path below the directory, in bytes
     for name, text in texts.items():
         parts = tuple(name.removeprefix(f"{path}/").split("/"))
         hidden = any(part.startswith(".") or part == _HIDDEN for part in parts)

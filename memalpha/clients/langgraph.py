@@ -275,6 +275,4 @@ def _fits(namespace: Sequence[str], condition: MatchCondition) -> bool:
     part = namespace[: len(path)]
     if condition.match_type == "suffix":
         part = namespace[len(namespace) - len(path) :]
-    return all(
-        wanted in ("*", label) for wanted, label in zip(path, part, strict=True)
-    )
+    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

@@ -10,7 +10,7 @@ the first is remembered. Not supported, and without memory: ``with_streaming_res
 streams, ``responses.stream``, realtime and assistants.
 
 A memory that cannot be searched raises before the model is asked. What cannot be remembered
-afterwards is a RuntimeWarning and stands in ``client.memalpha.failures``: the answer is returned. A
+afterwards is a RuntimeWarning and stands in ``client.not_remembered``: the answer is returned. A
 call returns when its turn is on disk; a stream ends then, and remembers what was heard of it when
 it is closed before its end. A stream that failed, or was left without closing, is not remembered.
 """
@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from openai import AsyncOpenAI, OpenAI
 
+from memalpha.errors import MemAlphaError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
@@ -44,24 +46,29 @@ def wrap(
 
     ``recall_tokens``: most tokens of passages that a request gets. See ``memalpha.clients.openai``.
     """
-    return _wrapped(client.copy(), ChatMemory(agent, recall_tokens), namespace)
+    return _wrapped(client.copy(), ChatMemory(agent, recall_tokens), namespace, [])
 
 
-def _wrapped(client: _Client, memory: ChatMemory, namespace: Namespace | str | None) -> _Client:
+def _wrapped(
+    client: _Client,
+    memory: ChatMemory,
+    namespace: Namespace | str | None,
+    failures: list[MemAlphaError],
+) -> _Client:
     for resource, kind in ((client.chat.completions, _Chat), (client.responses, _Responses)):
         for name in ("create", "parse"):
             remembering = _async if isinstance(client, AsyncOpenAI) else _sync
             call = getattr(resource, name)
-            start = functools.partial(kind, memory, namespace)
+            start = functools.partial(kind, memory, namespace, failures)
             setattr(resource, name, functools.wraps(call)(remembering(call, start)))
     copy = client.copy
 
     def derived(**options: Any) -> _Client:
-        return _wrapped(copy(**options), memory, namespace)
+        return _wrapped(copy(**options), memory, namespace, failures)
 
     for name in ("copy", "with_options"):
         setattr(client, name, derived)
-    setattr(client, "memalpha", memory)  # noqa: B010, which mypy would not let pass
+    setattr(client, "not_remembered", failures)  # noqa: B010, which mypy would not let pass
     return client
 
 
@@ -71,10 +78,15 @@ class _Call:
     """One request with its turn, and what was heard of the answer."""
 
     def __init__(
-        self, memory: ChatMemory, namespace: Namespace | str | None, options: JsonObject
+        self,
+        memory: ChatMemory,
+        namespace: Namespace | str | None,
+        failures: list[MemAlphaError],
+        options: JsonObject,
     ) -> None:
         self.memory = memory
         self.namespace = namespace
+        self.failures = failures
         self.options = options
         self.turn: ChatTurn | None = None
         self.heard: list[str] = []
@@ -91,8 +103,14 @@ class _Call:
         """Let the memory read the turn, once."""
         turn = self.turn
         self.turn = None
-        if turn is not None:
+        if turn is None:
+            return
+        try:
             self.memory.remember(turn, "".join(self.heard))
+        except MemAlphaError as error:
+            self.failures.append(error)
+            told = f"a chat went on and was not remembered: {error}"
+            warnings.warn(told, RuntimeWarning, stacklevel=3)
 
 
 class _Chat(_Call):

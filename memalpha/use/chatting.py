@@ -14,7 +14,6 @@ import hashlib
 import json
 import threading
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 from memalpha.conversation.messages import ASSISTANT, USER, read_messages
 from memalpha.conversation.recalled import tagged, without_recalled
-from memalpha.errors import MemAlphaError
 from memalpha.memory.memory import render_entry
 from memalpha.qa.readers import within_budget
 from memalpha.store.journal import Namespace
@@ -54,16 +52,11 @@ class _Conversation:
 
 
 class ChatMemory:
-    """The memory of an agent for chats; thread-safe.
-
-    ``failures`` lists what could not be remembered: an answer that is already there is not lost for
-    it, so each failure is a warning.
-    """
+    """The memory of an agent for chats; thread-safe."""
 
     def __init__(self, agent: MemoryAgent, recall_tokens: int = RECALL_TOKENS) -> None:
         self.agent = agent
         self.recall_tokens = recall_tokens
-        self.failures: list[MemAlphaError] = []
         self._conversations: OrderedDict[object, _Conversation] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -98,9 +91,9 @@ class ChatMemory:
             tagged(passages) if passages else "",
         )
 
-    def remember(self, turn: ChatTurn, answer: str) -> bool:
-        """Let the agent read a turn and its answer, with the time of now; return whether all is
-        on disk, else warn.
+    def remember(self, turn: ChatTurn, answer: str) -> None:
+        """Let the agent read a turn and its answer, with the time of now; on disk when this
+        returns. Raises as ``MemoryAgent.add``.
         """
         conversation = self._conversation(turn.namespace)
         answered = _digest([turn.digest, answer])
@@ -111,18 +104,11 @@ class ChatMemory:
             if answer.strip() and not _was_read(conversation, answered):
                 messages.append({"role": ASSISTANT, "content": answer})
         if not messages:
-            return True
+            return
         now = datetime.now(UTC).isoformat(timespec="minutes")
-        try:
-            self.agent.add(messages, now, namespace=turn.namespace, source=f"chat {turn.digest}")
-        except MemAlphaError as error:
-            self.failures.append(error)
-            told = f"a chat went on and was not remembered: {error}"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
-            return False
+        self.agent.add(messages, now, namespace=turn.namespace, source=f"chat {turn.digest}")
         with self._lock:
             conversation.read.update(dict.fromkeys((turn.digest, answered), time.monotonic()))
-        return True
 
     def _passages(self, asked: str, namespace: Namespace | str | None) -> tuple[str, ...]:
         agent = self.agent

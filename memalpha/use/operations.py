@@ -26,7 +26,7 @@ from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
 from memalpha.types import Hit, JsonObject
 from memalpha.use.access import Caller, Problem
-from memalpha.use.agent import MemoryAgent
+from memalpha.use.agent import Added, MemoryAgent
 
 _LOG = logging.getLogger(__name__)
 
@@ -316,7 +316,13 @@ class Operations:
     def add(
         self,
         caller: Caller,
-        text: Annotated[str, Field(min_length=1, description="What to read and remember.")],
+        text: Annotated[
+            Annotated[str, Field(min_length=1)] | list[JsonObject],
+            Field(
+                description="What to read and remember: a text, or chat messages "
+                "({role, content}, optionally name and time)."
+            ),
+        ],
         time: Annotated[
             str | None,
             Field(max_length=64, description="When it was said (ISO 8601); a blank one is none."),
@@ -330,7 +336,19 @@ class Operations:
         ] = "",
     ) -> AddAnswer:
         """Read a text and remember what matters in it; on disk when this is answered."""
-        tokens = self.agent.step.encoder.count(text)
+        return AddAnswer.model_validate(self.read(caller, text, time, source))
+
+    def read(
+        self,
+        caller: Caller,
+        text: str | list[JsonObject],
+        time: str | None = None,
+        source: str = "",
+    ) -> Added:
+        """Let the agent read a text; Problem for one that is too long or wrong, else as
+        ``MemoryAgent.add``.
+        """
+        tokens = self.agent.step.encoder.count(text if isinstance(text, str) else str(text))
         if tokens > self._max_text_tokens:
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -342,9 +360,7 @@ class Operations:
             self.agent.pieces(text, time)
         except InputError as error:
             raise problem_of(error) from error
-        return AddAnswer.model_validate(
-            self.agent.add(text, time, namespace=caller.namespace, source=source)
-        )
+        return self.agent.add(text, time, namespace=caller.namespace, source=source)
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:

@@ -14,7 +14,15 @@ from memalpha.store.journal import Origin
 
 NAMES = ["a.md", "b.txt", "dir/c.md", "dir/sub/d.md", "./a.md", "dir/../b.txt", ".hidden", "dir"]
 PATHS = ["/memories", *(f"/memories/{name}" for name in NAMES), "/memories/dir/", "/etc/x"]
-TEXTS = ["", "one", "one\ntwo\n", "  spaced \n\n", "one\none\n", "x" * 3000, "tea\ncoffee\ntea time\n"]
+TEXTS = [
+    "",
+    "one",
+    "one\ntwo\n",
+    "  spaced \n\n",
+    "one\none\n",
+    "x" * 3000,
+    "tea\ncoffee\ntea time\n",
+]
 
 
 def answer(tool, command):
@@ -22,13 +30,17 @@ def answer(tool, command):
         told = tool.call(command)
     except ToolError as error:
         told = f"error: {error}"
-    told = re.sub(r"^\S+\t(/\S*/|/memories|/memories/dir)$", r"\1", told, flags=re.M)  # folders' sizes
+    told = re.sub(
+        r"^\S+\t(/\S*/|/memories|/memories/dir)$", r"\1", told, flags=re.M
+    )  # folders' sizes
     return told.replace(" and node_modules:", ":")
 
 
 def some_command(random):
     path = random.choice(PATHS)
-    kind = random.choice(["view", "view", "create", "create", "str_replace", "insert", "rename", "delete"])
+    kind = random.choice(
+        ["view", "view", "create", "create", "str_replace", "insert", "rename", "delete"]
+    )
     more = {
         "view": {"view_range": random.choice([None, [1, 2], [2, -1], [0, 1], [5, 9]])},
         "create": {"file_text": random.choice(TEXTS)},
@@ -71,7 +83,8 @@ def test_each_command_is_answered_as_by_the_packages_own_backend(tmp_path, seed)
 
 
 @pytest.mark.parametrize(
-    "path", ["/memories/../x", "/memories/a/../../x", "/memoriesx", "memories/a", "/memories/a\nb", ""]
+    "path",
+    ["/memories/../x", "/memories/a/../../x", "/memoriesx", "memories/a", "/memories/a\nb", ""],
 )
 def test_a_path_outside_is_refused_by_every_command(tmp_path, path):
     tool = ClaudeMemory(tmp_path / "m.db", "marta")
@@ -97,7 +110,12 @@ def test_a_command_is_one_operation_that_undo_takes_back_and_forget_erases(tmp_p
         call("create", name, file_text=f"secret zebra of {name}\n")
     tool.call({"command": "rename", "old_path": "/memories/dir", "new_path": "/memories/new"})
     history = tool.durable.history()
-    assert [(event.seq, event.entry) for event in history] == [(1, "1"), (2, "2"), (3, "1"), (4, "2")]
+    assert [(event.seq, event.entry) for event in history] == [
+        (1, "1"),
+        (2, "2"),
+        (3, "1"),
+        (4, "2"),
+    ]
     tool.durable.undo(3, Origin("marta"))  # and with it the whole rename
     assert "secret zebra of dir/b.md" in call("view", "dir/b.md")
     call("delete", "dir")

@@ -72,7 +72,10 @@ def test_random_operations_give_what_the_librarys_own_store_gives(tmp_path, seed
                     item
                     for item in items
                     if has_scores(item)
-                    and (float(item.value["score"]) > low or ("$gte" in bound and float(item.value["score"]) == low))
+                    and (
+                        float(item.value["score"]) > low
+                        or ("$gte" in bound and float(item.value["score"]) == low)
+                    )
                     and float(item.value["score"]) < float(bound.get("$lt", "inf"))
                 ]
             else:
@@ -84,7 +87,9 @@ def test_random_operations_give_what_the_librarys_own_store_gives(tmp_path, seed
             )
             assert ours.search(prefix, filter=wanted, limit=2, offset=1) == mine[1:3]
         elif kind == "list":
-            conditions = draw.choice([{}, {"prefix": ("a",)}, {"suffix": ("v1",)}, {"prefix": ("*", "c")}])
+            conditions = draw.choice(
+                [{}, {"prefix": ("a",)}, {"suffix": ("v1",)}, {"prefix": ("*", "c")}]
+            )
             depth = draw.choice([None, 1, 2])
             listed = ours.list_namespaces(max_depth=depth, **conditions)
             # theirs lists namespaces without items, too
@@ -96,7 +101,9 @@ def test_random_operations_give_what_the_librarys_own_store_gives(tmp_path, seed
             page = ours.list_namespaces(limit=1, offset=1)
             assert page == theirs.list_namespaces(limit=1, offset=1)
         else:
-            ops = [PutOp(namespace, key, {"step": step}), PutOp(namespace, key, None)][: draw.choice([1, 2])]
+            ops = [PutOp(namespace, key, {"step": step}), PutOp(namespace, key, None)][
+                : draw.choice([1, 2])
+            ]
             assert ours.batch(ops) == theirs.batch(ops)
     again = JournalStore(tmp_path / "m.db", "marta")  # another process sees the same
     assert plain(again.search((), limit=99)) == plain(theirs.search((), limit=99))
@@ -158,7 +165,11 @@ def test_awaited_calls_do_the_same(tmp_path):
         await asyncio.gather(*(store.aput(("a",), f"k{i}", {"i": i}) for i in range(8)))
         found = await store.asearch(("a",), filter={"i": {"$gte": 6}})
         await store.adelete(("a",), "k0")
-        return {item.key for item in found}, await store.aget(("a",), "k0"), await store.alist_namespaces()
+        return (
+            {item.key for item in found},
+            await store.aget(("a",), "k0"),
+            await store.alist_namespaces(),
+        )
 
     assert asyncio.run(use()) == ({"k6", "k7"}, None, [("a",)])
     prefix = MatchCondition("prefix", ("b",))

@@ -105,7 +105,11 @@ def repeated(passage, number):
     statement = line.partition(": ")[2] or line
     yours = statement.replace("My ", "your ").replace("my ", "your ")
     return WORDINGS[number % len(WORDINGS)].format(
-        line=line, statement=statement, yours=yours, your=yours[:1].upper() + yours[1:], shout=statement.upper()
+        line=line,
+        statement=statement,
+        yours=yours,
+        your=yours[:1].upper() + yours[1:],
+        shout=statement.upper(),
     )
 
 
@@ -195,7 +199,9 @@ def test_a_request_has_what_was_recalled_in_one_system_message_within_the_budget
     assert server.bodies[-1]["messages"] == messages
 
 
-def test_a_turn_is_learnt_once_however_often_it_is_sent_and_tools_and_examples_are_not(agent, server):
+def test_a_turn_is_learnt_once_however_often_it_is_sent_and_tools_and_examples_are_not(
+    agent, server
+):
     wrapped = memalpha.wrap(client(server), agent, "marta")
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     example = [{"role": "user", "content": "I am Bo."}, {"role": "assistant", "content": "Hi Bo."}]
@@ -253,15 +259,27 @@ def test_a_stream_that_is_awaited_and_the_responses_api(agent, server):
 
     assert asyncio.run(heard()) == "Answer to one"
     part = {"type": "output_text", "text": "You told me: one", "annotations": []}
-    output = {"id": "o", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    output = {
+        "id": "o",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
     body = {"id": "r", "object": "response", "created_at": 0, "model": "m", "output": [output]}
-    server.script = [Fault(200, json.dumps(body).encode(), {"Content-Type": "application/json"})] * 2
+    server.script = [
+        Fault(200, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    ] * 2
     wrapped = memalpha.wrap(client(server), agent, "marta")
     answer = wrapped.responses.create(model="m", input="Tell one", instructions="Be brief.")
     assert answer.output_text == "You told me: one"
     sent = server.bodies[-1]
     assert sent["input"] == "Tell one" and sent["instructions"].startswith("Be brief.\n\n<recalled")
-    history = [{"role": "user", "content": "Tell one"}, *answer.output, {"role": "user", "content": "two"}]
+    history = [
+        {"role": "user", "content": "Tell one"},
+        *answer.output,
+        {"role": "user", "content": "two"},
+    ]
     wrapped.responses.create(model="m", input=history, previous_response_id="r0")
     assert [entry.content for entry in agent.memory("marta")] == [
         "User: one",
@@ -277,7 +295,7 @@ def test_a_memory_that_fails_is_told_and_the_answer_is_not_lost(agent, server):
     with pytest.warns(RuntimeWarning, match="the model is gone"):
         answer = wrapped.chat.completions.create(model="m", messages=[message])
     assert answer.choices[0].message.content == "FAIL NOW" and held(agent) == ([], [])
-    assert [str(error) for error in wrapped.memalpha.failures] == ["the model is gone"]
+    assert [str(error) for error in wrapped.not_remembered] == ["the model is gone"]
     agent.close()
     asked = len(server.bodies)
     with pytest.raises(memalpha.JournalError, match="closed"):
