@@ -25,6 +25,7 @@ from urllib.parse import unquote
 from pydantic import Field, PositiveInt, StrictStr
 
 from memalpha.config import Options, read, read_yaml
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
@@ -91,6 +92,11 @@ class ServeConfig(Options):
     upstream_seconds: PositiveInt = 300
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
+
+    def check(self) -> None:
+        """Raise InputError for a wrong URL of the upstream, or a key that cannot be one."""
+        if self.upstream:
+            ChatClient(self.upstream, self.upstream_model or "any")
 
     @property
     def loopback(self) -> bool:

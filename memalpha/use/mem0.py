@@ -101,7 +101,8 @@ def add_mem0_routes(app: Starlette, operations: Operations, callers: Callers) ->
         return handle
 
     async def ping(_: Request) -> Response:
-        return JSONResponse({"status": "ok", "user_email": None})
+        own = {"org_id": "memalpha", "project_id": "memalpha"}  # the client wants some
+        return JSONResponse({"status": "ok", "user_email": None, **own})
 
     for method, path, answer in (
         ("POST", "/v3/memories/add", routes.add),

@@ -20,7 +20,7 @@ import httpx2
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, MemAlphaError
@@ -36,7 +36,7 @@ _PASSED = ("content-type", "retry-after")  # headers of an answer
 
 
 def add_proxy_routes(app: Starlette, agent: MemoryAgent, config: ServeConfig) -> None:
-    """Add the routes to an application behind a ``Gate``; InputError for a wrong URL or key."""
+    """Add the routes to an application behind a ``Gate``."""
     proxy = _Proxy(agent, config)
     app.add_route("/v1/chat/completions", proxy.complete, methods=["POST"])
     app.add_route("/v1/models", proxy.models, methods=["GET"])
@@ -44,8 +44,7 @@ def add_proxy_routes(app: Starlette, agent: MemoryAgent, config: ServeConfig) ->
 
 class _Proxy:
     def __init__(self, agent: MemoryAgent, config: ServeConfig) -> None:
-        client = ChatClient(config.upstream, config.upstream_model or "any")  # checks URL and key
-        key = os.environ.get(client.api_key_env, "").strip()
+        key = os.environ.get(ChatClient.api_key_env, "").strip()
         self._url = config.upstream.rstrip("/")
         self._model = config.upstream_model
         self._memory = ChatMemory(agent)
@@ -57,18 +56,25 @@ class _Proxy:
     async def models(self, _: Request) -> Response:
         """Return the models of the server."""
         answer = await self._send("GET", "models")
-        return Response(await answer.aread(), answer.status_code, _headers(answer))
+        return Response(await self._data(answer), answer.status_code, _headers(answer))
 
     async def complete(self, request: Request) -> Response:
-        """Answer a chat with the memory."""
+        """Answer a chat with the memory; a problem has the message that clients show, too."""
+        try:
+            return await self._complete(request)
+        except Problem as problem:
+            body = {**problem.body(), "error": {"message": problem.what}}
+            return JSONResponse(body, problem.status)
+
+    async def _complete(self, request: Request) -> Response:
         caller: Caller = request.scope[CALLER]
         body, turn = await to_thread.run_sync(self._recall, caller, await request.body())
         answer = await self._send("POST", "chat/completions", body)
         if answer.status_code != HTTPStatus.OK:
-            return Response(await answer.aread(), answer.status_code, _headers(answer))
+            return Response(await self._data(answer), answer.status_code, _headers(answer))
         if body.get("stream"):
             return StreamingResponse(self._stream(answer, turn), headers=_headers(answer))
-        data = await answer.aread()
+        data = await self._data(answer)
         headers = _headers(answer)
         if not await to_thread.run_sync(self._remember, turn, [data]):
             headers["Memalpha-Remembered"] = "no"
@@ -97,13 +103,23 @@ class _Proxy:
         try:
             return await self._http.send(request, stream=True)
         except httpx2.HTTPError as error:
-            _LOG.error("%s: %s: %s", request.url, type(error).__name__, error)
-            raise Problem(
-                HTTPStatus.BAD_GATEWAY, "the model's server does not answer", fix="try again later"
-            ) from error
+            raise self._failed(error) from error
+
+    async def _data(self, answer: httpx2.Response) -> bytes:
+        try:
+            return await answer.aread()
+        except httpx2.HTTPError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> Problem:
+        _LOG.error("%s: %s: %s", self._url, type(error).__name__, error)
+        what = "the model's server does not answer"
+        return Problem(HTTPStatus.BAD_GATEWAY, what, fix="try again later")
 
     async def _stream(self, answer: httpx2.Response, turn: ChatTurn) -> AsyncIterator[bytes]:
-        """Pass the events on as they come, the last line when the turn is remembered."""
+        """Pass the events on as they come, the last when the turn is remembered; a failure of the
+        server cuts the stream.
+        """
         events: list[bytes] = []
         rest = b""
         try:
@@ -114,8 +130,6 @@ class _Proxy:
                 if is_last:
                     await to_thread.run_sync(self._remember, turn, events)
                 yield data
-        except httpx2.HTTPError as error:  # the reader sees a stream without an end
-            _LOG.error("%s: %s: %s", self._url, type(error).__name__, error)
         finally:
             await answer.aclose()
 
