@@ -316,13 +316,7 @@ class Operations:
     def add(
         self,
         caller: Caller,
-        text: Annotated[
-            Annotated[str, Field(min_length=1)] | list[JsonObject],
-            Field(
-                description="What to read and remember: a text, or chat messages "
-                "({role, content}, optionally name and time)."
-            ),
-        ],
+        text: Annotated[str, Field(min_length=1, description="What to read and remember.")],
         time: Annotated[
             str | None,
             Field(max_length=64, description="When it was said (ISO 8601); a blank one is none."),
@@ -345,8 +339,8 @@ class Operations:
         time: str | None = None,
         source: str = "",
     ) -> Added:
-        """Let the agent read a text; Problem for one that is too long or wrong, else as
-        ``MemoryAgent.add``.
+        """Let the agent read a text or chat messages; Problem for what is too long or wrong, else
+        as ``MemoryAgent.add``.
         """
         tokens = self.agent.step.encoder.count(text if isinstance(text, str) else str(text))
         if tokens > self._max_text_tokens:
