@@ -21,9 +21,7 @@ import asyncio
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-from openai import AsyncOpenAI, OpenAI
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memalpha.errors import MemAlphaError
 from memalpha.store.journal import Namespace
@@ -31,7 +29,10 @@ from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.chatting import RECALL_TOKENS, ChatMemory, ChatTurn, answer_of, with_block
 
-_Client = TypeVar("_Client", OpenAI, AsyncOpenAI)
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+_Client = TypeVar("_Client", "OpenAI", "AsyncOpenAI")
 _RAW = "X-Stainless-Raw-Response"  # header by which the client asks for a response as it is
 
 
@@ -44,8 +45,10 @@ def wrap(
 ) -> _Client:
     """Return a client of OpenAI like ``client``, which stays as it is, with the memory of an agent.
 
-    ``recall_tokens``: most tokens of passages that a request gets. See ``memalpha.clients.openai``.
+    ``recall_tokens``: most tokens of passages that a request gets. InputError without a namespace
+    if the agent has a store. See ``memalpha.clients.openai``.
     """
+    agent.memory(namespace)  # raises what a call would raise later
     return _wrapped(client.copy(), ChatMemory(agent, recall_tokens), namespace, [])
 
 
@@ -55,6 +58,8 @@ def _wrapped(
     namespace: Namespace | str | None,
     failures: list[MemAlphaError],
 ) -> _Client:
+    from openai import AsyncOpenAI
+
     for resource, kind in ((client.chat.completions, _Chat), (client.responses, _Responses)):
         for name in ("create", "parse"):
             remembering = _async if isinstance(client, AsyncOpenAI) else _sync

@@ -5,9 +5,10 @@ is recalled goes into the system message, between tags. What is remembered is th
 message and the answer: of messages those after the last answer, so a history that is sent again
 with each request is never read again, nor are system prompts, tools' outputs and examples before
 the first answer; a request that is sent again within an hour, as after a failure or with the
-outputs of tools, adds only its new answer. Tagged blocks, and sentences of the answer that restate
-what was recalled or stands in the memory, are left out (``conversation.recalled``). A conversation
-that began without this memory is not read: ``MemoryAgent.add`` takes its messages.
+outputs of tools, adds only its new answer. Left out are tagged blocks, a model's thinking, and
+sentences of the answer that restate what was recalled or stands in the memory
+(``conversation.recalled``). A conversation that began without this memory is not read:
+``MemoryAgent.add`` takes its messages.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from memalpha.conversation.recalled import tagged, without_recalled
 from memalpha.memory.memory import render_entry
 from memalpha.qa.readers import within_budget
 from memalpha.store.journal import Namespace
+from memalpha.text import content_of
 from memalpha.types import JsonMapping, JsonObject
 from memalpha.use.agent import MemoryAgent
 
@@ -76,7 +78,8 @@ class ChatMemory:
             utterances.pop()
         answers = [place for place, each in enumerate(utterances) if each.role == ASSISTANT]
         said = utterances[answers[-1] + 1 if answers else 0 :]
-        asked = "\n".join(each.text for each in said or utterances if each.role == USER)
+        users = [each.text for each in utterances if each.role == USER]
+        asked = "\n".join([each.text for each in said] or users[-1:])
         passages = self._passages(asked, namespace) if asked else ()
         conversation = self._conversation(namespace)
         with self._lock:
@@ -100,7 +103,7 @@ class ChatMemory:
         with self._lock:
             recalled = list(conversation.recalled)
             messages = [] if _was_read(conversation, turn.digest) else list(turn.said)
-            answer = without_recalled(answer, recalled)[0]
+            answer = without_recalled(content_of(answer)[0], recalled)[0]
             if answer.strip() and not _was_read(conversation, answered):
                 messages.append({"role": ASSISTANT, "content": answer})
         if not messages:
