@@ -8,6 +8,7 @@ found.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from memalpha.types import Change, Entry
     from memalpha.use.agent import MemoryAgent, Reply
 
+# a line of JSON: brackets alone, a list or object that begins, a quoted name or text in one
+_JSON = re.compile(r'[\[\]{}]+,?$|[\[{]+\s*"|"[^"]*"\s*(?::|,$)')
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
@@ -100,10 +103,13 @@ class Conversation:
         """
         if console.is_terminal:
             out(f"Talking as {self.namespace.user}. {COMMANDS}")
-        for line in _lines():
+        for number, line in enumerate(_lines()):
             if line == "/quit":
                 return
+            if number == 0 and not sys.stdin.isatty():
+                self._refuse_json(line)  # of a file that is piped in nothing else is read
             try:
+                self._refuse_json(line)
                 if line.startswith("/"):
                     self._command(*line.split())
                 else:
@@ -112,6 +118,15 @@ class Conversation:
                 out(f"error: {with_notes(error)}")
             except KeyboardInterrupt:
                 out("interrupted")
+
+    def _refuse_json(self, line: str) -> None:
+        """Raise InputError for a line of JSON, which is no message but a part of an export."""
+        InputError.raise_if(
+            _JSON.match(line),
+            "this is a line of JSON, as of an export of chats: it was not learnt",
+            expected="a message",
+            fix=f"memalpha import FILE --store STORE --user {self.namespace.user}",
+        )
 
     def answer(self, question: str) -> None:
         """Answer a question, and learn nothing from it."""

@@ -279,6 +279,9 @@ def forget(
 
 
 def _contents(change: Change | Event) -> list[str]:
+    sources = getattr(change, "sources", ())
+    if sources:
+        return ["", f"{len(sources)} messages or entries"]
     return [entry.content if entry else "" for entry in (change.before, change.after)]
 
 

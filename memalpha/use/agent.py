@@ -36,7 +36,7 @@ from memalpha.generation.serving import (
     SilentGenerator,
     Turns,
 )
-from memalpha.memory.memory import render_entry
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.models.policy import (
     PolicyModel,
     agent_folder,
@@ -59,6 +59,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import (
     IN_MEMORY,
+    DurableMemory,
     Event,
     Journal,
     Namespace,
@@ -85,6 +86,9 @@ from memalpha.units import cut
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
 
+Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
+"""Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
+origin of the operations, and what they changed."""
 LOCAL = Namespace("local")  # of an agent without a store
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
 _KNOWN_HITS = 5  # entries, and lines, that a sentence of an assistant is compared with
@@ -328,7 +332,7 @@ class MemoryAgent:
         with self._writing(whose):
             try:
                 for piece in pieces:
-                    steps.append(self._add_piece(whose, piece, source))
+                    steps.append(self.add_chunk(whose, piece, source))
                     first = steps[-1].chunk_index  # those of the archive come after
                     operations += range(first, first + len(steps[-1].outcome.changes))
             except MemAlphaError as error:
@@ -380,7 +384,13 @@ class MemoryAgent:
             self.step.check_chunk(chunk, "a text")
         return chunks
 
-    def _add_piece(self, whose: Namespace, chunk: Chunk, source: str) -> StepRecord:
+    def add_chunk(
+        self, whose: Namespace, chunk: Chunk, source: str = "", keep: Keeper | None = None
+    ) -> StepRecord:
+        """Let the agent read one chunk that fits (``pieces``).
+
+        ``keep`` archives the chunk in place of the agent, in the same transaction.
+        """
         sampling = Sampling(self.step.config.max_completion_length)
         source = source or f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
         for _ in range(_TRIES):
@@ -389,12 +399,19 @@ class MemoryAgent:
                 prompt = self.step.prompt(memory, retriever, chunk)
             (completion,) = self.generator.generate([prompt], sampling)
             origin = Origin(self.name, source, hash_prompt(prompt.ids))
-            with self._store.writing(whose, origin) as memory:
+            with self.durable(whose) as durable, durable.writing(origin) as memory:
                 if (memory.clock, memory.snapshot()) == seen:
                     index = memory.clock  # no other text ever gets this number
                     outcome = self.step.apply(
-                        memory, index, chunk, completion.text, completion.cut_off
+                        memory,
+                        index,
+                        chunk,
+                        completion.text,
+                        completion.cut_off,
+                        keep=keep is None,
                     )
+                    if keep is not None:
+                        keep(durable, memory, index, origin, outcome.changes)
                     return StepRecord(
                         index, prompt, completion, outcome, memory.tokens, len(memory)
                     )
@@ -485,6 +502,12 @@ class MemoryAgent:
         """Return the operations on an entry, or on the whole namespace, in order."""
         with self._store.durable(self._whose(namespace)) as durable:
             return durable.history(entry)
+
+    @contextmanager
+    def durable(self, namespace: Namespace) -> Iterator[DurableMemory]:
+        """Give the durable memory of a namespace, to one thread at a time."""
+        with self._store.durable(namespace) as durable:
+            yield durable
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         whose = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default

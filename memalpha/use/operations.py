@@ -123,6 +123,7 @@ class EventModel(ChangeAnswer):
     prompt_hash: str | None = Field(None, validation_alias=AliasPath("origin", "prompt_hash"))
     forgotten: bool
     undoes: int | None = Field(description="Number of the operation that it took back.")
+    sources: _Count = Field(0, description="How much an import had read by then; kind is read.")
 
 
 class HistoryAnswer(ApiAnswer):
