@@ -207,7 +207,8 @@ class _Mem0:
                 fix="memalpha serve --archive true",
             )
         chunks = agent.pieces(list(messages), time)
-        with agent._store.writing(whose, Origin("mem0", "infer=false")) as memory:
+        origin = Origin("mem0", "infer=false")
+        with agent.durable(whose) as durable, durable.writing(origin) as memory:
             start = len(memory.changes)
             for chunk in chunks:
                 archive_chunk(memory, memory.clock, chunk, ())
@@ -229,7 +230,8 @@ class _Mem0:
         """List memories in order of creation, entries before lines, by pages."""
         request = asked.request
         whose = asked.caller.namespace
-        with self._agent._store.reading(whose) as (memory, _):
+        with self._agent.durable(whose) as durable:
+            memory = durable.memory
             lines = memory.entries(ARCHIVE.name) if self._agent.step.config.archive else ()
             entries = (*memory, *lines)
         start = (request.page - 1) * request.page_size
