@@ -31,9 +31,10 @@ from memalpha.store.journal import Namespace, Origin
 from memalpha.text import to_iso
 from memalpha.types import Change, Entry, JsonObject
 from memalpha.use.access import Caller, Callers, Problem
-from memalpha.use.operations import ENDPOINTS, ApiAnswer, Operations, invalid, problem_of
+from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of
 
 _PATH = re.compile(r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/ping")
+_FOUND = 10  # memories that a search finds, unless it says how many
 _TIME = re.compile(r"\[([^\[\]\n]{4,40})\] *")
 _PARTS = {"user_id": "user", "agent_id": "agent", "run_id": "session"}
 _REQUESTS = {endpoint.name: endpoint.request for endpoint in ENDPOINTS}
@@ -52,7 +53,7 @@ class Mem0Request(BaseModel):
     infer: bool = True
     timestamp: int | None = Field(None, ge=0, lt=1 << 35)  # seconds since 1970
     query: str = ""
-    top_k: int = Field(10, ge=1, le=100)
+    top_k: int | None = Field(None, ge=1, le=1000)
     threshold: float | None = None
     page: int = Field(1, ge=1)
     page_size: int = Field(100, ge=1, le=1000)
@@ -217,12 +218,13 @@ class _Mem0:
     def search(self, asked: _Asked) -> JsonObject:
         """Find memories, best first; scores compare within one answer."""
         request = asked.request
-        found = self._call("search", asked.caller, query=request.query, k=request.top_k)
+        whose = asked.caller.namespace
+        if not request.query.strip():
+            raise Problem(HTTPStatus.BAD_REQUEST, "no query", "what to look for")
+        found = self._agent.search(request.query, request.top_k or _FOUND, namespace=whose)
         least = float("-inf") if request.threshold is None else request.threshold
         results = [
-            {**_item(hit, asked.caller.namespace), "score": hit.score}
-            for hit in found.entries
-            if hit.score >= least
+            {**_item(hit.entry, whose), "score": hit.score} for hit in found if hit.score >= least
         ]
         return {"results": results, "ignored": sorted(request.model_extra or ())}
 
@@ -234,8 +236,9 @@ class _Mem0:
             memory = durable.memory
             lines = memory.entries(ARCHIVE.name) if self._agent.step.config.archive else ()
             entries = (*memory, *lines)
-        start = (request.page - 1) * request.page_size
-        shown = entries[start : start + request.page_size]
+        size = request.top_k or request.page_size
+        start = (request.page - 1) * size
+        shown = entries[start : start + size]
         return {
             "count": len(entries),
             "next": None if start + len(shown) >= len(entries) else f"?page={request.page + 1}",
@@ -285,16 +288,15 @@ def _result(change: Change, whose: Namespace) -> JsonObject:
     return {**_item(entry, whose), "event": kind, "data": {"memory": entry.content}}
 
 
-def _item(entry: Entry | ApiAnswer, whose: Namespace) -> JsonObject:
+def _item(entry: Entry, whose: Namespace) -> JsonObject:
     """A memory as Mem0 shows it; its id names the namespace, too."""
-    fields: Any = entry
-    parts = (whose.user, whose.agent, whose.session, fields.id)
+    parts = (whose.user, whose.agent, whose.session, entry.id)
     ids = {name: getattr(whose, part) for name, part in _PARTS.items()}
     return {
         "id": ":".join(quote(part, safe="") for part in parts),
-        "memory": fields.content,
+        "memory": entry.content,
         **{name: None if value == "default" else value for name, value in ids.items()},
         "metadata": None,
-        "created_at": fields.timestamp,
-        "updated_at": fields.timestamp,
+        "created_at": entry.timestamp,
+        "updated_at": entry.timestamp,
     }
