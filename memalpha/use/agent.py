@@ -24,7 +24,8 @@ from weakref import WeakValueDictionary
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
-from memalpha.conversation.messages import message_chunks, read_messages
+from memalpha.conversation.messages import ASSISTANT, message_chunks, read_messages
+from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
@@ -90,17 +91,19 @@ Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
 origin of the operations, and what they changed."""
 LOCAL = Namespace("local")  # of an agent without a store
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
+_KNOWN_HITS = 5  # entries, and lines, that a sentence of an assistant is compared with
 _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     """Result of reading a text, already stored: one record per piece, and the journal numbers that
-    ``undo`` takes.
+    ``undo`` takes; ``left_out`` was not read, since the memory had said it (``without_recalled``).
     """
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
@@ -310,11 +313,19 @@ class MemoryAgent:
 
         A long text is split at sentences, each piece with its speaker; a note on an error gives the
         pieces already stored. Of messages (``read_messages``) each may have its own ``time``; what
-        an assistant said counts less than what the user said.
+        an assistant said counts less than what the user said, and what of it the memory says
+        already is left out, as is all that is tagged as recalled.
         ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
         becomes the text's SHA-256. ServiceError if the generator fails.
         """
         whose = self._whose(namespace)
+        left_out: list[str] = []
+        if isinstance(text, list | tuple):
+            text, left_out = self._not_recalled(whose, text, time)
+        elif isinstance(text, str):
+            text, left_out = without_recalled(text)
+        if left_out and not text:
+            return Added((), (), tuple(left_out))
         pieces = self.pieces(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
@@ -331,7 +342,27 @@ class MemoryAgent:
                         f"by the operations {operations}"
                     )
                 raise
-        return Added(tuple(steps), tuple(operations))
+        return Added(tuple(steps), tuple(operations), tuple(left_out))
+
+    def _not_recalled(
+        self, whose: Namespace, messages: Sequence[Message], time: str | None
+    ) -> tuple[list[Message], list[str]]:
+        """Messages without what the memory said, and what was left out of them."""
+        left: list[Message] = []
+        left_out: list[str] = []
+        for said in read_messages(messages, time):
+            known: list[str] = []
+            if said.role == ASSISTANT:
+                known += [each["content"] for each in left[-1:]]  # an echo says nothing new
+                with self._store.reading(whose) as (_, retriever):
+                    for sentence in sentences_of(said.text):
+                        hits = retriever.search(sentence, _KNOWN_HITS)
+                        known += [render_entry(hit.entry) for hit in hits]
+            text, removed = without_recalled(said.text, known)
+            left_out += removed
+            message = {"role": said.role, "content": text, "name": said.speaker, "id": said.id}
+            left += [{**message, "time": said.time}] if text.strip() else []
+        return left, left_out
 
     def pieces(self, text: str | Sequence[Message], time: str | None = None) -> list[Chunk]:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
