@@ -95,7 +95,10 @@ def import_file(
                 report = _archive(journal, whose, found, schema, section, progress)
     _show(found, report, monotonic() - start, as_json)
     if report.stopped and report.read + report.there < total:
-        raise ImportStopped("stopped", fix="the same command goes on where it stopped")
+        raise ImportStopped(
+            f"stopped after {report.read + report.there} of {total}",
+            fix="the same command goes on there",
+        )
 
 
 def _archive(
