@@ -56,6 +56,7 @@ class Applied(NamedTuple):
     call: int | None = None
 
 
+LINE = "line-"  # how the id of a line of the archive begins, and no other
 _Problem = tuple[ResultCode, str]  # with a sentence that says it
 _CREATED = attrgetter("created")
 
@@ -323,7 +324,7 @@ class Memory:
         if section.kind is SectionKind.BLOCK:
             return section.name
         if section is ARCHIVE:
-            return f"line-{self.clock}"
+            return f"{LINE}{self.clock}"
         self._next_id += 1
         return str(self._next_id - 1)
 
