@@ -144,7 +144,7 @@ CONTRADICTIONS = [
     ("home", "I live in {city}.", "{u} city {city}", "I live in {city2} now.", "{u} city {city2}"),
     ("film", "My favourite band is {band}.", "{u}'s favourite band is {band}", "My favourite band is {band2} now.", "{u}'s favourite band is {band2}"),
     ("exam", "The concert is on {day}.", "{u}'s concert is on {day}", "The concert is on {day2}.", "{u}'s concert is on {day2}"),
-    ("trade", "I work at {firm}.", "{u} works at {firm}", "I work at {firm2} now.", "{u} works at {firm2}"),
+    ("work", "I work at {firm}.", "{u} works at {firm}", "I work at {firm2} now.", "{u} works at {firm2}"),
     ("age", "I'm {age} years old.", "{u} is {age} years old", "I'm {age2} years old.", "{u} is {age2} years old"),
     ("smoke", "I go to the gym.", "{u} goes to the gym", "I no longer go to the gym.", "{u} no longer goes to the gym"),
 ]  # fmt: skip

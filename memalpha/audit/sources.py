@@ -1,0 +1,199 @@
+"""Detectors of what the lines that were read do not say: invented entries, those of somebody else,
+and what was only recalled.
+
+A namespace whose lines were not kept shows none of these (``without_lines`` counts the entries).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from memalpha.audit.view import Action, Finding, Kind, NamespaceView, Proposal, renamed
+from memalpha.audit.words import (
+    USER,
+    in_common,
+    is_assistant,
+    named_first,
+    overlap,
+    parted,
+    stems,
+    subject_of,
+)
+from memalpha.types import Entry
+
+SUPPORTED = 0.5  # share of an entry's telling words that the lines of its chunk have
+ELSEWHERE = 0.75  # that one line of another chunk must have
+_RESTATED = 0.6  # that an earlier line or entry must have of what is recalled
+_FIRST = re.compile(r"(?i)\b(?:i|i['’]\w+|me|mine|we|we['’]\w+|us)\b")
+_RELATIVES = {
+    word: name
+    for name, words in {
+        "mother": "mother mum mom mam ma mummy",
+        "father": "father dad papa pa daddy",
+        "wife": "wife",
+        "husband": "husband hubby",
+        "partner": "partner boyfriend girlfriend fiance fiancee",
+        "sister": "sister sis",
+        "brother": "brother",
+        "son": "son boy",
+        "daughter": "daughter girl",
+        "child": "child kid kids children youngest eldest oldest",
+        "grandmother": "grandmother grandma gran granny nan nana",
+        "grandfather": "grandfather grandpa granddad grandad",
+        "aunt": "aunt auntie",
+        "uncle": "uncle",
+        "cousin": "cousin",
+        "niece": "niece",
+        "nephew": "nephew",
+        "friend": "friend mate pal buddy",
+        "neighbour": "neighbour neighbor",
+        "flatmate": "flatmate roommate housemate",
+        "colleague": "colleague coworker co-worker workmate",
+        "boss": "boss manager supervisor",
+        "landlord": "landlord landlady",
+        "in-law": "brother-in-law sister-in-law mother-in-law father-in-law",
+    }.items()
+    for word in words.split()
+}
+_RELATIVE = re.compile(
+    rf"(?i)\b(?:my|our|ma) (?:[a-z]+ )?(?P<who>{'|'.join(sorted(_RELATIVES, key=len, reverse=True))})\b"
+    r"(?!['’]s (?!a |an |the |in |now |been |got |\w+(?:ed|ing) ))"
+)
+_CLAUSE = re.compile(r"[.!?;]+\s+|\n|, (?:but|and|so|while) ")
+
+
+def without_lines(view: NamespaceView) -> list[Entry]:
+    """Return the entries whose sources cannot be checked: their chunk's lines are not kept."""
+    return [entry for entry in view.entries if not view.lines_of(entry)]
+
+
+def unsupported(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries that no line says: most of what tells them is in no line of their chunk, nor
+    in one of another.
+    """
+    for entry in view.entries:
+        lines = [line for line in view.lines_of(entry) if line.id not in view.tagged]
+        if not lines:
+            continue
+        words = view.words_of(entry)
+        said = stems("\n".join(line.content for line in lines))
+        if overlap(words, said) >= SUPPORTED:
+            continue
+        _, elsewhere = view.saying(entry, view.elsewhere(entry))
+        if elsewhere < ELSEWHERE:
+            line, _ = view.saying(entry, lines)
+            missing = ", ".join(sorted(words - in_common(words, said))[:4])
+            why = f"no line that was read says it (nowhere: {missing})"
+            yield view.finding(Kind.UNSUPPORTED, entry, why, view.removal(entry), line)
+
+
+# ------------------------------------------------------------------------------------------------
+# recalled
+def recalled(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries learnt from recalled text: in a tagged block, or by the assistant, who
+    repeated what was known before.
+    """
+    for entry in view.entries:
+        lines = view.lines_of(entry)
+        line, share = view.saying(entry, lines)
+        if line is None or share < SUPPORTED or view.by_user(line):
+            continue
+        _, by_user = view.saying(entry, filter(view.by_user, lines))
+        if by_user >= SUPPORTED:
+            continue
+        earlier = _earlier(view, entry)
+        if line.id in view.tagged or earlier:
+            who = "a block of recalled text" if line.id in view.tagged else "the assistant"
+            before = f", as {earlier.content!r:.80} had said" if earlier else ""
+            why = f"{who} repeated it{before}: nobody said it again"
+            yield view.finding(Kind.RECALLED, entry, why, Proposal(Action.DELETE), line, earlier)
+
+
+def _earlier(view: NamespaceView, entry: Entry) -> Entry | None:
+    """The entry or line of a user before an entry's chunk that has most of its words."""
+    words = view.words_of(entry)
+    chunk = entry.source_chunk or 0
+    for other in view.entries:
+        before = other.created < entry.created and other.id != entry.id
+        if before and overlap(words, stems(other.content)) >= _RESTATED:
+            return other
+    lines = [line for line in view.elsewhere(entry) if (line.source_chunk or 0) < chunk]
+    line, share = view.saying(entry, filter(view.by_user, lines))
+    return line if share >= _RESTATED else None
+
+
+# ------------------------------------------------------------------------------------------------
+# wrong subject
+def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries that say of one what the line says of another, with the right subject."""
+    for entry in view.entries:
+        subject = named_first(entry.content)
+        line, share = view.saying(entry, view.lines_of(entry))
+        if line is None or share < SUPPORTED or not view.by_user(line):
+            continue
+        if subject.casefold() not in view.people:
+            continue
+        speaker, text = parted(line.content)
+        clause = _clause(view, entry, text)
+        own = _is(view, subject, speaker)
+        right = _owner_told(subject, clause, entry) if own else _first_person(view, entry, line, clause)
+        if right:
+            why = f"the line says it of {right}, not of {subject}"
+            edit = Proposal(Action.EDIT, text=renamed(entry, subject, right))
+            yield view.finding(Kind.WRONG_SUBJECT, entry, why, edit, line)
+
+
+def _is(view: NamespaceView, subject: str, speaker: str) -> bool:
+    """Whether a subject is who speaks."""
+    names = view.names_of_user
+    speaks = speaker.casefold()
+    return subject.casefold() == speaks or (subject.casefold() in names and speaks in names | {""})
+
+
+def _clause(view: NamespaceView, entry: Entry, text: str) -> str:
+    """The part of a line with most of an entry's words."""
+    words = view.words_of(entry)
+    best = ""
+    most = 0
+    for clause in _CLAUSE.split(text):
+        shared = len(in_common(words, stems(clause)))
+        if shared > most:
+            best = clause
+            most = shared
+    return best
+
+
+def _owner_told(subject: str, clause: str, entry: Entry) -> str:
+    """Whom a clause by the entry's subject is about instead, if it is somebody else."""
+    if _FIRST.search(clause):
+        return ""
+    relative = _RELATIVE.search(clause)
+    told = {_RELATIVES.get(word, "") for word in re.findall(r"[\w-]+", entry.content.casefold())}
+    if relative:
+        who = relative["who"].casefold()
+        return "" if _RELATIVES[who] in told else f"{subject}'s {who}"
+    name = subject_of(clause.strip())
+    if name and not stems(name) <= stems(entry.content):
+        return name
+    return ""
+
+
+def _first_person(view: NamespaceView, entry: Entry, line: Entry, clause: str) -> str:
+    """Who speaks, if a clause in the first person is said of another, whom the chunk does not
+    name.
+    """
+    speaker, _ = parted(line.content)
+    subject = named_first(entry.content)
+    if not speaker or is_assistant(speaker):
+        return ""
+    mine = _FIRST.search(clause) or re.search(r"(?i)\b(?:my|our)\b", clause)
+    named = re.compile(rf"(?i)\b{re.escape(subject)}\b")
+    spoken = (parted(other.content)[1] for other in view.lines_of(entry))
+    says = speaker.casefold() in entry.content.casefold() or any(map(named.search, spoken))
+    if not mine or says:
+        return ""
+    relative = _RELATIVE.search(clause)
+    if relative and not _FIRST.search(clause):
+        return ""  # of a relative of the speaker, who may be the subject
+    return USER if speaker.casefold() in view.names_of_user - {view.user.casefold()} else speaker
