@@ -33,6 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("models", "update"),
     ("training", "store", "routing"),
+    ("audit",),
     ("measure", "use"),
     ("cli",),
     ("__main__", "memalpha"),

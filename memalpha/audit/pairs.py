@@ -123,7 +123,7 @@ def _differ(entry: Entry, other: Entry) -> bool:
 
 def _by_attribute(view: NamespaceView) -> _Buckets:
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
-    for entry in view.entries:
+    for entry in view.facts:
         fact = said(entry.content)
         if fact:
             who = "user" if fact.who in view.names_of_user else fact.who
@@ -134,7 +134,7 @@ def _by_attribute(view: NamespaceView) -> _Buckets:
 def _by_slot(view: NamespaceView) -> _Buckets:
     """Entries that are equal but for one number or date."""
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
-    for entry in view.entries:
+    for entry in view.facts:
         slots, rest = _slots(entry.content)
         if len(slots) == 1 and len(rest) > 1 and _STANDS.search(entry.content):
             if not _PAST.search(entry.content):
@@ -163,7 +163,7 @@ def _by_words(view: NamespaceView) -> _Buckets:
     """Entries with the same words of which one is a denial."""
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
     denials = {stem(word) for word in ("not", "no", "never", "longer", "anymore", "more", "doesn")}
-    for entry in view.entries:
+    for entry in view.facts:
         words = stems(entry.content) - denials - {"t", "don", "isn", "do"}
         buckets[tuple(sorted(words))].append(entry)
     return {
@@ -198,7 +198,7 @@ def _fuller(view: NamespaceView, entry: Entry, other: Entry) -> bool:
 def _candidates(view: NamespaceView) -> Iterator[tuple[Entry, Entry]]:
     """Pairs of entries, the first created first, that share a word which few have."""
     buckets = defaultdict[str, list[Entry]](list)
-    for entry in view.entries:
+    for entry in view.facts:
         for word in view.words_of(entry):
             buckets[word].append(entry)
     told = set[tuple[str, str]]()

@@ -87,6 +87,26 @@ def audit(view: NamespaceView, detectors: Mapping[str, Detector]) -> Audit:
     return Audit(len(view.entries), tuple(findings), unchecked)
 
 
+def checked(place: str, detector: Detector) -> Detector:
+    """Return a user's detector whose mistakes are InputErrors that name it."""
+
+    def detect(view: NamespaceView) -> list[Finding]:
+        try:
+            found = list(detector(view))
+        except Exception as error:  # a user's code may raise anything
+            raise InputError(
+                f"the detector {place} failed: {type(error).__name__}: {error}",
+                expected="a function of a NamespaceView that yields Findings",
+            ) from error
+        wrong = [each for each in found if not isinstance(each, Finding)]
+        InputError.raise_if(
+            wrong, f"the detector {place} yields {wrong[:1]}", expected="view.finding(...)"
+        )
+        return found
+
+    return detect
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """The counts after an operation."""

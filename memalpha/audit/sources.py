@@ -127,7 +127,7 @@ def _earlier(view: NamespaceView, entry: Entry) -> Entry | None:
 # wrong subject
 def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries that say of one what the line says of another, with the right subject."""
-    for entry in view.entries:
+    for entry in view.facts:
         subject = named_first(entry.content)
         line, share = view.saying(entry, view.lines_of(entry))
         if line is None or share < SUPPORTED or not view.by_user(line):

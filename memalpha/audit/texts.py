@@ -53,10 +53,10 @@ def _with_spans(view: NamespaceView, kind: Kind, spans_of: Any) -> Iterator[Find
         told |= lines.keys()
         line = next(iter(lines.values()), None)
         proposal = Proposal(Action.FORGET, also=tuple(lines))
-        yield view.finding(kind, entry, f"it holds a {found[0].what}", proposal, line)
+        yield view.finding(kind, entry, f"it holds: {found[0].what}", proposal, line)
     for line in view.live_lines:
         if spans[line.id] and line.id not in told:
-            why = f"a line that was read holds a {spans[line.id][0].what}"
+            why = f"a line that was read holds: {spans[line.id][0].what}"
             yield view.finding(kind, line, why, Proposal(Action.FORGET), line)
 
 

@@ -143,6 +143,7 @@ class NamespaceView:
         """Return the view without some entries."""
         view = NamespaceView(self.entries, self.lines, self.events, self.user)
         vars(view).update(vars(self))  # what was worked out already
+        vars(view).pop("facts", None)
         view.entries = tuple(entry for entry in self.entries if entry.id not in ids)
         return view
 
@@ -244,8 +245,17 @@ class NamespaceView:
     def _person_stems(self) -> frozenset[str]:
         return frozenset(word for name in self.people for word in stems(name))
 
+    @cached_property
+    def facts(self) -> list[Entry]:
+        """The entries that hold one fact: all but blocks."""
+        return [entry for entry in self.entries if not is_block(entry)]
+
     def lines_of(self, entry: Entry) -> list[Entry]:
-        """Return the lines of the chunk that last wrote an entry; none if they were not kept."""
+        """Return the lines of the chunk that last wrote an entry, of a block all; none if they
+        were not kept.
+        """
+        if is_block(entry):
+            return list(self.lines)
         chunk = entry.source_chunk
         return self.by_chunk.get(chunk, []) if chunk is not None else []
 
@@ -273,6 +283,11 @@ class NamespaceView:
 
     def _lines_with(self, word: str) -> int:
         return len(self.postings[word])
+
+
+def is_block(entry: Entry) -> bool:
+    """Whether an entry is the text of a block section."""
+    return entry.id == entry.section
 
 
 def renamed(entry: Entry, old: str, new: str) -> str:

@@ -12,7 +12,7 @@ from memalpha.retrieval.lexical import STOP_WORDS, tokenize
 GENERIC = frozenset(
     """
     also always any ask become begin call certain city current day do ever every fact find get give
-    go goal good grow happen have home hometown join just keep kind know like live long look lot
+    go goes goal good grow happen have home hometown join just keep kind know like live long look lot
     make mention more most move much name new no not now old one other own person plan really say
     see some start still take tell thing time today try use user usually very want week well will
     work would year enjoy love prefer hate dislike favourite favorite stand bear happy sing s t m d

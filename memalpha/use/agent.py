@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
+from memalpha.audit.guards import Guards
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
@@ -83,11 +84,12 @@ _TRIES = 5  # to read a text whose namespace changes meanwhile
 @dataclass(frozen=True, slots=True)
 class Added:
     """Result of reading a text, already stored: one record per piece, and the journal numbers that
-    ``undo`` takes.
+    ``undo`` takes; ``removed`` is how many secrets were taken out of the text before it was read.
     """
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
+    removed: int = 0
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
@@ -142,7 +144,8 @@ class MemoryAgent:
     ``reader``, ``ask`` returns passages.
 
     ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller
-    closes; None keeps all in memory.
+    closes; None keeps all in memory. ``guards`` are names of ``memalpha.audit.guards.GUARDS``: what
+    they find is refused when it would be written.
     """
 
     def __init__(
@@ -156,7 +159,9 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         name: str = "agent",
         max_batch: int = 32,
+        guards: Sequence[str] = (),
     ) -> None:
+        self.guards = Guards(guards)
         self.step = step
         self.name = name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
@@ -190,6 +195,7 @@ class MemoryAgent:
         device: str = "cpu",
         dtype: str = "float32",
         trust_tools: bool = False,
+        guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and
         ``MemoryAgent``.
@@ -216,7 +222,16 @@ class MemoryAgent:
                 step.encoder.count,
                 own_model=beside is None,
             )
-        return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
+        return cls(
+            step,
+            generator,
+            reader,
+            store=store,
+            key=key,
+            retrieve_k=retrieve_k,
+            name=name,
+            guards=guards,
+        )
 
     @classmethod
     def at_endpoint(
@@ -227,6 +242,7 @@ class MemoryAgent:
         store: str | Path | Journal | None = None,
         key: bytes | None = None,
         retrieve_k: int | None = None,
+        guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Let an untrained chat model on a server write the memory and answer; tokens are estimated
         (``ByteTokenizer``).
@@ -241,6 +257,7 @@ class MemoryAgent:
             key=key,
             retrieve_k=retrieve_k,
             name=client.model,
+            guards=guards,
         )
 
     def close(self) -> None:
@@ -286,13 +303,15 @@ class MemoryAgent:
                         f"by the operations {operations}"
                     )
                 raise
-        return Added(tuple(steps), tuple(operations))
+        return Added(tuple(steps), tuple(operations), self.guards.masked(text)[1])
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
-        """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
+        """Return the chunks that ``add`` would read, without secrets if a guard takes them out;
+        InputError for a blank or invalid text or an
         invalid time.
         """
         _need_text("text", text)
+        text, _ = self.guards.masked(text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
         _need_text("time", "" if time is None else time)
@@ -318,7 +337,12 @@ class MemoryAgent:
                 if (memory.clock, memory.snapshot()) == seen:
                     index = memory.clock  # no other text ever gets this number
                     outcome = self.step.apply(
-                        memory, index, chunk, completion.text, completion.cut_off
+                        memory,
+                        index,
+                        chunk,
+                        completion.text,
+                        completion.cut_off,
+                        self.guards.refusal if self.guards else None,
                     )
                     return StepRecord(
                         index, prompt, completion, outcome, memory.tokens, len(memory)

@@ -78,6 +78,9 @@ class AddAnswer(ApiAnswer):
     pieces: _Count = Field(
         validation_alias="steps", description="In how many pieces the text was read."
     )
+    removed: int = Field(
+        0, description="How many secrets a guard took out of the text before it was read."
+    )
 
 
 class SearchAnswer(ApiAnswer):
