@@ -23,7 +23,9 @@ class Outcome:
     said: str
 
 
-def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | None = None) -> Outcome:
+def carry_out(
+    durable: DurableMemory, finding: Finding, proposal: Proposal | None = None
+) -> Outcome:
     """Do what a finding proposes, or another ``proposal``.
 
     Skipped, with the reason, if the entry is no longer as it was found, or the journal refuses.
@@ -59,7 +61,11 @@ def _done(durable: DurableMemory, entry: Entry, proposal: Proposal) -> str:
     with durable.writing(BY) as memory:
         operation = _operation(memory, entry, proposal)
         result = memory.apply(operation, chunk=entry.source_chunk)
-    return f"{result.message} (undo {durable.memory.clock - 1} takes it back)" if result.changed else result.message
+    return (
+        f"{result.message} (undo {durable.memory.clock - 1} takes it back)"
+        if result.changed
+        else result.message
+    )
 
 
 def _operation(memory: Memory, entry: Entry, proposal: Proposal) -> Operation:

@@ -118,8 +118,7 @@ def _around(memory: Memory, lines: list[Entry], trial: Entry) -> NamespaceView:
     near = [
         entry
         for entry in memory
-        if entry.id != trial.id
-        and (words & stems(entry.content) or _NAME_IS in entry.content)
+        if entry.id != trial.id and (words & stems(entry.content) or _NAME_IS in entry.content)
     ]
     read = [line for line in memory.entries(ARCHIVE.name) if words & stems(line.content)]
     now = [replace(line, created=trial.updated, updated=trial.updated) for line in lines]

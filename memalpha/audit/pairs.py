@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -37,7 +37,8 @@ _MANY_OF = frozenset(
 )
 # attributes that have one value at a time, and how they are said: the rest of the text is the value
 _SAID = {
-    "home": r"(?:lives|resides|is living|is based|lives now|now lives|has moved|moved) (?:in|to)|city|home ?town|residence",
+    "home": r"(?:lives|resides|is living|is based|lives now|now lives|has moved|moved) (?:in|to)"
+    r"|city|home ?town|residence",
     "street": r"(?:lives|is living) (?:on|at)|address",
     "employer": r"(?:works|is working|now works) (?:at|for)|employer|company|workplace",
     "occupation": r"(?:works|is working) as (?:a|an|the)|job|occupation|profession",
@@ -47,12 +48,14 @@ _SAID = {
     "status": r"is (?=(?:single|married|divorced|widowed|engaged)\b)|marital status",
 }  # fmt: skip
 _ATTRIBUTE = {
-    name: re.compile(rf"(?P<who>[^\W\d_][\w-]*)(?: | ?(?=['’]))(?:now )?(?:{said})\b:? (?P<value>.+)")
+    name: re.compile(
+        rf"(?P<who>[^\W\d_][\w-]*)(?: | ?(?=['’]))(?:now )?(?:{said})\b:? (?P<value>.+)"
+    )
     for name, said in _SAID.items()
 }
 _OF = re.compile(
-    r"(?P<who>[^\W\d_][\w-]*)['’]s (?P<what>(?:favou?rite )?[\w-]+(?: [\w-]+)?) (?:is|are)(?: called| named| on| at| in| now)* "
-    r"(?P<value>.+)"
+    r"(?P<who>[^\W\d_][\w-]*)['’]s (?P<what>(?:favou?rite )?[\w-]+(?: [\w-]+)?) "
+    r"(?:is|are)(?: called| named| on| at| in| now)* (?P<value>.+)"
 )
 _PLURAL = re.compile(r"(?<![su])s$")
 
@@ -136,9 +139,9 @@ def _by_slot(view: NamespaceView) -> _Buckets:
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
     for entry in view.facts:
         slots, rest = _slots(entry.content)
-        if len(slots) == 1 and len(rest) > 1 and _STANDS.search(entry.content):
-            if not _PAST.search(entry.content):
-                buckets[tuple(sorted(rest))].append(entry)
+        stands = _STANDS.search(entry.content) and not _PAST.search(entry.content)
+        if len(slots) == 1 and len(rest) > 1 and stands:
+            buckets[tuple(sorted(rest))].append(entry)
     return {
         key: entries
         for key, entries in buckets.items()
@@ -151,10 +154,8 @@ def _slots(text: str) -> tuple[frozenset[str], frozenset[str]]:
     words = stems(text)
     dated = frozenset(word for word in words if word in _TIMES)
     numbers = frozenset(word for word in words if word.isdecimal() and len(word) <= 4)
-    if dated:
-        slots = frozenset([" ".join(sorted(dated | numbers))])
-    else:
-        slots = numbers
+    date = " ".join(sorted(dated | numbers))
+    slots = frozenset([date]) if dated else numbers
     rest = words - dated - numbers
     return slots, rest | ({"not"} if negated(text) else frozenset())
 
@@ -214,9 +215,9 @@ def _same(view: NamespaceView, entry: Entry, other: Entry) -> bool:
         return False
     if _who(view, entry) != _who(view, other):
         return False
-    facts = (said(entry.content), said(other.content))
-    if facts[0] and facts[1]:
-        one, two = facts
+    one = said(entry.content)
+    two = said(other.content)
+    if one and two:
         subset = one.value <= two.value or two.value <= one.value
         return one.what == two.what and subset
     words = (view.words_of(entry), view.words_of(other))

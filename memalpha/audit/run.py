@@ -123,7 +123,9 @@ def over_time(
 ) -> list[Moment]:
     """Return the counts at ``points`` numbers of operations, evenly apart, the last included."""
     total = len(events)
-    numbers = sorted({-(-total * point // points) for point in range(1, points + 1)}) if total else []
+    numbers = (
+        sorted({-(-total * point // points) for point in range(1, points + 1)}) if total else []
+    )
     moments = []
     for number in numbers:
         state = audit(NamespaceView.of(events[:number], user), detectors)

@@ -56,8 +56,9 @@ _RELATIVES = {
     }.items()
     for word in words.split()
 }
+_LONGEST_FIRST = "|".join(sorted(_RELATIVES, key=len, reverse=True))
 _RELATIVE = re.compile(
-    rf"(?i)\b(?:my|our|ma) (?:[a-z]+ )?(?P<who>{'|'.join(sorted(_RELATIVES, key=len, reverse=True))})\b"
+    rf"(?i)\b(?:my|our|ma) (?:[a-z]+ )?(?P<who>{_LONGEST_FIRST})\b"
     r"(?!['’]s (?!a |an |the |in |now |been |got |\w+(?:ed|ing) ))"
 )
 _CLAUSE = re.compile(r"[.!?;]+\s+|\n|, (?:but|and|so|while) ")
@@ -137,7 +138,9 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
         speaker, text = parted(line.content)
         clause = _clause(view, entry, text)
         own = _is(view, subject, speaker)
-        right = _owner_told(subject, clause, entry) if own else _first_person(view, entry, line, clause)
+        right = (
+            _owner_told(subject, clause, entry) if own else _first_person(view, entry, line, clause)
+        )
         if right:
             why = f"the line says it of {right}, not of {subject}"
             edit = Proposal(Action.EDIT, text=renamed(entry, subject, right))

@@ -51,9 +51,9 @@ def _with_spans(view: NamespaceView, kind: Kind, spans_of: Any) -> Iterator[Find
         parts = [entry.content[span.start : span.end] for span in found]
         lines = {line.id: line for part in parts for line in lines_with.get(part, ())}
         told |= lines.keys()
-        line = next(iter(lines.values()), None)
+        says = next(iter(lines.values()), None)
         proposal = Proposal(Action.FORGET, also=tuple(lines))
-        yield view.finding(kind, entry, f"it holds: {found[0].what}", proposal, line)
+        yield view.finding(kind, entry, f"it holds: {found[0].what}", proposal, says)
     for line in view.live_lines:
         if spans[line.id] and line.id not in told:
             why = f"a line that was read holds: {spans[line.id][0].what}"
@@ -65,7 +65,8 @@ def _with_spans(view: NamespaceView, kind: Kind, spans_of: Any) -> Iterator[Find
 _SAID = re.compile(
     r"(?i)\b(?P<what>password|passwort|passcode|passphrase|pass phrase|pwd|pin(?: code)?|"
     r"(?:alarm|door|gate|access|security|unlock|recovery|backup|login) codes?|"
-    r"(?:api|access|secret|private|licen[cs]e|deploy|auth\w*)[ _-]?(?:key|token|secret)|secret|token)"
+    r"(?:api|access|secret|private|licen[cs]e|deploy|auth\w*)[ _-]?(?:key|token|secret)|secret|"
+    r"token)"
     r"(?: (?:for|of|to|on|at) (?:(?!\bis\b)[\w'’.-]+ ?){1,4})?"
     r"(?:['\"]? ?(?:=|:) ?|(?: (?:is|was|are))? (?:now |still )?(?:set to )?)['\"]?"
     r"(?P<value>[^\s'\"<>]{3,})"
@@ -102,7 +103,9 @@ def secret_spans(text: str) -> list[Span]:
     for match in _SAID.finditer(text):
         value = match["value"].rstrip(".,;!?)")
         if _is_secret(match["what"].casefold(), value):
-            spans.append(Span(match.start("value"), match.start("value") + len(value), match["what"]))
+            spans.append(
+                Span(match.start("value"), match.start("value") + len(value), match["what"])
+            )
     return _apart(spans)
 
 
@@ -143,7 +146,10 @@ _NATIONAL = re.compile(
 )
 _FORMS = {  # numbers whose form says what they are: modules of python-stdnum
     "social security number": (re.compile(r"(?<![\w-])\d{3}-\d{2}-\d{4}(?![\w-])"), "us.ssn"),
-    "codice fiscale": (re.compile(r"\b[A-Z]{6}\d{2}[A-Z]\d{2}[A-Z]\d{3}[A-Z]\b"), "it.codicefiscale"),
+    "codice fiscale": (
+        re.compile(r"\b[A-Z]{6}\d{2}[A-Z]\d{2}[A-Z]\d{3}[A-Z]\b"),
+        "it.codicefiscale",
+    ),
     "Spanish id": (re.compile(r"\b(?:\d{8}-?[A-Z]|[XYZ]-?\d{7}-?[A-Z])\b"), "es.nie|es.dni"),
     "Finnish id": (re.compile(r"\b\d{6}[-+A]\d{3}[0-9A-Z]\b"), "fi.hetu"),
     "Indian PAN": (re.compile(r"\b[A-Z]{5}\d{4}[A-Z]\b"), "in_.pan"),
@@ -156,7 +162,16 @@ _REGIONS = ("US", "GB", "DE", "FR", "IN")  # of numbers without a country, where
 @cache
 def _checks() -> Any:
     try:
-        names = ("iban", "luhn", "us.ssn", "it.codicefiscale", "es.nie", "es.dni", "fi.hetu", "in_.pan")
+        names = (
+            "iban",
+            "luhn",
+            "us.ssn",
+            "it.codicefiscale",
+            "es.nie",
+            "es.dni",
+            "fi.hetu",
+            "in_.pan",
+        )
         modules = {name: import_module(f"stdnum.{name}") for name in names}
         return modules, import_module("phonenumbers")
     except ImportError as error:
@@ -165,29 +180,36 @@ def _checks() -> Any:
 
 def identifier_spans(text: str) -> list[Span]:
     """Return what identifies a person in a text, in order, none inside another."""
-    modules, phones = _checks()
     spans = [Span(*match.span(), "e-mail address") for match in _EMAIL.finditer(text)]
-    if not re.search(r"\d{2}", text):
-        return spans
+    if re.search(r"\d{2}", text):
+        spans += [*_numbers(text), *_phones(text)]
+    return _apart(spans)
+
+
+def _numbers(text: str) -> Iterator[Span]:
+    modules, _ = _checks()
     for match in _CARD.finditer(text):
         digits = re.sub(r"\D", "", match[0])
         if digits[0] in "23456" and len(digits) >= 14 and modules["luhn"].is_valid(digits):
-            spans.append(Span(*match.span(), "card number"))
+            yield Span(*match.span(), "card number")
     for match in _IBAN.finditer(text):
         if modules["iban"].is_valid(match[0], check_country=False):
-            spans.append(Span(*match.span(), "bank account (IBAN)"))
+            yield Span(*match.span(), "bank account (IBAN)")
     for match in _NATIONAL.finditer(text):
         if len(re.findall(r"\d", match["value"])) >= _ID_DIGITS:
-            spans.append(Span(*match.span("value"), "national id"))
+            yield Span(*match.span("value"), "national id")
     for what, (form, places) in _FORMS.items():
         for match in form.finditer(text):
             if any(modules[place].is_valid(match[0]) for place in places.split("|")):
-                spans.append(Span(*match.span(), what))
+                yield Span(*match.span(), what)
+
+
+def _phones(text: str) -> Iterator[Span]:
+    _, phones = _checks()
     regions = _REGIONS if _CALLS.search(text) else (None,) if "+" in text else ()
     for region in regions:
         for number in phones.PhoneNumberMatcher(text, region):
-            spans.append(Span(number.start, number.end, "phone number"))
-    return _apart(spans)
+            yield Span(number.start, number.end, "phone number")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -241,16 +263,17 @@ def instructions(view: NamespaceView) -> Iterator[Finding]:
 # dead ends
 _THING = (
     r"\b(?:build|search|query|request|download|upload|deploy\w*|tests?|job|server|site|website|page|"
-    r"script|install\w*|compil\w+|sync|backup|import|export|file|attachment|tool|api|link|connection|"
-    r"model|agent|assistant|attempt|command|process|task|pipeline|migration|database|app|call|"
+    r"script|install\w*|compil\w+|sync|backup|import|export|file|attachment|tool|api|link|model|"
+    r"connection|agent|assistant|attempt|command|process|task|pipeline|migration|database|app|call|"
     r"update|render\w*|scan|program)\b"
 )
 _STATE = (
-    r"\b(?:(?:is|are|was|were) (?:still |currently |now )?(?:running|building|loading|pending|queued|waiting|processing|"
-    r"compiling|uploading|downloading|down|stuck|offline|unavailable)|in progress|"
-    r"(?:is )?at \d+ ?(?:%|percent)|timed out|time-?out|crashed|failed|(?:returned|gave|had|has|found|with|shows?) (?:no|nothing)|"
-    r"(?:does|did|do|could|would|will)(?: not|n'?t) (?:load|open|work|respond|answer|finish|start|find)|"
-    r"not (?:found|available|able)|no results?|errors?\b)"
+    r"\b(?:(?:is|are|was|were) (?:still |currently |now )?(?:running|building|loading|pending|"
+    r"queued|waiting|processing|compiling|uploading|downloading|down|stuck|offline|unavailable)"
+    r"|in progress|(?:is )?at \d+ ?(?:%|percent)|timed out|time-?out|crashed|failed"
+    r"|(?:returned|gave|had|has|found|with|shows?) (?:no|nothing)"
+    r"|(?:does|did|do|could|would|will)(?: not|n'?t) (?:load|open|work|respond|answer|finish|start|"
+    r"find)|not (?:found|available|able)|no results?|errors?\b)"
 )
 _FAILED = (
     r"\b(?:could(?: not|n'?t)|cannot|can'?t|(?:was|were|is)(?: not|n'?t) able to|unable to|failed to|"
@@ -258,7 +281,8 @@ _FAILED = (
 )
 _DEAD_ENDS = re.compile(
     rf"{_THING}.{{0,40}}?{_STATE}|\b(?:assistant|agent|model|tool|ai|i)\b.{{0,10}}{_FAILED}"
-    r"|\bno (?:results?|information|data|matches|records?)\b.{0,20}\b(?:found|available|about|on|for)\b"
+    r"|\bno (?:results?|information|data|matches|records?)\b.{0,20}"
+    r"\b(?:found|available|about|on|for)\b"
     r"|\b(?:there (?:is|was|are)|found) (?:no|nothing)\b|\bnothing (?:was )?found\b"
     r"|\b(?:is|was|it is) (?:not known|unknown|unclear)\b|\bnot (?:specified|mentioned|provided)\b",
     re.IGNORECASE,

@@ -1,10 +1,10 @@
 """What a detector sees of a namespace, and what it yields.
 
-    def shouting(view: NamespaceView) -> Iterator[Finding]:
-        for entry in view.entries:
-            if entry.content.isupper():
-                edit = Proposal(Action.EDIT, text=entry.content.capitalize())
-                yield view.finding("shouting", entry, "it is in capitals", edit)
+def shouting(view: NamespaceView) -> Iterator[Finding]:
+    for entry in view.entries:
+        if entry.content.isupper():
+            edit = Proposal(Action.EDIT, text=entry.content.capitalize())
+            yield view.finding("shouting", entry, "it is in capitals", edit)
 """
 
 from __future__ import annotations

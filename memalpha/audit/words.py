@@ -11,14 +11,14 @@ from memalpha.retrieval.lexical import STOP_WORDS, tokenize
 # of an entry or line: words that say how a fact is put, not which fact it is
 GENERIC = frozenset(
     """
-    also always any ask become begin call certain city current day do ever every fact find get give
-    go goes goal good grow happen have home hometown join just keep kind know like live long look lot
-    make mention more most move much name new no not now old one other own person plan really say
-    see some start still take tell thing time today try use user usually very want week well will
-    work would year enjoy love prefer hate dislike favourite favorite stand bear happy sing s t m d
-    ll re ve don doesn didn isn wasn can cannot couldn never longer anymore both each up out off
-    over down about after before until since while only too so such all our yes if but then
-    everything everybody somebody nobody well
+    about after all also always any anymore ask bear become before begin both but call can cannot
+    certain city couldn current d day didn dislike do doesn don down each enjoy ever every everybody
+    everything fact favorite favourite find get give go goal goes good grow happen happy hate have
+    home hometown if isn join just keep kind know like live ll long longer look lot love m make
+    mention more most move much name never new no nobody not now off old one only other our out over
+    own person plan prefer re really s say see since sing so some somebody stand start still such t
+    take tell then thing time today too try until up use user usually ve very want wasn week well
+    while will work would year yes
     """.split()
 )
 _NUMBERS = {
@@ -84,9 +84,8 @@ def telling(text: str) -> frozenset[str]:
 def in_common(words: frozenset[str], others: frozenset[str]) -> frozenset[str]:
     """Return which stems are among others, also if they only begin alike: Norway, Norwegian."""
     begins = {other[:_PREFIX] for other in others if len(other) > _PREFIX}
-    return frozenset(
-        word for word in words if word in others or (len(word) > _PREFIX and word[:_PREFIX] in begins)
-    )
+    long = {word for word in words if len(word) > _PREFIX and word[:_PREFIX] in begins}
+    return (words & others) | long
 
 
 def overlap(words: frozenset[str], others: frozenset[str]) -> float:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from memalpha.store.journal import DurableMemory
     from memalpha.types import JsonObject
 
+WHOSE = "USER[/AGENT[/SESSION]]"
 _KEYS = "y: do it   u: undo   e: edit   d: delete   f: forget for good   k: keep   q: quit"
 
 
@@ -39,7 +40,7 @@ def audit(
     store: Store,
     namespace: Annotated[
         str | None,
-        Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help="one alone (default: all)"),
+        Option("--namespace", "-n", metavar=WHOSE, help="one alone (default: all)"),
     ] = None,
     kinds: Annotated[
         str | None, Option(metavar="KIND,KIND", help="look for these alone (default: all)")
@@ -281,11 +282,19 @@ def _show(reports: Sequence[Report], page: str | None, listed: bool = True) -> N
             left.update(report.left)
         out(f"{done[True]} done, {done[False]} not; left: {_counted(left)}")
     elif listed and not page:
-        rows = [
-            (str(report.durable.namespace), each.kind, each.entry.id, each.operation)
-            + (each.proposed, each.entry.content, each.why, each.line.content if each.line else "")
-            for report in reports
-            for each in report.now.findings
-        ]
         columns = ("whose", "kind", "entry", "operation", "proposed", "text", "why", "line")
-        show_table(columns, rows)
+        table = [_row(report, finding) for report in reports for finding in report.now.findings]
+        show_table(columns, table)
+
+
+def _row(report: Report, finding: Finding) -> tuple[object, ...]:
+    return (
+        report.durable.namespace,
+        finding.kind,
+        finding.entry.id,
+        finding.operation,
+        finding.proposed,
+        finding.entry.content,
+        finding.why,
+        finding.line.content if finding.line else "",
+    )

@@ -46,7 +46,8 @@ def write_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
     try:
         write_whole(path, text)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error}", expected="a folder to write in") from error
+        expected = "a folder to write in"
+        raise InputError(f"cannot write {path}: {error}", expected=expected) from error
     return path
 
 

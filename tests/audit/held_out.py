@@ -201,12 +201,18 @@ IDENTIFIERS = [
     ("Mobile: {phone}", "{u} mobile {phone}"),
 ]
 DEAD_ENDS = [
-    ("A> I searched the archive but found nothing about it.", "The search of the archive found nothing"),
+    (
+        "A> I searched the archive but found nothing about it.",
+        "The search of the archive found nothing",
+    ),
     ("The nightly job is still running, I'll look later.", "The nightly job is still running"),
     ("A> I wasn't able to open the attachment.", "Assistant was not able to open the attachment"),
     ("The server replied with a timeout, again.", "The server replied with a timeout"),
     ("Upload is at 62 percent.", "The upload is at 62 percent"),
-    ("A> I don't have any information about the tenant.", "There is no information about the tenant"),
+    (
+        "A> I don't have any information about the tenant.",
+        "There is no information about the tenant",
+    ),
     ("The website is down at the moment.", "The website is down at the moment"),
     ("The import crashed halfway with error 137.", "The import crashed with error 137"),
     ("The tests are queued behind somebody else's.", "The tests are queued"),

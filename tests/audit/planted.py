@@ -130,9 +130,13 @@ class Filling:
                 turns.append(f"<recalled_memory>\n- {text[2:]}\n</recalled_memory>")
                 continue
             speaker = {"A>": "Assistant", "F>": slots["f"]}.get(turn[:2], self.user)
-            turns.append(f"{speaker}: {text.removeprefix(turn[:2]).strip() if turn[1] == '>' else text}")
+            turns.append(
+                f"{speaker}: {text.removeprefix(turn[:2]).strip() if turn[1] == '>' else text}"
+            )
         if not any(turn.startswith("Assistant") for turn in turns):
-            turns.append(f"Assistant: {self.rng.choice(['I see.', 'Noted.', 'Good to know.', 'How nice.'])}")
+            turns.append(
+                f"Assistant: {self.rng.choice(['I see.', 'Noted.', 'Good to know.', 'How nice.'])}"
+            )
         chunk = Chunk("\n".join(turns), self.day.isoformat())
         self.day += timedelta(days=1)
         written = []
