@@ -15,7 +15,7 @@ BY = Origin("memalpha audit")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Mended:
     """What became of a finding: ``done`` is False if it was skipped, ``said`` tells what or why."""
 
     finding: Finding
@@ -23,9 +23,7 @@ class Outcome:
     said: str
 
 
-def carry_out(
-    durable: DurableMemory, finding: Finding, proposal: Proposal | None = None
-) -> Outcome:
+def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | None = None) -> Mended:
     """Do what a finding proposes, or another ``proposal``.
 
     Skipped, with the reason, if the entry is no longer as it was found, or the journal refuses.
@@ -33,17 +31,17 @@ def carry_out(
     proposal = proposal or finding.proposal
     entry = finding.entry
     if proposal.action is Action.KEEP:
-        return Outcome(finding, False, "kept")
+        return Mended(finding, False, "kept")
     if durable.memory.get(entry.id) != entry:
-        return Outcome(finding, False, f"skipped: entry {entry.id} was changed since it was found")
+        return Mended(finding, False, f"skipped: entry {entry.id} was changed since it was found")
     try:
         said = _done(durable, entry, proposal)
     except JournalError as error:
-        return Outcome(finding, False, f"skipped: {error.what}")
+        return Mended(finding, False, f"skipped: {error.what}")
     after = durable.memory.get(entry.id)
     if after == entry:
-        return Outcome(finding, False, f"skipped: {said}")
-    return Outcome(finding, True, said)
+        return Mended(finding, False, f"skipped: {said}")
+    return Mended(finding, True, said)
 
 
 def _done(durable: DurableMemory, entry: Entry, proposal: Proposal) -> str:

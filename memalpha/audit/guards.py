@@ -90,6 +90,8 @@ class Guards:
             now,
         )
         view = _around(memory, lines, trial)
+        if before is not None:
+            view.chunks = {trial.id: {before.source_chunk}}
         for kind, detector in self.detectors.items():
             for finding in detector(view):
                 other = finding.other.id if finding.other else ""
@@ -101,8 +103,8 @@ class Guards:
 def _by_assistant(before: Entry, operation: Operation, lines: Iterable[Entry]) -> bool:
     """Whether only lines of an assistant have the words of a change or delete."""
     view = NamespaceView((), lines)
-    told = telling(operation.content) - telling(before.content) if operation.content else None
-    words = told or telling(before.content)
+    after = replace(before, content=operation.content or before.content)
+    words = view.words_of(after) - view.words_of(before) or view.words_of(before)
     user = [stems(line.content) for line in view.lines if view.by_user(line)]
     others = [stems(line.content) for line in view.lines if not view.by_user(line)]
     by_user = overlap(words, frozenset().union(*user))

@@ -26,8 +26,8 @@ DETECTORS: Mapping[str, Detector] = {
     Kind.RECALLED: sources.recalled,
     Kind.UNSUPPORTED: sources.unsupported,
     Kind.WRONG_SUBJECT: sources.wrong_subject,
-    Kind.CONTRADICTIONS: pairs.contradictions,
     Kind.REPEATS: pairs.repeats,
+    Kind.CONTRADICTIONS: pairs.contradictions,
 }
 """The detector of each kind, in the order in which they run."""
 BY_LINES = (Kind.RECALLED, Kind.UNSUPPORTED, Kind.WRONG_SUBJECT)
@@ -108,7 +108,7 @@ def checked(place: str, detector: Detector) -> Detector:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StateCounts:
     """The counts after an operation."""
 
     operation: int
@@ -120,7 +120,7 @@ class Moment:
 
 def over_time(
     events: Sequence[Event], detectors: Mapping[str, Detector], points: int, user: str = ""
-) -> list[Moment]:
+) -> list[StateCounts]:
     """Return the counts at ``points`` numbers of operations, evenly apart, the last included."""
     total = len(events)
     numbers = (
@@ -130,5 +130,5 @@ def over_time(
     for number in numbers:
         state = audit(NamespaceView.of(events[:number], user), detectors)
         last = events[number - 1].time
-        moments.append(Moment(number, last, state.entries, state.faulty, state.counts))
+        moments.append(StateCounts(number, last, state.entries, state.faulty, state.counts))
     return moments

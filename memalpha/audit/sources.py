@@ -175,7 +175,7 @@ def _owner_told(subject: str, clause: str, entry: Entry) -> str:
     told = {_RELATIVES.get(word, "") for word in re.findall(r"[\w-]+", entry.content.casefold())}
     if relative:
         who = relative["who"].casefold()
-        return "" if _RELATIVES[who] in told else f"{subject}'s {who}"
+        return "" if any(told) else f"{subject}'s {who}"
     name = subject_of(clause.strip())
     if name and not stems(name) <= stems(entry.content):
         return name

@@ -19,7 +19,7 @@ from memalpha.errors import MissingExtraError
 from memalpha.types import Entry
 
 
-class Span(NamedTuple):
+class Sensitive(NamedTuple):
     """A part of a text that should not be kept, and what it is."""
 
     start: int
@@ -93,10 +93,10 @@ def _secret_patterns() -> list[tuple[str, re.Pattern[str]]]:
     return patterns
 
 
-def secret_spans(text: str) -> list[Span]:
+def secret_spans(text: str) -> list[Sensitive]:
     """Return the secrets of a text, in order, none inside another."""
     spans = [
-        Span(*match.span(), name)
+        Sensitive(*match.span(), name)
         for name, pattern in _secret_patterns()
         for match in pattern.finditer(text)
     ]
@@ -104,7 +104,7 @@ def secret_spans(text: str) -> list[Span]:
         value = match["value"].rstrip(".,;!?)")
         if _is_secret(match["what"].casefold(), value):
             spans.append(
-                Span(match.start("value"), match.start("value") + len(value), match["what"])
+                Sensitive(match.start("value"), match.start("value") + len(value), match["what"])
             )
     return _apart(spans)
 
@@ -120,15 +120,15 @@ def _is_secret(what: str, value: str) -> bool:
     return len(value) >= 5 and (mixed or odd) and not re.fullmatch(r"[A-Za-z]+['’]\w+", value)
 
 
-def _apart(spans: list[Span]) -> list[Span]:
-    apart = list[Span]()
+def _apart(spans: list[Sensitive]) -> list[Sensitive]:
+    apart = list[Sensitive]()
     for span in sorted(spans, key=_place):
         if not apart or span.start >= apart[-1].end:
             apart.append(span)
     return apart
 
 
-def _place(span: Span) -> tuple[int, int]:
+def _place(span: Sensitive) -> tuple[int, int]:
     return span.start, -span.end
 
 
@@ -178,38 +178,38 @@ def _checks() -> Any:
         raise MissingExtraError(str(error.name), "audit") from error
 
 
-def identifier_spans(text: str) -> list[Span]:
+def identifier_spans(text: str) -> list[Sensitive]:
     """Return what identifies a person in a text, in order, none inside another."""
-    spans = [Span(*match.span(), "e-mail address") for match in _EMAIL.finditer(text)]
+    spans = [Sensitive(*match.span(), "e-mail address") for match in _EMAIL.finditer(text)]
     if re.search(r"\d{2}", text):
         spans += [*_numbers(text), *_phones(text)]
     return _apart(spans)
 
 
-def _numbers(text: str) -> Iterator[Span]:
+def _numbers(text: str) -> Iterator[Sensitive]:
     modules, _ = _checks()
     for match in _CARD.finditer(text):
         digits = re.sub(r"\D", "", match[0])
         if digits[0] in "23456" and len(digits) >= 14 and modules["luhn"].is_valid(digits):
-            yield Span(*match.span(), "card number")
+            yield Sensitive(*match.span(), "card number")
     for match in _IBAN.finditer(text):
         if modules["iban"].is_valid(match[0], check_country=False):
-            yield Span(*match.span(), "bank account (IBAN)")
+            yield Sensitive(*match.span(), "bank account (IBAN)")
     for match in _NATIONAL.finditer(text):
         if len(re.findall(r"\d", match["value"])) >= _ID_DIGITS:
-            yield Span(*match.span("value"), "national id")
+            yield Sensitive(*match.span("value"), "national id")
     for what, (form, places) in _FORMS.items():
         for match in form.finditer(text):
             if any(modules[place].is_valid(match[0]) for place in places.split("|")):
-                yield Span(*match.span(), what)
+                yield Sensitive(*match.span(), what)
 
 
-def _phones(text: str) -> Iterator[Span]:
+def _phones(text: str) -> Iterator[Sensitive]:
     _, phones = _checks()
     regions = _REGIONS if _CALLS.search(text) else (None,) if "+" in text else ()
     for region in regions:
         for number in phones.PhoneNumberMatcher(text, region):
-            yield Span(number.start, number.end, "phone number")
+            yield Sensitive(number.start, number.end, "phone number")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -276,8 +276,8 @@ _STATE = (
     r"find)|not (?:found|available|able)|no results?|errors?\b)"
 )
 _FAILED = (
-    r"\b(?:could(?: not|n'?t)|cannot|can'?t|(?:was|were|is)(?: not|n'?t) able to|unable to|failed to|"
-    r"did(?: not|n'?t)|does(?: not|n'?t)|has no|found no)\b"
+    r"\b(?:could(?: not|n'?t)|cannot|can'?t|(?:was|were|is)(?: not|n'?t) able to|unable to|"
+    r"failed to|did(?: not|n'?t)|does(?: not|n'?t)|has no|found no)\b"
 )
 _DEAD_ENDS = re.compile(
     rf"{_THING}.{{0,40}}?{_STATE}|\b(?:assistant|agent|model|tool|ai|i)\b.{{0,10}}{_FAILED}"

@@ -44,8 +44,8 @@ class Kind(StrEnum):
     RECALLED = "recalled"
     UNSUPPORTED = "unsupported"
     WRONG_SUBJECT = "wrong-subject"
-    CONTRADICTIONS = "contradictions"
     REPEATS = "repeats"
+    CONTRADICTIONS = "contradictions"
 
 
 class Action(StrEnum):
@@ -185,6 +185,14 @@ class NamespaceView:
         return dict(writes)
 
     @cached_property
+    def chunks(self) -> dict[str, set[int | None]]:
+        """The chunks that wrote each entry."""
+        return {
+            entry: {event.after.source_chunk for event in events if event.after}
+            for entry, events in self.writes.items()
+        }
+
+    @cached_property
     def by_chunk(self) -> dict[int, list[Entry]]:
         """The lines of each chunk, in order."""
         lines = defaultdict[int, list[Entry]](list)
@@ -251,13 +259,14 @@ class NamespaceView:
         return [entry for entry in self.entries if not is_block(entry)]
 
     def lines_of(self, entry: Entry) -> list[Entry]:
-        """Return the lines of the chunk that last wrote an entry, of a block all; none if they
-        were not kept.
+        """Return the lines of the chunks that wrote an entry, of a block all; none if they were
+        not kept.
         """
         if is_block(entry):
             return list(self.lines)
-        chunk = entry.source_chunk
-        return self.by_chunk.get(chunk, []) if chunk is not None else []
+        chunks = {entry.source_chunk, *self.chunks.get(entry.id, ())}
+        written = sorted(chunk for chunk in chunks if chunk is not None)
+        return [line for chunk in written for line in self.by_chunk.get(chunk, ())]
 
     def saying(self, entry: Entry, lines: Iterable[Entry]) -> tuple[Entry | None, float]:
         """Return the line, of several the last, with most of an entry's words, and their share."""

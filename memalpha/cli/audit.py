@@ -26,8 +26,8 @@ from memalpha.cli.options import AsJson
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
-    from memalpha.audit.apply import Outcome
-    from memalpha.audit.run import Audit, Detector, Moment
+    from memalpha.audit.apply import Mended
+    from memalpha.audit.run import Audit, Detector, StateCounts
     from memalpha.audit.view import Finding, Proposal
     from memalpha.store.journal import DurableMemory
     from memalpha.types import JsonObject
@@ -65,7 +65,7 @@ def audit(
 
     Kinds: secrets, identifiers (cards, accounts, national ids, phones, e-mails), instructions (to
     a model), dead-ends (states of a task), recalled (learnt again from recalled text),
-    unsupported (no line that was read says it), wrong-subject, contradictions, repeats. Each
+    unsupported (no line that was read says it), wrong-subject, repeats, contradictions. Each
     finding has its line, the operation that wrote it, and a proposal: undo, edit, delete (these
     can be undone), forget (for good), keep. In a terminal a key carries it out. Needs the extra
     audit for secrets and identifiers. No model is asked: findings can be wrong.
@@ -114,14 +114,14 @@ def audit(
 # ------------------------------------------------------------------------------------------------
 # one namespace
 @dataclass
-class Report:
+class AuditReport:
     """An audit of a namespace, what was done about it, and what is left."""
 
     durable: DurableMemory
     detectors: Mapping[str, Detector]
     now: Audit
-    moments: list[Moment]
-    outcomes: list[Outcome] = field(default_factory=list)
+    moments: list[StateCounts]
+    outcomes: list[Mended] = field(default_factory=list)
     left: Mapping[str, int] = field(default_factory=dict)  # counts by kind after it
 
     def carry_out(self, findings: Sequence[Finding], proposal: Proposal | None = None) -> None:
@@ -160,7 +160,7 @@ class Report:
         return shown
 
 
-def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int) -> Report:
+def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int) -> AuditReport:
     """Audit a namespace, and its past at ``points`` moments."""
     from memalpha.audit.run import audit as run_audit
     from memalpha.audit.run import over_time
@@ -170,7 +170,7 @@ def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int)
     user = durable.namespace.user
     now = run_audit(NamespaceView.of(events, user), detectors)
     moments = over_time(events, detectors, points, user) if points else []
-    return Report(durable, detectors, now, moments)
+    return AuditReport(durable, detectors, now, moments)
 
 
 def _listed(text: str | None) -> list[str]:
@@ -187,7 +187,7 @@ def _own(place: str) -> Detector:
 
 # ------------------------------------------------------------------------------------------------
 # in a terminal
-def review(report: Report, key: Callable[[], str] = getchar) -> bool:
+def review(report: AuditReport, key: Callable[[], str] = getchar) -> bool:
     """Show each finding and do what the key says; False after ``q``."""
     findings = report.now.findings
     _show([report], None, listed=False)
@@ -260,7 +260,7 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in counts.items()) or "no findings"
 
 
-def _show(reports: Sequence[Report], page: str | None, listed: bool = True) -> None:
+def _show(reports: Sequence[AuditReport], page: str | None, listed: bool = True) -> None:
     """Show counts, and what was found or done, for people and pipes."""
     for report in reports:
         now = report.now
@@ -287,7 +287,7 @@ def _show(reports: Sequence[Report], page: str | None, listed: bool = True) -> N
         show_table(columns, table)
 
 
-def _row(report: Report, finding: Finding) -> tuple[object, ...]:
+def _row(report: AuditReport, finding: Finding) -> tuple[object, ...]:
     return (
         report.durable.namespace,
         finding.kind,

@@ -22,7 +22,7 @@ _WIDTH, _HEIGHT = 700, 150  # of a curve, in its own units
 
 
 def write_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
-    """Write the page of the audits of a store's namespaces (``cli.audit.Report.shown``).
+    """Write the page of the audits of a store's namespaces (``cli.audit.AuditReport.shown``).
 
     InputError if it cannot be written.
     """
