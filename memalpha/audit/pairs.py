@@ -19,6 +19,7 @@ from memalpha.memory.memory import newer
 from memalpha.types import Entry
 
 ALIKE = 0.75  # Jaccard coefficient of the words of entries that repeat each other
+WITHIN = 0.6  # and where one has all words of the other
 _BUCKET = 60  # entries; a word in more brings nothing together
 _MONTHS = "january february march april may june july august september october november december"
 _DAYS = "monday tuesday wednesday thursday friday saturday sunday"
@@ -32,7 +33,8 @@ _STANDS = re.compile(r"(?i)\b(?:is|are|has|have|starts?|costs?|comes?|takes plac
 _MANY_OF = frozenset(
     """
     hobby friend colleague sibling sister brother child son daughter kid pet cat dog language
-    neighbour neighbor cousin aunt uncle interest skill allergy plan goal book trip note
+    neighbour neighbor cousin aunt uncle husband wife housemate flatmate mother father interest
+    skill allergy plan goal book trip note
     """.split()
 )
 # attributes that have one value at a time, and how they are said: the rest of the text is the value
@@ -55,7 +57,7 @@ _ATTRIBUTE = {
 }
 _OF = re.compile(
     r"(?P<who>[^\W\d_][\w-]*)['’]s (?P<what>(?:favou?rite )?[\w-]+(?: [\w-]+)?) "
-    r"(?:is|are)(?: called| named| on| at| in| now)* (?P<value>.+)"
+    r"(?:is|are)(?: now)?(?P<how> called| named| on| at| in| with)? (?P<value>.+)"
 )
 _PLURAL = re.compile(r"(?<![su])s$")
 
@@ -81,10 +83,14 @@ def said(text: str) -> Said | None:
     if match is None or _PAST.search(text):
         return None
     what = match["what"].casefold()
-    last = what.split()[-1]
-    if last in _MANY_OF or _PLURAL.sub("", last) in _MANY_OF:
+    kinds = {_PLURAL.sub("", word) for word in what.split()}
+    if kinds & _MANY_OF or what != match["what"]:  # "sister Ann"
         return None
-    return Said(match["who"].casefold(), what, stems(match["value"]))
+    how = (match["how"] or "").strip().replace("called", "").replace("named", "")
+    named = match["value"][:1].isupper() or how == "on"
+    if not named and not what.startswith(("favourite", "favorite")):
+        return None  # "is lime green", "is closed on Sundays": both may hold
+    return Said(match["who"].casefold(), f"{what} {how}".strip(), stems(match["value"]))
 
 
 def contradictions(view: NamespaceView) -> Iterator[Finding]:
@@ -230,7 +236,8 @@ def _same(view: NamespaceView, entry: Entry, other: Entry) -> bool:
     if words[0] == words[1]:
         return len(common) > 1 or manners[0] == manners[1]
     jaccard = len(common) / len(words[0] | words[1])
-    return jaccard >= ALIKE or (len(common) >= 2 and common in words)
+    within = common in words and manners[words.index(common)] <= manners[words[0] == common]
+    return jaccard >= ALIKE or (jaccard >= WITHIN and len(common) >= 2 and within)
 
 
 def _manner(entry: Entry) -> frozenset[str]:

@@ -17,15 +17,20 @@ from memalpha.audit.words import (
     named_first,
     overlap,
     parted,
+    stem,
     stems,
     subject_of,
 )
 from memalpha.types import Entry
 
 SUPPORTED = 0.5  # share of an entry's telling words that the lines of its chunk have
+CLEAR = 0.6  # that a line must have to say whose the fact is, and who said it
 ELSEWHERE = 0.75  # that one line of another chunk must have
 _RESTATED = 0.6  # that an earlier line or entry must have of what is recalled
 _FIRST = re.compile(r"(?i)\b(?:i|i['’]\w+|me|mine|we|we['’]\w+|us)\b")
+_OWN = re.compile(r"(?i)\b(?:my|our)\b")
+_NAMES = re.compile(r"(?<=[\w,;:] )[^\W\d_a-z][\w-]+|\d[\d.,]*")
+_THIRD = re.compile(r"(?i)\b(?:he|she|they|him|her|them|his|their|you|your|yours)\b")
 _RELATIVES = {
     word: name
     for name, words in {
@@ -38,7 +43,8 @@ _RELATIVES = {
         "brother": "brother",
         "son": "son boy",
         "daughter": "daughter girl",
-        "child": "child kid kids children youngest eldest oldest",
+        "child": "child kid kids children youngest eldest oldest baby",
+        "grandchild": "grandchild grandchildren grandson granddaughter grandkid",
         "grandmother": "grandmother grandma gran granny nan nana",
         "grandfather": "grandfather grandpa granddad grandad",
         "aunt": "aunt auntie",
@@ -46,6 +52,7 @@ _RELATIVES = {
         "cousin": "cousin",
         "niece": "niece",
         "nephew": "nephew",
+        "twin": "twin twins",
         "friend": "friend mate pal buddy",
         "neighbour": "neighbour neighbor",
         "flatmate": "flatmate roommate housemate",
@@ -56,10 +63,12 @@ _RELATIVES = {
     }.items()
     for word in words.split()
 }
+_RELATIVE_STEMS = frozenset(map(stem, _RELATIVES))
 _LONGEST_FIRST = "|".join(sorted(_RELATIVES, key=len, reverse=True))
+_NOUN = r"(?!a |an |the |in |now |been |got |\w+(?:ed|ing) )"  # what "my cousin's" is of
 _RELATIVE = re.compile(
     rf"(?i)\b(?:my|our|ma) (?:[a-z]+ )?(?P<who>{_LONGEST_FIRST})\b"
-    r"(?!['’]s (?!a |an |the |in |now |been |got |\w+(?:ed|ing) ))"
+    rf"(?!['’]s {_NOUN})(?! (?:says?|said|thinks?|thought|told|wants?|asks?|asked)\b)"
 )
 _CLAUSE = re.compile(r"[.!?;]+\s+|\n|, (?:but|and|so|while) ")
 
@@ -79,7 +88,8 @@ def unsupported(view: NamespaceView) -> Iterator[Finding]:
             continue
         words = view.words_of(entry)
         said = stems("\n".join(line.content for line in lines))
-        if overlap(words, said) >= SUPPORTED:
+        shares = (overlap(words, said), overlap(_news(view, entry), said))
+        if max(shares) >= SUPPORTED or _names_fit(entry, words, said):
             continue
         _, elsewhere = view.saying(entry, view.elsewhere(entry))
         if elsewhere < ELSEWHERE:
@@ -87,6 +97,22 @@ def unsupported(view: NamespaceView) -> Iterator[Finding]:
             missing = ", ".join(sorted(words - in_common(words, said))[:4])
             why = f"no line that was read says it (nowhere: {missing})"
             yield view.finding(Kind.UNSUPPORTED, entry, why, view.removal(entry), line)
+
+
+def _news(view: NamespaceView, entry: Entry) -> frozenset[str]:
+    """The words of an entry without relatives and names that were read elsewhere: they say of whom
+    it is.
+    """
+    words = view.words_of(entry)
+    names = stems(" ".join(_NAMES.findall(entry.content)))
+    known = {name for name in names if name in view.postings and not name.isdecimal()}
+    return words - known - _RELATIVE_STEMS or words
+
+
+def _names_fit(entry: Entry, words: frozenset[str], said: frozenset[str]) -> bool:
+    """Whether an entry's names of things and numbers, beside people, are all in what was said."""
+    names = stems(" ".join(_NAMES.findall(entry.content))) & words
+    return bool(names) and names <= said
 
 
 # ------------------------------------------------------------------------------------------------
@@ -98,7 +124,7 @@ def recalled(view: NamespaceView) -> Iterator[Finding]:
     for entry in view.entries:
         lines = view.lines_of(entry)
         line, share = view.saying(entry, lines)
-        if line is None or share < SUPPORTED or view.by_user(line):
+        if line is None or share < CLEAR or view.by_user(line):
             continue
         _, by_user = view.saying(entry, filter(view.by_user, lines))
         if by_user >= SUPPORTED:
@@ -131,7 +157,7 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
     for entry in view.facts:
         subject = named_first(entry.content)
         line, share = view.saying(entry, view.lines_of(entry))
-        if line is None or share < SUPPORTED or not view.by_user(line):
+        if line is None or share < CLEAR or not view.by_user(line):
             continue
         if subject.casefold() not in view.people:
             continue
@@ -139,7 +165,7 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
         clause = _clause(view, entry, text)
         own = _is(view, subject, speaker)
         right = (
-            _owner_told(subject, clause, entry) if own else _first_person(view, entry, line, clause)
+            _owner_told(view, entry, clause) if own else _first_person(view, entry, line, clause)
         )
         if right:
             why = f"the line says it of {right}, not of {subject}"
@@ -167,17 +193,19 @@ def _clause(view: NamespaceView, entry: Entry, text: str) -> str:
     return best
 
 
-def _owner_told(subject: str, clause: str, entry: Entry) -> str:
+def _owner_told(view: NamespaceView, entry: Entry, clause: str) -> str:
     """Whom a clause by the entry's subject is about instead, if it is somebody else."""
-    if _FIRST.search(clause):
+    told = {_RELATIVES.get(word, "") for word in re.findall(r"[\w-]+", entry.content.casefold())}
+    if any(told) or _FIRST.search(clause):
         return ""
     relative = _RELATIVE.search(clause)
-    told = {_RELATIVES.get(word, "") for word in re.findall(r"[\w-]+", entry.content.casefold())}
     if relative:
-        who = relative["who"].casefold()
-        return "" if any(told) else f"{subject}'s {who}"
+        first = relative.start() < _begin(clause, view.words_of(entry))
+        return f"{named_first(entry.content)}'s {relative['who'].casefold()}" if first else ""
     name = subject_of(clause.strip())
-    if name and not stems(name) <= stems(entry.content):
+    known = name.casefold() in view.people or name in view.capitalised
+    known = known and not re.match(rf"{name}['’]s {_NOUN}", clause.strip())
+    if name and known and not _OWN.search(clause) and not stems(name) <= stems(entry.content):
         return name
     return ""
 
@@ -187,16 +215,20 @@ def _first_person(view: NamespaceView, entry: Entry, line: Entry, clause: str) -
     name.
     """
     speaker, _ = parted(line.content)
-    subject = named_first(entry.content)
-    if not speaker or is_assistant(speaker):
-        return ""
-    mine = _FIRST.search(clause) or re.search(r"(?i)\b(?:my|our)\b", clause)
-    named = re.compile(rf"(?i)\b{re.escape(subject)}\b")
+    named = re.compile(rf"(?i)\b{re.escape(named_first(entry.content))}\b")
     spoken = (parted(other.content)[1] for other in view.lines_of(entry))
-    says = speaker.casefold() in entry.content.casefold() or any(map(named.search, spoken))
-    if not mine or says:
+    said = speaker.casefold() in entry.content.casefold() or any(map(named.search, spoken))
+    if not speaker or is_assistant(speaker) or said or _THIRD.search(clause):
         return ""
-    relative = _RELATIVE.search(clause)
-    if relative and not _FIRST.search(clause):
-        return ""  # of a relative of the speaker, who may be the subject
+    mine = _FIRST.search(clause)
+    own = _OWN.search(clause) if _RELATIVE.search(clause) is None else None
+    starts = [match.start() for match in (mine, own) if match]
+    if not starts or min(starts) > _begin(clause, view.words_of(entry)):
+        return ""
     return USER if speaker.casefold() in view.names_of_user - {view.user.casefold()} else speaker
+
+
+def _begin(clause: str, words: frozenset[str]) -> int:
+    """Where the first of some words stands in a clause; its length if none does."""
+    places = (match.start() for match in re.finditer(r"\w+", clause) if stems(match[0]) & words)
+    return next(places, len(clause))

@@ -268,8 +268,8 @@ _THING = (
     r"update|render\w*|scan|program)\b"
 )
 _STATE = (
-    r"\b(?:(?:is|are|was|were) (?:still |currently |now )?(?:running|building|loading|pending|"
-    r"queued|waiting|processing|compiling|uploading|downloading|down|stuck|offline|unavailable)"
+    r"\b(?:(?:is|are|was|were) (?:still |currently |now )?(?:running(?! (?:an?|the|for|in)\b)|"
+    r"building|loading|pending|queued|waiting|processing|compiling|uploading|downloading|down|stuck|offline|unavailable)"
     r"|in progress|(?:is )?at \d+ ?(?:%|percent)|timed out|time-?out|crashed|failed"
     r"|(?:returned|gave|had|has|found|with|shows?) (?:no|nothing)"
     r"|(?:does|did|do|could|would|will)(?: not|n'?t) (?:load|open|work|respond|answer|finish|start|"

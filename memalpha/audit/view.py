@@ -9,11 +9,13 @@ def shouting(view: NamespaceView) -> Iterator[Finding]:
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 
 from memalpha.audit.words import (
     CLOSE,
@@ -239,6 +241,13 @@ class NamespaceView:
         speakers = {parted(line.content)[0].casefold() for line in self.lines}
         firsts = {subject_of(entry.content).casefold() for entry in self.entries}
         return frozenset((speakers | firsts | self.names_of_user) - {""})
+
+    @cached_property
+    def capitalised(self) -> frozenset[str]:
+        """The words that lines write with a capital inside a sentence."""
+        inside = re.compile(r"(?<=[\w,] )[A-Z][\w-]+")
+        words = (inside.findall(parted(line.content)[1]) for line in self.lines)
+        return frozenset(chain.from_iterable(words))
 
     def by_user(self, line: Entry) -> bool:
         """Whether a person says a line, and it is no recalled text."""
