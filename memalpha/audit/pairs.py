@@ -44,7 +44,7 @@ _SAID = {
     "street": r"(?:lives|is living) (?:on|at)|address",
     "employer": r"(?:works|is working|now works) (?:at|for)|employer|company|workplace",
     "occupation": r"(?:works|is working) as (?:a|an|the)|job|occupation|profession",
-    "age": r"is (?=\d+ years? old)|is aged|age",
+    "age": r"(?:is|turned) (?=\d{1,3}(?: years? old)?\W*$)|is aged|age",
     "birthday": r"(?:was|is) born (?:on|in)|birthday|(?:'s|'s) birthday is(?: on)?",
     "name": r"'s name is|name",
     "status": r"is (?=(?:single|married|divorced|widowed|engaged)\b)|marital status",
@@ -86,11 +86,15 @@ def said(text: str) -> Said | None:
     kinds = {_PLURAL.sub("", word) for word in what.split()}
     if kinds & _MANY_OF or what != match["what"]:  # "sister Ann"
         return None
+    value = stems(match["value"])
     how = (match["how"] or "").strip().replace("called", "").replace("named", "")
-    named = match["value"][:1].isupper() or how == "on"
-    if not named and not what.startswith(("favourite", "favorite")):
-        return None  # "is lime green", "is closed on Sundays": both may hold
-    return Said(match["who"].casefold(), f"{what} {how}".strip(), stems(match["value"]))
+    if value & _TIMES:
+        how = "date"
+    elif match["value"][:1].isdigit():
+        how = "number"
+    elif not match["value"][:1].isupper() and not what.startswith(("favourite", "favorite")):
+        return None  # "is lime green", "is closed": both may hold
+    return Said(match["who"].casefold(), f"{what} {how}".strip(), value)
 
 
 def contradictions(view: NamespaceView) -> Iterator[Finding]:
@@ -141,12 +145,12 @@ def _by_attribute(view: NamespaceView) -> _Buckets:
 
 
 def _by_slot(view: NamespaceView) -> _Buckets:
-    """Entries that are equal but for one number or date."""
+    """Entries that are equal but for numbers or a date."""
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
     for entry in view.facts:
         slots, rest = _slots(entry.content)
         stands = _STANDS.search(entry.content) and not _PAST.search(entry.content)
-        if len(slots) == 1 and len(rest) > 1 and stands:
+        if slots and len(rest) > 1 and stands:
             buckets[tuple(sorted(rest))].append(entry)
     return {
         key: entries
@@ -156,14 +160,12 @@ def _by_slot(view: NamespaceView) -> _Buckets:
 
 
 def _slots(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The numbers and dates of a text, a date as one, and its other words with negation."""
+    """The numbers and dates of a text, and its other words with negation."""
     words = stems(text)
     dated = frozenset(word for word in words if word in _TIMES)
     numbers = frozenset(word for word in words if word.isdecimal() and len(word) <= 4)
-    date = " ".join(sorted(dated | numbers))
-    slots = frozenset([date]) if dated else numbers
     rest = words - dated - numbers
-    return slots, rest | ({"not"} if negated(text) else frozenset())
+    return dated | numbers, rest | ({"not"} if negated(text) else frozenset())
 
 
 def _by_words(view: NamespaceView) -> _Buckets:

@@ -27,6 +27,7 @@ _NUMBERS = {
         "zero one two three four five six seven eight nine ten eleven twelve".split()
     )
 }
+_ORDINAL = re.compile(r"^(\d+)(?:st|nd|rd|th)$")
 _SUFFIXES = ("ingly", "ings", "ing", "edly", "ied", "ies", "ed", "ers", "er", "es", "s", "ly")
 _LEAST_STEM = 3  # letters that stay when a suffix goes
 _PREFIX = 5  # letters in common that make two long words one
@@ -47,7 +48,7 @@ CLOSE = re.compile(r"(?i)</(?:recalled|relevant|retrieved)?_?memor(?:y|ies)>")
 @lru_cache(maxsize=65536)
 def stem(word: str) -> str:
     """Return a lower-case word without its ending: live, lives and living are one."""
-    word = _NUMBERS.get(word, word)
+    word = _ORDINAL.sub(r"\1", _NUMBERS.get(word, word))
     for suffix in _SUFFIXES:
         kept = word[: -len(suffix)]
         if word.endswith(suffix) and len(kept) >= _LEAST_STEM and not word.endswith("ss"):
