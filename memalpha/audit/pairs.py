@@ -44,10 +44,10 @@ _SAID = {
     "street": r"(?:lives|is living) (?:on|at)|address",
     "employer": r"(?:works|is working|now works) (?:at|for)|employer|company|workplace",
     "occupation": r"(?:works|is working) as (?:a|an|the)|job|occupation|profession",
-    "age": r"(?:is|turned) (?=\d{1,3}(?: years? old)?\W*$)|is aged|age",
+    "age": r"(?:is|turned)(?= \d{1,3}(?: years? old)?\W*$)|is aged|age",
     "birthday": r"(?:was|is) born (?:on|in)|birthday|(?:'s|'s) birthday is(?: on)?",
     "name": r"'s name is|name",
-    "status": r"is (?=(?:single|married|divorced|widowed|engaged)\b)|marital status",
+    "status": r"is(?= (?:single|married|divorced|widowed|engaged)\b)|marital status",
 }  # fmt: skip
 _ATTRIBUTE = {
     name: re.compile(

@@ -135,6 +135,7 @@ def _place(span: Sensitive) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------------
 # identifiers
 _EMAIL = re.compile(r"(?<![\w.@])[\w.+-]{1,64}@(?:[\w-]+\.)+[A-Za-z]{2,24}\b")
+_PASSWORD_OF_URL = re.compile(r"//[^\s/@]*:$")  # before it
 _CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?!\w)")
 _NATIONAL = re.compile(
@@ -180,7 +181,11 @@ def _checks() -> Any:
 
 def identifier_spans(text: str) -> list[Sensitive]:
     """Return what identifies a person in a text, in order, none inside another."""
-    spans = [Sensitive(*match.span(), "e-mail address") for match in _EMAIL.finditer(text)]
+    spans = [
+        Sensitive(*match.span(), "e-mail address")
+        for match in _EMAIL.finditer(text)
+        if not _PASSWORD_OF_URL.search(text[: match.start()])
+    ]
     if re.search(r"\d{2}", text):
         spans += [*_numbers(text), *_phones(text)]
     return _apart(spans)

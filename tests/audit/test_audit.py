@@ -198,6 +198,7 @@ def test_the_page_is_one_file_without_scripts_markup_or_secrets(store, tmp_path,
         ("version 10.2.4, flight LH2032, 2024-03-05T14:30", []),
         ("pay to DE89 3704 0044 0532 0130 00", ["bank account (IBAN)"]),
         ("mail a.b@example.org", ["e-mail address"]),
+        ("at postgres://app:gr33nTea@db.example.com", ["Basic Auth Credentials"]),
         ("he is @otter on the forum", []),
     ],
 )

@@ -4,6 +4,7 @@ from collections import Counter
 
 import held_out
 import pytest
+import tuned
 from planted import plant
 
 from memalpha.audit.run import DETECTORS, audit, over_time
@@ -40,12 +41,26 @@ def measure(path, namespaces):
 
 
 def test_faults_of_unseen_templates_are_found_and_clean_entries_are_left_alone(tmp_path):
-    """On 22 namespaces: docs/audit.md."""
     counts = measure(tmp_path / "m.db", plant(tmp_path / "m.db", held_out, 6))
     total = sum(counts.values(), Counter())
     assert total["found"] / total["planted"] >= 0.9, counts
     assert total["right"] / (total["right"] + total["wrong"]) >= 0.8, counts
     assert {kind for kind, count in counts.items() if count["planted"]} == set(DETECTORS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [tuned, held_out], ids=["tuned", "held_out"])
+def test_the_whole_of_a_half(tmp_path, half):
+    """286 faults and 2,000 clean entries; -s shows the counts."""
+    namespaces = plant(tmp_path / "m.db", half, 22)
+    assert sum(len(each.clean) for each in namespaces) >= 2000
+    counts = measure(tmp_path / "m.db", namespaces)
+    for kind, count in counts.items():
+        print(kind, dict(count))
+    total = sum(counts.values(), Counter())
+    assert total["planted"] >= 200
+    assert total["found"] / total["planted"] >= 0.9
+    assert total["right"] / (total["right"] + total["wrong"]) >= 0.8
 
 
 def test_counts_over_time_are_those_of_the_memory_as_it_was(tmp_path):
