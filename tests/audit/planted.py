@@ -13,7 +13,7 @@ from random import Random
 
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.archive import archive_chunk
-from memalpha.store.journal import Journal, Namespace, Origin
+from memalpha.store.journal import Namespace, Origin
 from memalpha.types import Chunk, Operation, OperationKind
 
 SCHEMA = MemorySchema.load("facts")
@@ -221,10 +221,8 @@ class Filling:
             self.planted.faults.append((kind, set(ids)))
 
 
-def plant(path, half, namespaces=20, first=0):
-    """Make a store and return what was planted in each namespace."""
-    with Journal.open(path) as journal:
-        return [
-            Filling(journal, half, Namespace(f"user-{seed}"), seed).fill()
-            for seed in range(first, first + namespaces)
-        ]
+def plant(journal, half, namespaces):
+    """Fill namespaces of a store and return what was planted in each."""
+    return [
+        Filling(journal, half, Namespace(f"user-{seed}"), seed).fill() for seed in range(namespaces)
+    ]
