@@ -5,18 +5,19 @@
 A refused operation is a failed result with the code ``guarded``. The guard ``secrets`` also takes
 secrets out of a text before model and archive see it. Beside the kinds of the audit there is
 ``assistant``: what an assistant says changes and deletes nothing, since its words rank below the
-user's.
+user's. Not covered: what is written without an agent's step, by import, by hand or by a client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from memalpha.audit import texts
 from memalpha.audit.run import DETECTORS, choose
 from memalpha.audit.sources import SUPPORTED
-from memalpha.audit.view import Kind, NamespaceView
+from memalpha.audit.view import Fault, NamespaceView
 from memalpha.audit.words import overlap, stems, telling
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -26,6 +27,7 @@ from memalpha.units import UNIT_TOKENS, units
 
 ASSISTANT = "assistant"
 GUARDS = (*DETECTORS, ASSISTANT)
+_Text = Any  # a text or a sequence of chat messages; it stays what it is
 _TRIAL = "(new)"  # id of an entry that is not written yet
 _NAME_IS = "'s name is "
 
@@ -43,18 +45,32 @@ class Guards:
         kinds = [name for name in names if name != ASSISTANT]
         self.detectors = choose(kinds) if kinds else {}
         self.assistant = ASSISTANT in names
-        self.masks = Kind.SECRETS in names
+        self.masks = Fault.SECRETS in names
         if self.masks:
             texts.secret_spans("")
-        if Kind.IDENTIFIERS in names:
+        if Fault.IDENTIFIERS in names:
             texts.identifier_spans("")
 
     def __bool__(self) -> bool:
         return bool(self.detectors) or self.assistant
 
-    def masked(self, text: str) -> tuple[str, int]:
-        """Return a text without its secrets, and how many were taken out."""
-        return texts.masked(text) if self.masks else (text, 0)
+    def masked(self, text: _Text) -> tuple[_Text, int]:
+        """Return a text, or chat messages, without secrets, and how many were taken out."""
+        if not self.masks or not isinstance(text, str | list | tuple):
+            return text, 0
+        if isinstance(text, str):
+            return texts.masked(text)
+        pairs = [self._masked_message(message) for message in text]
+        return [message for message, _ in pairs], sum(count for _, count in pairs)
+
+    def _masked_message(self, message: Any) -> tuple[Any, int]:
+        """A message of OpenAI's form, its content a text or parts with a ``text``."""
+        for name in ("content", "text"):
+            held = message.get(name) if isinstance(message, Mapping) else None
+            if isinstance(held, str | list | tuple):
+                clean, count = self.masked(held)
+                return {**message, name: clean}, count
+        return message, 0
 
     def refusal(
         self, memory: Memory, index: int, chunk: Chunk, operations: Sequence[Operation]

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from memalpha.audit.view import Action, Finding, Kind, NamespaceView, Proposal
+from memalpha.audit.view import Action, Finding, Fault, NamespaceView, Proposal
 from memalpha.audit.words import is_generic, negated, stem, stems
 from memalpha.memory.memory import newer
 from memalpha.types import Entry
@@ -119,7 +119,7 @@ def contradictions(view: NamespaceView) -> Iterator[Finding]:
                 told = f"entry {newest.id} {why.format(what=key[-1])}, and is newer"
                 line, _ = view.saying(newest, view.lines_of(newest))
                 removal = view.removal(entry)
-                yield view.finding(Kind.CONTRADICTIONS, entry, told, removal, line, newest)
+                yield view.finding(Fault.CONTRADICTIONS, entry, told, removal, line, newest)
 
 
 _Buckets = dict[tuple[str, ...], list[Entry]]
@@ -196,7 +196,7 @@ def repeats(view: NamespaceView) -> Iterator[Finding]:
         gone.add(extra.id)
         line, _ = view.saying(extra, view.lines_of(extra))
         why = f"entry {kept.id} says it already"
-        yield view.finding(Kind.REPEATS, extra, why, Proposal(Action.DELETE), line, kept)
+        yield view.finding(Fault.REPEATS, extra, why, Proposal(Action.DELETE), line, kept)
 
 
 def _fuller(view: NamespaceView, entry: Entry, other: Entry) -> bool:

@@ -12,25 +12,25 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from memalpha.audit import pairs, sources, texts
-from memalpha.audit.view import Finding, Kind, NamespaceView
+from memalpha.audit.view import Finding, Fault, NamespaceView
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.store.history import Event
 
 Detector = Callable[[NamespaceView], Iterable[Finding]]
 
 DETECTORS: Mapping[str, Detector] = {
-    Kind.SECRETS: texts.secrets,
-    Kind.IDENTIFIERS: texts.identifiers,
-    Kind.INSTRUCTIONS: texts.instructions,
-    Kind.DEAD_ENDS: texts.dead_ends,
-    Kind.RECALLED: sources.recalled,
-    Kind.UNSUPPORTED: sources.unsupported,
-    Kind.WRONG_SUBJECT: sources.wrong_subject,
-    Kind.REPEATS: pairs.repeats,
-    Kind.CONTRADICTIONS: pairs.contradictions,
+    Fault.SECRETS: texts.secrets,
+    Fault.IDENTIFIERS: texts.identifiers,
+    Fault.INSTRUCTIONS: texts.instructions,
+    Fault.DEAD_ENDS: texts.dead_ends,
+    Fault.RECALLED: sources.recalled,
+    Fault.UNSUPPORTED: sources.unsupported,
+    Fault.WRONG_SUBJECT: sources.wrong_subject,
+    Fault.REPEATS: pairs.repeats,
+    Fault.CONTRADICTIONS: pairs.contradictions,
 }
 """The detector of each kind, in the order in which they run."""
-BY_LINES = (Kind.RECALLED, Kind.UNSUPPORTED, Kind.WRONG_SUBJECT)
+BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)
 
 
 @dataclass(frozen=True, slots=True)

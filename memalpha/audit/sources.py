@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memalpha.audit.view import Action, Finding, Kind, NamespaceView, Proposal, renamed
+from memalpha.audit.view import Action, Finding, Fault, NamespaceView, Proposal, renamed
 from memalpha.audit.words import (
     USER,
     in_common,
@@ -96,7 +96,7 @@ def unsupported(view: NamespaceView) -> Iterator[Finding]:
             line, _ = view.saying(entry, lines)
             missing = ", ".join(sorted(words - in_common(words, said))[:4])
             why = f"no line that was read says it (nowhere: {missing})"
-            yield view.finding(Kind.UNSUPPORTED, entry, why, view.removal(entry), line)
+            yield view.finding(Fault.UNSUPPORTED, entry, why, view.removal(entry), line)
 
 
 def _news(view: NamespaceView, entry: Entry) -> frozenset[str]:
@@ -134,7 +134,7 @@ def recalled(view: NamespaceView) -> Iterator[Finding]:
             who = "a block of recalled text" if line.id in view.tagged else "the assistant"
             before = f", as {earlier.content!r:.80} had said" if earlier else ""
             why = f"{who} repeated it{before}: nobody said it again"
-            yield view.finding(Kind.RECALLED, entry, why, Proposal(Action.DELETE), line, earlier)
+            yield view.finding(Fault.RECALLED, entry, why, Proposal(Action.DELETE), line, earlier)
 
 
 def _earlier(view: NamespaceView, entry: Entry) -> Entry | None:
@@ -170,7 +170,7 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
         if right:
             why = f"the line says it of {right}, not of {subject}"
             edit = Proposal(Action.EDIT, text=renamed(entry, subject, right))
-            yield view.finding(Kind.WRONG_SUBJECT, entry, why, edit, line)
+            yield view.finding(Fault.WRONG_SUBJECT, entry, why, edit, line)
 
 
 def _is(view: NamespaceView, subject: str, speaker: str) -> bool:

@@ -14,7 +14,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
-from memalpha.audit.view import Action, Finding, Kind, NamespaceView, Proposal
+from memalpha.audit.view import Action, Finding, Fault, NamespaceView, Proposal
 from memalpha.errors import MissingExtraError
 from memalpha.types import Entry
 
@@ -29,15 +29,15 @@ class Sensitive(NamedTuple):
 
 def secrets(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries and lines with an API key, token, password, PIN or private key."""
-    return _with_spans(view, Kind.SECRETS, secret_spans)
+    return _with_spans(view, Fault.SECRETS, secret_spans)
 
 
 def identifiers(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries and lines with a card, an account, a national id, a phone number, an e-mail."""
-    return _with_spans(view, Kind.IDENTIFIERS, identifier_spans)
+    return _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
 
 
-def _with_spans(view: NamespaceView, kind: Kind, spans_of: Any) -> Iterator[Finding]:
+def _with_spans(view: NamespaceView, kind: Fault, spans_of: Any) -> Iterator[Finding]:
     spans = {line.id: spans_of(line.content) for line in view.live_lines}
     lines_with: dict[str, list[Entry]] = {}
     for line in view.live_lines:
@@ -261,7 +261,7 @@ def instructions(view: NamespaceView) -> Iterator[Finding]:
         if match:
             line, _ = view.saying(entry, view.lines_of(entry))
             why = f"{match[0][:60]!r} tells a model what to do: it is no fact about anybody"
-            yield view.finding(Kind.INSTRUCTIONS, entry, why, view.removal(entry), line)
+            yield view.finding(Fault.INSTRUCTIONS, entry, why, view.removal(entry), line)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -301,4 +301,4 @@ def dead_ends(view: NamespaceView) -> Iterator[Finding]:
         if match:
             line, _ = view.saying(entry, view.lines_of(entry))
             why = f"{match[0][:60]!r} was the state of a task, not a fact to keep"
-            yield view.finding(Kind.DEAD_ENDS, entry, why, view.removal(entry), line)
+            yield view.finding(Fault.DEAD_ENDS, entry, why, view.removal(entry), line)

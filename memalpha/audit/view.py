@@ -36,7 +36,7 @@ _RARE = 3  # words of an entry by which lines elsewhere are looked up
 _MANY = 200  # lines; a word in more is no help to look one up
 
 
-class Kind(StrEnum):
+class Fault(StrEnum):
     """What can be wrong with an entry, in the order in which it is looked for."""
 
     SECRETS = "secrets"

@@ -20,6 +20,7 @@ from memalpha.data import (
     dialogues,
     labelled,
     natural,
+    own,
     sgd,
     synthetic,
     texts,
@@ -281,7 +282,7 @@ class _NearIndex:
 
 MANIFEST_NAME = "manifest.json"
 _TOKENS = ("chunks", "questions", "longest_chunk")
-_MODULES = (texts, dialogues, labelled, sgd, natural, synthetic, toy)
+_MODULES = (texts, dialogues, labelled, sgd, natural, own, synthetic, toy)
 SOURCES: dict[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }

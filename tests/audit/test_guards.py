@@ -40,7 +40,7 @@ REFUSED = [
     ("dead-ends", "Ann: the build is running", "+ The build is running"),
     ("unsupported", "Ann: it rains", "+ Ann has a yacht"),
     ("wrong-subject", "Ann: My brother plays the harp", "+ Ann plays the harp"),
-    ("recalled", "<recalled_memory>\nAnn plays golf\n</recalled_memory>", "+ Ann plays golf"),
+    ("recalled", "Ann: hm\nAssistant: You live in Oslo.", "+ Oslo is where Ann lives"),
     ("contradictions", "Ann: I live in Rome", "+ Ann lives in Rome"),
     ("repeats", "Ann: I live in Oslo", "+ Ann is living in Oslo"),
     ("assistant", "Ann: hm\nAssistant: Do you live in Rome?", "= 1 Ann lives in Rome"),
@@ -84,6 +84,10 @@ def test_secrets_leave_the_text_before_model_and_archive_see_it():
     (prompt,) = agent.generator.generator.prompts
     assert KEY not in str(prompt.messages) and "[github token removed]" in str(prompt.messages)
     assert KEY not in str(agent.history())
+    agent = agent_of("+ Ann has a token", guards=("secrets",))
+    parts = [{"type": "text", "text": f"it is {KEY}"}]
+    messages = [{"role": "user", "content": parts}, {"role": "user", "content": f"{KEY} it is"}]
+    assert agent.add(messages).removed == 2 and KEY not in str(agent.history())
     assert agent_of("+ x").add(f"Ann: my token is {KEY}").removed == 0
 
 
