@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from memalpha.audit.view import Action, Finding, Fault, NamespaceView, Proposal
+from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal
 from memalpha.audit.words import is_generic, negated, stem, stems
 from memalpha.memory.memory import newer
 from memalpha.types import Entry

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from memalpha.audit import pairs, sources, texts
-from memalpha.audit.view import Finding, Fault, NamespaceView
+from memalpha.audit.view import Fault, Finding, NamespaceView
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.store.history import Event
 

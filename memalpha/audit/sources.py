@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memalpha.audit.view import Action, Finding, Fault, NamespaceView, Proposal, renamed
+from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal, renamed
 from memalpha.audit.words import (
     USER,
     in_common,

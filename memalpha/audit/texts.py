@@ -14,7 +14,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
-from memalpha.audit.view import Action, Finding, Fault, NamespaceView, Proposal
+from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal
 from memalpha.errors import MissingExtraError
 from memalpha.types import Entry
 

@@ -40,7 +40,7 @@ REFUSED = [
     ("dead-ends", "Ann: the build is running", "+ The build is running"),
     ("unsupported", "Ann: it rains", "+ Ann has a yacht"),
     ("wrong-subject", "Ann: My brother plays the harp", "+ Ann plays the harp"),
-    ("recalled", "Ann: hm\nAssistant: You live in Oslo.", "+ Oslo is where Ann lives"),
+    ("recalled", "Ann: hm\nAssistant: You live in Oslo.", "+ Ann is now living in Oslo"),
     ("contradictions", "Ann: I live in Rome", "+ Ann lives in Rome"),
     ("repeats", "Ann: I live in Oslo", "+ Ann is living in Oslo"),
     ("assistant", "Ann: hm\nAssistant: Do you live in Rome?", "= 1 Ann lives in Rome"),
