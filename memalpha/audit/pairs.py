@@ -20,6 +20,7 @@ from memalpha.types import Entry
 
 ALIKE = 0.75  # Jaccard coefficient of the words of entries that repeat each other
 WITHIN = 0.6  # and where one has all words of the other
+_SLOTS = 4  # numbers and names of days and months; more are those of an identifier
 _BUCKET = 60  # entries; a word in more brings nothing together
 _MONTHS = "january february march april may june july august september october november december"
 _DAYS = "monday tuesday wednesday thursday friday saturday sunday"
@@ -150,7 +151,7 @@ def _by_slot(view: NamespaceView) -> _Buckets:
     for entry in view.facts:
         slots, rest = _slots(entry.content)
         stands = _STANDS.search(entry.content) and not _PAST.search(entry.content)
-        if slots and len(rest) > 1 and stands:
+        if 0 < len(slots) <= _SLOTS and len(rest) > 1 and stands:
             buckets[tuple(sorted(rest))].append(entry)
     return {
         key: entries

@@ -49,6 +49,8 @@ CLOSE = re.compile(r"(?i)</(?:recalled|relevant|retrieved)?_?memor(?:y|ies)>")
 def stem(word: str) -> str:
     """Return a lower-case word without its ending: live, lives and living are one."""
     word = _ORDINAL.sub(r"\1", _NUMBERS.get(word, word))
+    if not word.isalpha():
+        return word
     for suffix in _SUFFIXES:
         kept = word[: -len(suffix)]
         if word.endswith(suffix) and len(kept) >= _LEAST_STEM and not word.endswith("ss"):
