@@ -128,6 +128,7 @@ class ResultCode(StrEnum):
     EMPTY = "empty"
     TOO_LONG = "too_long"
     SECTION_FULL = "section_full"
+    GUARDED = "guarded"  # a guard of the agent in use refused it
     UNPARSED = "unparsed"  # a part of the completion that is not a call
 
 

@@ -14,7 +14,7 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import chat, evaluate, importing, journal, serve, training
+from memalpha.cli import audit, chat, evaluate, importing, journal, serve, training
 from memalpha.cli.console import SafeFormatter, complain, out, tell_launcher, with_notes
 from memalpha.cli.options import TAKES_OPTIONS
 from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
@@ -38,6 +38,7 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
     evaluate.inspect: {},
     chat.ask: TAKES_OPTIONS,
     chat.chat: TAKES_OPTIONS,
+    audit.audit: {},
     serve.serve: TAKES_OPTIONS,
     serve.token: {},
     serve.export: {},

@@ -161,6 +161,9 @@ class Conversation:
         today = self.clock().date().isoformat()
         self.operations.append([])
         changes: list[Change] = []
+        _, secrets = self.agent.guards.masked(message)
+        if secrets:
+            out(f"  not read: {secrets} secrets of this message")
         for piece in self.agent.pieces(f"User: {message}", today):
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self.operations[-1] += added.operations

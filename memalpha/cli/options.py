@@ -54,6 +54,8 @@ class AgentOptions(Options):
         reader_tokens: Most tokens of passages that are read.
         trust_tools: Whether the functions that the agent's schema names as tools may be imported
             and run.
+        guards: What is refused when it would be written: kinds of ``memalpha audit`` (``secrets``,
+            ``instructions``, ...; secrets are taken out of texts, too), and ``assistant``.
     """
 
     store: str
@@ -71,6 +73,7 @@ class AgentOptions(Options):
     reader: str | None = None
     reader_tokens: PositiveInt = 2048
     trust_tools: bool = False
+    guards: tuple[str, ...] = ()
 
     def check(self) -> None:
         """InputError for another reader beside an endpoint."""
@@ -97,6 +100,7 @@ class AgentOptions(Options):
                 key=key,
                 retrieve_k=self.retrieve_k,
                 reader_tokens=self.reader_tokens,
+                guards=self.guards,
             )
         if trained is None:
             return MemoryAgent.at_endpoint(
@@ -105,6 +109,7 @@ class AgentOptions(Options):
                 store=self.store,
                 key=key,
                 retrieve_k=self.retrieve_k,
+                guards=self.guards,
             )
         served = bool(self.reader_url or self.reader_model)
         client = ChatClient(self.reader_url, self.reader_model) if served else None
@@ -120,6 +125,7 @@ class AgentOptions(Options):
             device=self.device,
             dtype=self.dtype,
             trust_tools=self.trust_tools,
+            guards=self.guards,
         )
         if client:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
