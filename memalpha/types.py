@@ -49,7 +49,7 @@ class Question:
     # indices of the chunks that hold the answer; None if unknown
     evidence: tuple[int, ...] | None = None
     id: str = ""  # unique inside its instance
-    # of an update: the chunks of the evidence that say what no longer holds
+    # of an update: the chunks of the evidence that say only what no longer holds
     outdated: tuple[int, ...] = ()
 
 

@@ -38,6 +38,7 @@ _ROLE = re.compile(
     r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)"
     r"(?:[ _][0-9A-Za-z]{1,2})?"
 )
+_MESSAGE = ("user: ", "assistant: ")  # how a message of a chat is written down
 # words that stand before a colon as names do
 _HEADINGS = frozenset(
     """
@@ -75,17 +76,20 @@ def speaker_labels(text: str) -> list[Span]:
     """Return the labels of a dialogue in order, and an empty span where a header ends a turn.
 
     Nothing if it is no dialogue. A label begins a line and ends with a colon and white space. Its
-    name is a role such as ``user`` (where two roles speak, nothing else is a label), or capitalised
-    and no word of headings; any other word counts only if somebody speaks again after another. A
-    text where nobody does is a dialogue of at most three speakers: it begins with a label, or most
-    of its lines do.
+    name is a role such as ``user`` (where two roles speak, or the first line is a message of
+    ``user: `` or ``assistant: ``, nothing else is a label), or capitalised and no word of headings;
+    any other word counts only if somebody speaks again after another. A text where nobody does is a
+    dialogue of at most three speakers: it begins with a label, or most of its lines do.
     """
     candidates = list(_SPEAKER.finditer(text))
     matches = [
         match for match in candidates if _HEADINGS.isdisjoint(match["name"].casefold().split())
     ]
     roles = [match for match in matches if _ROLE.fullmatch(match["name"])]
-    if len({match["name"] for match in roles}) > 1:
+    headers = {match.start() for match in _HEADER.finditer(text)}
+    lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
+    message = bool(lines) and text.startswith(_MESSAGE, lines[0])
+    if message or len({match["name"] for match in roles}) > 1:
         matches = roles
     turns = [name for name, _ in groupby(match["name"] for match in matches)]
     returns = len(set(turns)) < len(turns)
@@ -94,11 +98,9 @@ def speaker_labels(text: str) -> list[Span]:
         for match in matches
         if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))
     ]
-    headers = {match.start() for match in _HEADER.finditer(text)}
-    lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
     spoken = bool(matches) and (matches[0].start() == lines[0] or 2 * len(matches) > len(lines))
     few = len({match["name"] for match in candidates}) <= 3
-    if not returns and not (few and spoken):
+    if not returns and not message and not (few and spoken):
         return []
     labels = [Span(*match.span()) for match in matches]
     return sorted([*(Span(start, start) for start in headers), *labels])

@@ -39,7 +39,9 @@ _CHAT = "chat.json"
 _QUESTIONS = "probing_questions/probing_questions.json"
 # where the answer of a question stands, by its ability; the last: what an answer should do
 _ANSWERS = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expected_compliance")
-_OLDER = "original_info"  # group of turns that ``updated_info`` replaces
+# groups of turns of an update
+_OLDER = "original_info"
+_NEWER = "updated_info"
 _MARK = re.compile(r"\s*->->[\s0-9,]*$")
 
 
@@ -105,7 +107,9 @@ def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
         turns = {name: [str(id) for id in _ids(group)] for name, group in groups.items()}
         evidence = dialogue.evidence(id for ids in turns.values() for id in ids)
         older = dialogue.evidence(turns.get(_OLDER, [])) or ()
-        made = Question(text, golds, options.metric, kind, evidence=evidence, outdated=older)
+        newer = dialogue.evidence(turns.get(_NEWER, [])) or ()
+        outdated = tuple(place for place in older if place not in newer)
+        made = Question(text, golds, options.metric, kind, evidence=evidence, outdated=outdated)
         return made if golds else Skipped(EMPTY_ANSWER)
 
     abilities = _spelled(row["probing_questions"]).fields().items()

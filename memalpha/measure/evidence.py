@@ -31,8 +31,8 @@ class EvidenceRow(NamedTuple):
     question: str  # its id
     kind: str
     recall: float  # share of the chunks of the evidence of which a passage was read
-    # of an update: whether what holds now was read, and above all that no longer holds; None if the
-    # question is no update, or a chunk says both
+    # whether what holds now was read, and above all that no longer holds; None if nothing of the
+    # evidence is outdated
     newer_first: bool | None
     tokens: int  # of all passages that were read
 
@@ -61,10 +61,9 @@ def evidence_row(
     read = within_budget(passages, budget_tokens, cost)
     chunks = [passage.chunk for passage in read]
     newer_first = None
-    older = set(question.outdated)
-    if older and not older & (evidence - older):
+    if question.outdated:
         of_update = [chunk for chunk in chunks if chunk in evidence]
-        newer_first = bool(of_update) and of_update[0] not in older
+        newer_first = bool(of_update) and of_update[0] not in question.outdated
     return EvidenceRow(
         instance,
         question.id,

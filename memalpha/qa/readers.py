@@ -290,13 +290,13 @@ class QAEvaluator:
             if isinstance(reply, ServiceError):
                 records.append(QuestionRecord(question, ids, None, math.nan, str(reply)))
                 continue
-            values = [next(verdicts) for _ in _judged_parts(question)]
-            values = values or [score(question, reply)]
-            errors = [value for value in values if isinstance(value, ServiceError)]
+            given = [next(verdicts) for _ in _judged_parts(question)]
+            errors = [verdict for verdict in given if isinstance(verdict, ServiceError)]
             if errors:
                 records.append(QuestionRecord(question, ids, reply, math.nan, str(errors[0])))
             else:
-                records.append(QuestionRecord(question, ids, reply, fmean(values)))
+                value = fmean(map(bool, given)) if given else score(question, reply)
+                records.append(QuestionRecord(question, ids, reply, float(value)))
         return records
 
 
