@@ -355,7 +355,7 @@ def test_beam_turn_by_turn(tmp_path):
 
 
 def test_beam_in_chunks_of_a_session_and_compared_with_the_ideal_answer(tmp_path):
-    (instance,), result = load("beam", beam(tmp_path).path / "1", metric="f1")
+    (instance,), _ = load("beam", beam(tmp_path).path / "1", metric="f1")
     assert [chunk.text.split("\n")[0] for chunk in instance.chunks] == [
         "[Session 1, 2024-03-15]",
         "[Session 2, 2024-04-02]",
