@@ -105,6 +105,10 @@ class Memory:
         ]
         return min(entries, key=_CREATED, default=None)
 
+    def line_before(self, line: Entry) -> Entry | None:
+        """Return the line of the archive that was added right before another, if it is there."""
+        return self._entries.get(_line_id(line.created - 1))
+
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation.
 
@@ -323,7 +327,7 @@ class Memory:
         if section.kind is SectionKind.BLOCK:
             return section.name
         if section is ARCHIVE:
-            return f"line-{self.clock}"
+            return _line_id(self.clock)
         self._next_id += 1
         return str(self._next_id - 1)
 
@@ -408,6 +412,10 @@ class Memory:
         other.restore(Snapshot(self.schema.name, entries, self._next_id))
         other.clock = self.clock
         return other
+
+
+def _line_id(created: int) -> str:
+    return f"line-{created}"
 
 
 def newer(first: Entry, second: Entry) -> bool:
