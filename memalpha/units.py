@@ -76,10 +76,10 @@ def speaker_labels(text: str) -> list[Span]:
     """Return the labels of a dialogue in order, and an empty span where a header ends a turn.
 
     Nothing if it is no dialogue. A label begins a line and ends with a colon and white space. Its
-    name is a role such as ``user`` (where two roles speak, or the first line is a message of
-    ``user: `` or ``assistant: ``, nothing else is a label), or capitalised and no word of headings;
-    any other word counts only if somebody speaks again after another. A text where nobody does is a
-    dialogue of at most three speakers: it begins with a label, or most of its lines do.
+    name is a role such as ``user`` (where two roles speak, or a role speaks first, nothing else is
+    a label), or capitalised and no word of headings; any other word counts only if somebody speaks
+    again after another. A text where nobody does is a dialogue of at most three speakers: it begins
+    with a label, or most of its lines do.
     """
     candidates = list(_SPEAKER.finditer(text))
     matches = [
@@ -89,7 +89,7 @@ def speaker_labels(text: str) -> list[Span]:
     headers = {match.start() for match in _HEADER.finditer(text)}
     lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
     message = bool(lines) and text.startswith(_MESSAGE, lines[0])
-    if message or len({match["name"] for match in roles}) > 1:
+    if len({match["name"] for match in roles}) > 1 or matches[:1] == roles[:1]:
         matches = roles
     turns = [name for name, _ in groupby(match["name"] for match in matches)]
     returns = len(set(turns)) < len(turns)
@@ -144,15 +144,17 @@ class _Cutting:
         return self.count(self.piece(span)) <= self.limit
 
 
-def units(text: str, limit: int, count: TokenCounter) -> list[str]:
+def units(
+    text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None
+) -> list[str]:
     """Return the units of a text, in order, each of at most ``limit`` tokens.
 
-    In a dialogue each has its speaker.
+    In a dialogue each has its speaker. ``labels``, if they are known.
 
     A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
     ``Label: ...`` stays with the line that it labels.
     """
-    cutting = _Cutting(text, limit, count, speaker_labels(text))
+    cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
     blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
     spans: list[Span] = []
     for block in blocks:

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from memalpha.conversation.messages import ASSISTANT
 from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
 from memalpha.text import later
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
-from memalpha.units import UNIT_TOKENS, units
+from memalpha.units import UNIT_TOKENS, Span, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
@@ -43,17 +44,17 @@ def losses(
 ) -> list[float]:
     """Return what each entry loses of its rank, best first, to a newer one that resembles it.
 
-    ``scores`` say how well each fits the question; ``cosines``: (entries, entries).
+    ``scores`` say how well each fits the question; ``cosines``: (entries, entries). Nothing loses
+    to what an assistant said, but for what an assistant said before.
     """
     lost = [0.0] * len(entries)
+    by_assistant = [_by_assistant(entry) for entry in entries]
     for row, other in np.argwhere(cosines >= ALIKE):
-        old, new = entries[row], entries[other]
-        voices = {_speaker(old.content), _speaker(new.content)} - {""}
-        if len(voices) > 1 or not newer(new, old):
+        if by_assistant[other] and not by_assistant[row]:
             continue
-        dated = later(new.timestamp, old.timestamp) is not None
-        if dated or cosines[row, other] >= UNDATED:
-            a_line = ARCHIVE.name in (old.section, new.section)
+        dated = later(entries[other].timestamp, entries[row].timestamp) is not None
+        if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
+            a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
             fits = a_line and scores[other] >= scores[row] - NEAR
             lost[row] = max(lost[row], REPLACED if fits else OUTDATED)
     for row, rank in enumerate(ranks[:-PLACES]):
@@ -108,6 +109,10 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     return best
 
 
+def _by_assistant(entry: Entry) -> bool:
+    return entry.section == ARCHIVE.name and _parted(entry.content)[0] == {ASSISTANT}
+
+
 def _parted(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
     speaker = _speaker(line)
@@ -120,10 +125,16 @@ def _parted(line: str) -> tuple[set[str], str]:
 # the archive
 
 
-def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
+def archive_chunk(
+    memory: Memory,
+    index: int,
+    chunk: Chunk,
+    changes: Sequence[Change],
+    labels: Sequence[Span] | None = None,
+) -> None:
     """Add the lines of a chunk, and remove those whose facts ``changes`` took back.
 
-    ``index`` and ``changes`` are those of the chunk.
+    ``index`` and ``changes`` are those of the chunk; ``labels`` of its speakers, if they are known.
     """
     corrects = any(change.before is not None for change in changes)
     lines = list(memory.entries(ARCHIVE.name)) if corrects else []
@@ -137,7 +148,7 @@ def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Ch
                 lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index, time=chunk.time)
-    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):
+    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens, labels):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
         memory.apply(insert, chunk=index, time=chunk.time)
 

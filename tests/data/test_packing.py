@@ -150,7 +150,7 @@ def test_no_speaker_is_made_up(name, divide):
 
 
 def test_headings_in_a_message_of_a_chat_are_no_speakers():
-    said = ["**Redis:** it is quick", "**Flask:** it is dear", "**Redis:** it is small"]
+    said = [f"**{name}:** it is quick" for name in ("Redis", "Flask", "Nginx", "Kafka", "Redis")]
     text = "\n".join(["[Session 1, 2024-03-05]", f"assistant: {said[0]}", *said[1:]])
     assert units(text, 6, count_words) == [
         "[Session 1, 2024-03-05]",
