@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
 TRAINED = "folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent"
+SCHEMA = "small_core"  # of a new memory without an agent
 TAKES_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a verb whose further words are options of ``config.parse``."""
 ListOptions = Annotated[bool, Option("--options", help="list every option with its default")]
@@ -34,7 +35,8 @@ class AgentOptions(Options):
             writes and answers; no TRAINED.
         endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs:
             {enable_thinking: false}}``.
-        schema: Preset of the memory where there is no model: neither TRAINED nor ``endpoint``.
+        schema: Schema of the memory where there is no model (neither TRAINED nor ``endpoint``);
+            null: that of the user's memory, or small_core.
         store: Path of a SQLite file, such as memories.db (made if not there), or
             postgresql://user@host/database.
         key_file: File with the key of a keyed store.
@@ -57,7 +59,7 @@ class AgentOptions(Options):
     store: str
     endpoint: str = ""
     endpoint_extra: JsonObject = field(default_factory=dict)
-    schema: str = "small_core"
+    schema: str | None = None
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
@@ -90,7 +92,7 @@ class AgentOptions(Options):
         key = read_key(self.key_file)
         if trained is None and not self.endpoint:
             return MemoryAgent.without_model(
-                self.schema,
+                self.schema or SCHEMA,
                 store=self.store,
                 key=key,
                 retrieve_k=self.retrieve_k,

@@ -56,6 +56,7 @@ class Applied(NamedTuple):
     call: int | None = None
 
 
+LINE = "line-"  # how the id of a line of the archive begins, and no other
 _Problem = tuple[ResultCode, str]  # with a sentence that says it
 _CREATED = attrgetter("created")
 
@@ -107,7 +108,7 @@ class Memory:
 
     def line_before(self, line: Entry) -> Entry | None:
         """Return the line of the archive that was added right before another, if it is there."""
-        return self._entries.get(_line_id(line.created - 1))
+        return self._entries.get(f"{LINE}{line.created - 1}")
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation.
@@ -327,7 +328,7 @@ class Memory:
         if section.kind is SectionKind.BLOCK:
             return section.name
         if section is ARCHIVE:
-            return _line_id(self.clock)
+            return f"{LINE}{self.clock}"
         self._next_id += 1
         return str(self._next_id - 1)
 
@@ -412,10 +413,6 @@ class Memory:
         other.restore(Snapshot(self.schema.name, entries, self._next_id))
         other.clock = self.clock
         return other
-
-
-def _line_id(created: int) -> str:
-    return f"line-{created}"
 
 
 def newer(first: Entry, second: Entry) -> bool:
