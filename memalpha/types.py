@@ -49,6 +49,8 @@ class Question:
     # indices of the chunks that hold the answer; None if unknown
     evidence: tuple[int, ...] | None = None
     id: str = ""  # unique inside its instance
+    # of an update: the chunks of the evidence that say only what no longer holds
+    outdated: tuple[int, ...] = ()
 
 
 class FactAction(StrEnum):

@@ -177,6 +177,61 @@ def locomo_sample(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
+def beam_chat() -> list[dict[str, Any]]:
+    """Two batches; a date stands at the first message of a batch, a mark at the end of some."""
+
+    def said(role: str, id: int, text: str, **more: Any) -> dict[str, Any]:
+        return {"role": role, "id": id, "content": text, **more}
+
+    first = [
+        [
+            said("user", 0, "I keep two hens. ->-> 1,1", time_anchor="March-15-2024", index="1,1"),
+            said("assistant", 1, "Nice.\n**Feed:** corn\n**Water:** daily\n**Feed:** less"),
+        ],
+        [said("user", 2, "I rent a plot."), said("assistant", 3, "Good.")],
+    ]
+    second = [[said("user", 4, "Now I keep five hens.", time_anchor="April-02-2024")]]
+    return [
+        {"batch_number": 1, "turns": first, "time_anchor": None},
+        {"batch_number": 2, "turns": second, "time_anchor": None},
+    ]
+
+
+def beam_questions() -> dict[str, Any]:
+    return {
+        "abstention": [
+            {
+                "question": "What is my cat called?",
+                "ideal_response": "The chat does not say.",
+                "rubric": ["there is no information about a cat"],
+            }
+        ],
+        "knowledge_update": [
+            {
+                "question": "How many hens do I keep?",
+                "answer": "Five.",
+                "source_chat_ids": {"original_info": [0], "updated_info": [4]},
+                "rubric": ["LLM response should state: five hens"],
+            }
+        ],
+        "instruction_following": [
+            {
+                "question": "What do hens eat?",
+                "expected_compliance": "Names corn.",
+                "source_chat_ids": [[1], 2],
+                "rubric": ["names corn", "is short"],
+            },
+            {"question": "And in winter?", "source_chat_ids": [2], "rubric": []},
+        ],
+    }
+
+
+def beam(folder: Path) -> Sample:
+    (folder / "1" / "probing_questions").mkdir(parents=True)
+    write(folder / "1" / "probing_questions" / "probing_questions.json", beam_questions())
+    return Sample(folder, write(folder / "1" / "chat.json", beam_chat()), {}, 4)
+
+
 def msc_row(**changed: Any) -> dict[str, Any]:
     return {
         "personas": [["I keep bees.", "I am tall."], ["I swim."]],
@@ -446,6 +501,7 @@ def of_rows(name: str, rows: Any, asked: int, **options: Any) -> Callable[[Path]
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a file
     "babi": of_rows("qa1_single-supporting-fact_train.txt", BABI, 3),
+    "beam": beam,
     "banking77": of_rows("train.csv", "text,category\n" + BANKING, 18, **LABELS),
     "clinc150": of_rows("data_full.json", CLINC, 20, **LABELS),
     "csabstruct": of_rows("train.jsonl", CSABSTRUCT, 18, **LABELS),

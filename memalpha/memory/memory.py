@@ -106,6 +106,10 @@ class Memory:
         ]
         return min(entries, key=_CREATED, default=None)
 
+    def line_before(self, line: Entry) -> Entry | None:
+        """Return the line of the archive that was added right before another, if it is there."""
+        return self._entries.get(f"{LINE}{line.created - 1}")
+
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError, in_place, whole
-from memalpha.qa.metrics import contains, words
+from memalpha.qa.metrics import RUBRIC, contains, words
 from memalpha.retrieval.lexical import STOP_WORDS
 from memalpha.text import quoted_json
 from memalpha.types import (
@@ -60,6 +60,10 @@ ANSWER_SYSTEMS: Mapping[str, str] = {
     "adversarial": _GRADE.format(_NONE),
 }
 """Instructions by the kind of a question; ``ANSWER_SYSTEM`` is for all other kinds."""
+RUBRIC_SYSTEM = _GRADE.format(
+    "The accepted answer is a point that an answer to the question is graded by. The given answer "
+    "is right if it meets this point, in whatever words; it may lack all else."
+)
 
 CONTENT_SYSTEM = (
     "You check one change to a memory. The user gives a JSON object with the text that was read, "
@@ -147,6 +151,7 @@ class EndpointAnswerJudge:
 
     Source: its ``src/evaluation/evaluate_qa.py``. They differ by the kind of a question; one whose
     id ends in ``_abs`` is an abstention. Kinds of other sets are judged like single sessions.
+    A question of metric ``rubric`` comes once for each point.
     """
 
     client: ChatClient
@@ -164,7 +169,8 @@ class EndpointAnswerJudge:
                 "accepted_answers": list(question.answers),
                 "given_answer": answer.text,
             }
-            cases.append((ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM), case))
+            by_kind = ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM)
+            cases.append((RUBRIC_SYSTEM if question.metric == RUBRIC else by_kind, case))
         return whole(_verdicts(self.client, cases))
 
 

@@ -5,6 +5,9 @@ import re
 
 import pytest
 from data_samples import (
+    beam,
+    beam_chat,
+    beam_questions,
     load,
     locomo_sample,
     longmemeval_item,
@@ -18,6 +21,7 @@ from data_samples import (
 )
 
 from memalpha.data.sgd import TIME_WORDINGS, WORDINGS
+from memalpha.errors import InputError
 from memalpha.types import Chunk, FactAction, Question
 
 
@@ -319,3 +323,70 @@ def test_unseen_services_and_wordings_of_the_part(tmp_path):
     seen = write(tmp_path / "seen.json", json.loads((sample.path / "schema.json").read_text())[:1])
     (instance,), _ = load("sgd", tmp_path, split="test", unseen_in=str(seen), dialogues="2,2")
     assert {question.subject for question in instance.questions} == {"baker"}
+
+
+# ------------------------------------------------------------------------------------------------
+# BEAM
+HENS = Question(
+    "How many hens do I keep?",
+    ("LLM response should state: five hens",),
+    "rubric",
+    "knowledge_update",
+    evidence=(0, 4),
+    id="1",
+    outdated=(0,),
+)
+
+
+def test_beam_turn_by_turn(tmp_path):
+    (instance,), result = load("beam", beam(tmp_path).path, turns=True)
+    assert [(chunk.text, chunk.time) for chunk in instance.chunks] == [
+        ("user: I keep two hens.", "2024-03-15"),
+        ("assistant: Nice.\n**Feed:** corn\n**Water:** daily\n**Feed:** less", "2024-03-15"),
+        ("user: I rent a plot.", "2024-03-15"),
+        ("assistant: Good.", "2024-03-15"),
+        ("user: Now I keep five hens.", "2024-04-02"),
+    ]
+    cat, hens, corn = instance.questions
+    assert (cat.kind, cat.evidence, cat.outdated) == ("abstention", None, ())
+    assert hens == HENS
+    assert (corn.answers, corn.evidence) == (("names corn", "is short"), (1, 2))
+    assert (instance.id, result.skipped, result.asked) == ("beam-1", {"empty answer": 1}, 4)
+
+
+def test_beam_in_chunks_of_a_session_and_compared_with_the_ideal_answer(tmp_path):
+    (instance,), _ = load("beam", beam(tmp_path).path / "1", metric="f1")
+    assert [chunk.text.split("\n")[0] for chunk in instance.chunks] == [
+        "[Session 1, 2024-03-15]",
+        "[Session 2, 2024-04-02]",
+    ]
+    assert [(asked.answers, asked.evidence) for asked in instance.questions] == [
+        (("The chat does not say.",), None),
+        (("Five.",), (0, 1)),
+        (("Names corn.",), (0,)),
+    ]
+
+
+def test_beam_as_the_hub_has_it(tmp_path):
+    chat = [[turn for pair in batch["turns"] for turn in pair] for batch in beam_chat()]
+    row = {"conversation_id": "1", "chat": chat, "probing_questions": repr(beam_questions())}
+    as_rows = load("beam", write(tmp_path / "beam.jsonl", [row]), turns=True)[0]
+    assert as_rows == load("beam", beam(tmp_path).path, turns=True)[0]
+
+
+def test_beam_says_what_is_wrong_with_a_chat(tmp_path):
+    with pytest.raises(InputError, match=r"has no chat\n  expected: N/chat\.json"):
+        load("beam", tmp_path)
+    path = beam(tmp_path).path
+    chat = beam_chat()
+    chat[0]["turns"][0][0]["time_anchor"] = "some day"
+    del chat[1]["turns"]
+    write(path / "1" / "chat.json", chat)
+    _, result = load("beam", path)
+    assert result.skipped == {"malformed": 1}
+    assert result.problems[0].startswith("chat 1 field 'chat[1].turns' is missing")
+    chat[1]["turns"] = []
+    write(path / "1" / "chat.json", chat)
+    (instance,), result = load("beam", path)
+    assert instance.chunks[0].text.startswith("[Session 1, some day]")
+    assert result.notes == {"sessions with a date that cannot be read": 1}
