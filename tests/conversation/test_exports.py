@@ -239,7 +239,7 @@ def test_damage_is_counted_or_one_clear_error(tmp_path, number):
         for _ in range(rng.randint(1, 3)):
             *above, key = rng.choice(list(places(data)) or [("x",)])
             parent = reduce(getitem, above, data)
-            wrong = rng.choice(WRONG)
+            wrong = deepcopy(rng.choice(WRONG))
             if isinstance(parent, dict) and rng.random() < 0.3:
                 parent[rng.choice(KEYS)] = parent.pop(key, wrong)
             elif isinstance(parent, dict) or parent:
