@@ -75,17 +75,17 @@ def speaker_labels(text: str) -> list[Span]:
     """Return the labels of a dialogue in order, and an empty span where a header ends a turn.
 
     Nothing if it is no dialogue. A label begins a line and ends with a colon and white space. Its
-    name is a role such as ``user`` (where two roles speak, nothing else is a label), or capitalised
-    and no word of headings; any other word counts only if somebody speaks again after another. A
-    text where nobody does is a dialogue of at most three speakers: it begins with a label, or most
-    of its lines do.
+    name is a role such as ``user`` (where two roles speak, or a role speaks first, nothing else is
+    a label), or capitalised and no word of headings; any other word counts only if somebody speaks
+    again after another. A text where nobody does is a dialogue of at most three speakers: it begins
+    with a label, or most of its lines do.
     """
     candidates = list(_SPEAKER.finditer(text))
     matches = [
         match for match in candidates if _HEADINGS.isdisjoint(match["name"].casefold().split())
     ]
     roles = [match for match in matches if _ROLE.fullmatch(match["name"])]
-    if len({match["name"] for match in roles}) > 1:
+    if len({match["name"] for match in roles}) > 1 or matches[:1] == roles[:1]:
         matches = roles
     turns = [name for name, _ in groupby(match["name"] for match in matches)]
     returns = len(set(turns)) < len(turns)

@@ -25,6 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("files",),
     ("config", "text"),
     ("endpoints", "memory", "units"),
+    ("conversation",),
     ("retrieval",),
     ("agent",),
     ("generation", "qa"),

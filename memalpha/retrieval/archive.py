@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from memalpha.conversation.messages import ASSISTANT
 from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
@@ -38,9 +39,14 @@ def losses(
 ) -> list[float]:
     """Return what each entry loses of its score to a newer one that resembles it; ``cosines``:
     (entries, entries).
+
+    Nothing loses to what an assistant said, but for what an assistant said before.
     """
     lost = [0.0] * len(entries)
+    by_assistant = [_by_assistant(entry) for entry in entries]
     for row, other in np.argwhere(cosines >= ALIKE):
+        if by_assistant[other] and not by_assistant[row]:
+            continue
         dated = later(entries[other].timestamp, entries[row].timestamp) is not None
         if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
             a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
@@ -71,6 +77,10 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
             best = line
             most = dice
     return best
+
+
+def _by_assistant(entry: Entry) -> bool:
+    return entry.section == ARCHIVE.name and _parted(entry.content)[0] == {ASSISTANT}
 
 
 def _parted(line: str) -> tuple[set[str], str]:

@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
+from memalpha.conversation.messages import message_chunks, read_messages
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
@@ -64,6 +65,7 @@ from memalpha.types import (
     Entry,
     Generator,
     Hit,
+    Message,
     OperationResult,
     Question,
     Reader,
@@ -256,16 +258,18 @@ class MemoryAgent:
 
     def add(
         self,
-        text: str,
+        text: str | Sequence[Message],
         time: str | None = None,
         *,
         namespace: Namespace | str | None = None,
         source: str = "",
     ) -> Added:
-        """Let the agent read a text and update a memory; on disk when this returns.
+        """Let the agent read a text, or chat messages, and update a memory; on disk when this
+        returns.
 
         A long text is split at sentences, each piece with its speaker; a note on an error gives the
-        pieces already stored.
+        pieces already stored. Of messages (``read_messages``) each may have its own ``time``; what
+        an assistant said counts less than what the user said.
         ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
         becomes the text's SHA-256. ServiceError if the generator fails.
         """
@@ -288,19 +292,22 @@ class MemoryAgent:
                 raise
         return Added(tuple(steps), tuple(operations))
 
-    def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
+    def pieces(self, text: str | Sequence[Message], time: str | None = None) -> list[Chunk]:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
         invalid time.
         """
-        _need_text("text", text)
-        if not text.strip():
-            raise InputError("a text without a word", expected="something to read")
         _need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
         limit = self.step.config.max_chunk_tokens
         count = self.step.chunk_tokens
-        texts = cut(text, limit, count) if count(text) > limit else [text]
-        chunks = [Chunk(piece, time) for piece in texts]
+        if isinstance(text, list | tuple):
+            chunks = list(message_chunks(read_messages(text, time), limit, count))
+        else:
+            text = _need_text("text", text)
+            texts = cut(text, limit, count) if count(text) > limit else [text]
+            chunks = [Chunk(piece, time) for piece in texts if piece.strip()]
+        if not chunks:
+            raise InputError("a text without a word", expected="something to read")
         for chunk in chunks:
             self.step.check_chunk(chunk, "a text")
         return chunks
@@ -425,12 +432,13 @@ class MemoryAgent:
             return self._locks.setdefault(whose, threading.Lock())
 
 
-def _need_text(what: str, value: object) -> None:
+def _need_text(what: str, value: object) -> str:
     if not isinstance(value, str) or not is_text(value):
         raise InputError(
             f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}",
             expected="Unicode text (str)",
         )
+    return value
 
 
 class AsyncMemoryAgent:

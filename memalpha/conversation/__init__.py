@@ -1,0 +1,1 @@
+"""What people said to each other and to assistants, as a memory reads it."""

@@ -1,0 +1,102 @@
+"""Messages of a conversation, and the dated chunks that an agent reads of them.
+
+A line of a chunk is ``Speaker: text``; who speaks decides how much it counts. What the user said
+ranks above what an assistant said (``retrieval.archive``). Instructions to a model (system and
+developer messages) and output of tools are not said by anybody, and are never read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memalpha.errors import InputError
+from memalpha.text import check_time, is_text
+from memalpha.types import Chunk, TokenCounter
+from memalpha.units import Span, cut
+
+USER = "user"
+ASSISTANT = "assistant"
+UNREAD = frozenset({"system", "developer", "tool", "function"})
+"""Roles of messages that nobody said."""
+_FORM = '{"role": "user" or "assistant", "content": text, "name": optional, "time": optional}'
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """What one person, or an assistant, said in one message."""
+
+    role: str  # USER, ASSISTANT, or another word for who speaks
+    text: str
+    speaker: str = ""  # name that is shown; empty: the role, capitalised
+    time: str | None = None  # ISO 8601
+    id: str = ""  # the same in every export of the conversation; empty if there is none
+
+    @property
+    def label(self) -> str:
+        """How its speaker is shown, on one line."""
+        return " ".join(self.speaker.split()) or self.role.capitalize()
+
+
+def read_messages(messages: Sequence[Any], time: str | None = None) -> list[Utterance]:
+    """Return what users and assistants said in chat messages of OpenAI's form, in order.
+
+    ``time`` holds for messages without their own. Parts of a content that are no text (images,
+    calls) are not read. InputError for what is no such message.
+    """
+    return [
+        utterance
+        for number, message in enumerate(messages)
+        for utterance in _read(message, f"message {number}", time)
+    ]
+
+
+def _read(message: Any, where: str, time: str | None) -> Iterator[Utterance]:
+    fields = message if isinstance(message, Mapping) else {}
+    role = fields.get("role")
+    if role in UNREAD:
+        return
+    text = _text_of(fields.get("content"))
+    if role not in (USER, ASSISTANT) or text is None or not is_text(text):
+        raise InputError(f"{where} is {ascii(message)[:80]}", expected=_FORM)
+    when = fields.get("time") or time
+    if text.strip():
+        yield Utterance(
+            role,
+            text.strip(),
+            str(fields.get("name") or ""),
+            when and check_time(when, f"the time of {where}"),
+            str(fields.get("id") or ""),
+        )
+
+
+def _text_of(content: Any) -> str | None:
+    """Return the text of a message's content; None if it is of no known form."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, Sequence) or not all(isinstance(each, Mapping) for each in content):
+        return None
+    texts = [each.get("text") for each in content]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def message_chunks(
+    utterances: Iterable[Utterance], limit: int, count: TokenCounter
+) -> Iterator[Chunk]:
+    """Yield chunks of at most ``limit`` tokens, in order, with the time of what they begin with.
+
+    Messages of one day are joined while they fit; a longer one is cut, each piece with its speaker.
+    """
+    lines: list[str] = []
+    time: str | None = None
+    for utterance in utterances:
+        label = f"{utterance.label}: "
+        pieces = cut(label + utterance.text, limit, count, [Span(0, len(label) - 1)])
+        for piece in pieces:
+            same_day = (time or "")[:10] == (utterance.time or "")[:10]
+            if lines and not (same_day and count("\n".join([*lines, piece])) <= limit):
+                yield Chunk("\n".join(lines), time)
+                lines = []
+            time = time if lines else utterance.time
+            lines.append(piece)
+    if lines:
+        yield Chunk("\n".join(lines), time)
