@@ -20,6 +20,7 @@ from memalpha.data import (
     beam,
     dialogues,
     labelled,
+    locomo_plus,
     natural,
     sgd,
     synthetic,
@@ -282,7 +283,7 @@ class _NearIndex:
 
 MANIFEST_NAME = "manifest.json"
 _TOKENS = ("chunks", "questions", "longest_chunk")
-_MODULES = (texts, dialogues, beam, labelled, sgd, natural, synthetic, toy)
+_MODULES = (texts, dialogues, locomo_plus, beam, labelled, sgd, natural, synthetic, toy)
 SOURCES: dict[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }
