@@ -1,4 +1,4 @@
-"""LoCoMo-Plus (arXiv 2602.10715): a remark in a long conversation, and a later one that it explains.
+"""LoCoMo-Plus (arXiv 2602.10715): remarks in a long conversation, and what they explain later.
 
 Read are ``locomo_plus.json`` and, beside it, the conversations of ``locomo10.json``. Each pair is
 an instance, put into a conversation: the cue is a session of its own at its date, and the remark
