@@ -54,6 +54,7 @@ from memalpha.record.rows import (
     append_rows,
     read_rows,
 )
+from memalpha.retrieval.dense import forget_texts
 from memalpha.text import chat_ids
 from memalpha.types import (
     AnswerJudge,
@@ -203,9 +204,13 @@ class LooksForEvidence:
         return examinations
 
 
-def evaluate(evaluation: Evaluation, report: EventReport = silent) -> Outcome:
+def evaluate(
+    evaluation: Evaluation, report: EventReport = silent, *, apart: bool = False
+) -> Outcome:
     """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a
     reader or judge is down.
+
+    ``apart``: each system embeds on each set for itself, so that its seconds are its own.
     """
     options = evaluation.options
     adapters = [str(spec.options.get("adapter", "")) for spec in evaluation.systems]
@@ -232,7 +237,7 @@ def evaluate(evaluation: Evaluation, report: EventReport = silent) -> Outcome:
         environment(),
         overwrite=options.overwrite,
     )
-    results, failed = run_jobs(jobs, options.batch_size, folder, report)
+    results, failed = run_jobs(jobs, options.batch_size, folder, report, apart=apart)
     host.release()
     write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
@@ -355,7 +360,12 @@ def make_reader(
 # ------------------------------------------------------------------------------------------------
 # jobs become rows
 def run_jobs(
-    jobs: Iterable[Job], size: int, folder: RunFolder, report: EventReport = silent
+    jobs: Iterable[Job],
+    size: int,
+    folder: RunFolder,
+    report: EventReport = silent,
+    *,
+    apart: bool = False,
 ) -> tuple[int, int]:
     """Append the rows that a folder lacks, ``size`` instances at a time; return how many rows there
     are, and how many of the new ones failed. ServiceError if a reader or judge is down.
@@ -372,6 +382,8 @@ def run_jobs(
         }
         if not missing:
             continue
+        if apart and position["first"] == 1:
+            forget_texts(frozenset())
         ingest = partial(job.ingest, seed=seed, on_step=partial(_progress, position, report))
         measured = measure(
             ingest,

@@ -39,6 +39,7 @@ from memalpha.qa.metrics import JUDGED
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, Estimate, Number
+from memalpha.retrieval.dense import make_embedder
 from memalpha.types import EventReport, JsonMapping, JsonObject, silent
 
 PUBLISHED = "published.yaml"
@@ -135,8 +136,9 @@ def scoreboard(
     """
     board = _prepare_sets(options, report)
     evaluation = _evaluation(options, words, board)
+    make_embedder(evaluation.agent.embedder).embed(["loads it, for no system's account"])
     try:
-        outcome = evaluate(evaluation, report)
+        outcome = evaluate(evaluation, report, apart=True)
     finally:
         if (Path(evaluation.options.output_dir) / "config.yaml").is_file():
             write_board(Path(options.output_dir), board)
@@ -174,14 +176,14 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
     """Return the one evaluation of all sets; why a set is not asked is told to the board."""
     sets = [{"name": title, "data": folder} for title, folder in board.folders.items()]
     given = {
-        "sets": sets,
-        "systems": _systems(options),
-        "readers": [EVIDENCE, *options.readers],
-        "reader_tokens": options.budget,
-        "retrieve_k": max(1, options.budget // _LEAST),
+        "sets": json.dumps(sets),
+        "systems": json.dumps(_systems(options)),
+        "readers": json.dumps([EVIDENCE, *options.readers]),
+        "reader_tokens": str(options.budget),
+        "retrieve_k": str(max(1, options.budget // _LEAST)),
         "output_dir": str(Path(options.output_dir, "evaluation")),
     }
-    flags = [word for name, value in given.items() for word in (f"--{name}", json.dumps(value))]
+    flags = [word for name, value in given.items() for word in (f"--{name}", value)]
     if options.trained and not any(word.partition("=")[0] == "--model" for word in words):
         flags += ["--model", str(base_of(agent_folder(options.trained[0])))]
     evaluation = parse_evaluate_options([*flags, *words])
@@ -376,7 +378,7 @@ def _others_table(published: JsonMapping) -> Table:
     for row in published["rows"]:
         values = [row["set"], row["system"]]
         for name in ("reproduced", "published"):
-            values += [number(row.get(name), 1), number(row.get(f"{name}_tokens"), 0)]
+            values += [number(row.get(name), 2), number(row.get(f"{name}_tokens"), 0)]
         cells.append([*values, row.get("source", UNKNOWN)])
     head = ["set", "system", "reproduced, %", "context tokens", "published, %", "context tokens"]
     note = f"Reproduced by {published['reproduced_by']}; {published['how']}"
