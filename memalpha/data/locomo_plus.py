@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from memalpha.data.dialogues import locomo_sessions
@@ -28,6 +29,7 @@ from memalpha.data.source import (
     read_each,
     turn_chunks,
 )
+from memalpha.errors import SchemaError
 from memalpha.qa.metrics import JUDGE
 from memalpha.text import to_iso
 from memalpha.types import Question, TokenCounter
@@ -36,7 +38,7 @@ PAIRS = "locomo_plus.json"
 CONVERSATIONS = "locomo10.json"
 _CUE = "cue"  # key of its session
 _SPOKEN = re.compile(r"\s*([AB]):\s*(.*\S)")
-_GAP = re.compile(r"\b(\w+)(?: of)? (day|week|month|year)s?\b")
+_GAP = re.compile(r"\b([0-9]{1,3}|[a-z]+)(?: of)? (day|week|month|year)s?\b")
 _DAYS = {"day": 1, "week": 7, "month": 30, "year": 365}
 _NUMBERS = {"a": 1, "an": 1, "couple": 2, "few": 3, "several": 3}
 _NUMBERS |= {
@@ -62,6 +64,8 @@ def _load(
     is_folder = path_exists(source) and Path(source).is_dir()
     pairs = existing_file(str(Path(source) / PAIRS) if is_folder else source)
     conversations = read_json(existing_file(str(pairs.with_name(CONVERSATIONS)))).items()
+    if not conversations:
+        raise SchemaError(f"{CONVERSATIONS} beside {pairs} is empty", expected="conversations")
     return read_each(enumerate(read_json(pairs).items()), _pair, conversations, options, count)
 
 
@@ -74,14 +78,16 @@ def _pair(
     number, row = numbered
     talk = conversations[number % len(conversations)]["conversation"]
     names = {"A": talk["speaker_a"].text(), "B": talk["speaker_b"].text()}
-    sessions = {_moment(session.time, talk): session for session in locomo_sessions(talk)}
-    asked = max(sessions) + _TO_QUESTION
+    sessions = locomo_sessions(talk)
+    if not sessions:
+        raise talk.unfit("a conversation with sessions")
+    asked = max(_moment(session, talk) for session in sessions) + _TO_QUESTION
     said = asked - _gap(row["time_gap"])
     cue = _turns(row["cue_dialogue"], names)
-    dated = [*sessions.items(), (said, Session(cue, "", said.isoformat(), _CUE))]
-    dated.sort(key=_time)
+    sessions.append(Session(cue, "", said.isoformat(), _CUE))
+    sessions.sort(key=partial(_moment, talk=talk))
     in_order = [
-        session._replace(title=f"Session {place}") for place, (_, session) in enumerate(dated, 1)
+        session._replace(title=f"Session {place}") for place, session in enumerate(sessions, 1)
     ]
     chunks = turn_chunks if options.turns else dialogue_chunks
     dialogue = chunks(in_order, options.chunk_tokens, count)
@@ -95,15 +101,11 @@ def _pair(
     return Draft(f"locomo-plus-{number}", "locomo_plus", dialogue.chunks, [question])
 
 
-def _moment(written: str, talk: Row) -> datetime:
-    time = to_iso(written)
+def _moment(session: Session, talk: Row) -> datetime:
+    time = to_iso(session.time)
     if time is None:
-        raise talk.unfit(f"sessions with a date, not {written!r}")
+        raise talk.unfit(f"sessions with a date, not {session.time!r}")
     return datetime.fromisoformat(time)
-
-
-def _time(session: tuple[datetime, Session]) -> datetime:
-    return session[0]
 
 
 def _gap(row: Row) -> timedelta:

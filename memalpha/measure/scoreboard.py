@@ -115,6 +115,7 @@ class BoardOptions(Options):
     instances: NonNegativeInt = 0  # most of a set (0 = all)
     hub: bool = False  # fetch what is not in the folder from the Hub, where the loader can
     trust_tools: bool = False  # import the functions that a schema names as tools
+    embedder: str = "minilm"  # of all that search by embeddings, but an agent's own
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ def scoreboard(
     """
     board = _prepare_sets(options, report)
     evaluation = _evaluation(options, words, board)
-    make_embedder(evaluation.agent.embedder).embed(["loads it, for no system's account"])
+    make_embedder(options.embedder).embed(["loads it, for no system's account"])
     try:
         outcome = evaluate(evaluation, report, apart=True)
     finally:
@@ -178,6 +179,7 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
     given = {
         "sets": json.dumps(sets),
         "systems": json.dumps(_systems(options)),
+        "embedder": options.embedder,
         "readers": json.dumps([EVIDENCE, *options.readers]),
         "reader_tokens": str(options.budget),
         "retrieve_k": str(max(1, options.budget // _LEAST)),
@@ -216,9 +218,9 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
 
 
 def _systems(options: BoardOptions) -> list[JsonObject]:
+    lines = {"piece_tokens": 1, "embedder": options.embedder, "chunks_kept": 0}
     systems: list[JsonObject] = [{"kind": "archive"}, {"kind": "full_context"}]
-    systems += [{"kind": kind, "piece_tokens": 1} for kind in ("rag_bm25", "rag_dense")]
-    systems.append({"kind": "rag_two_layer", "piece_tokens": 1, "chunks_kept": 0})
+    systems += [{"kind": kind, **lines} for kind in ("rag_bm25", "rag_dense", "rag_two_layer")]
     for trained in options.trained:
         agent = {
             "kind": "agent",
