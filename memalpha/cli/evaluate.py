@@ -97,7 +97,6 @@ def scoreboard(
     budget: Annotated[int, Option(help="most tokens of the passages of a question")] = 2000,
     instances: Annotated[int, Option(help="most instances of a set, 0 = all")] = 0,
     embedder: Annotated[str, Option(help="of what searches by embeddings: minilm")] = "minilm",
-    hub: Annotated[bool, Option("--hub", help="fetch what the folder lacks from the Hub")] = False,
     trust_tools: TrustTools = False,
     options: ListOptions = False,
     as_json: AsJson = False,
@@ -126,7 +125,6 @@ def scoreboard(
         readers=tuple(reader),
         budget=budget,
         instances=instances,
-        hub=hub,
         embedder=embedder,
         trust_tools=trust_tools,
     )

@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options
 from memalpha.data.load import load_data, prepare
-from memalpha.errors import InputError, MemAlphaError
+from memalpha.errors import InputError
 from memalpha.files import write_object, write_whole
 from memalpha.measure.options import (
     EVIDENCE,
@@ -64,7 +64,6 @@ class BoardSet(NamedTuple):
     source: str
     files: str
     get: str
-    hub: str = ""  # its name there, if the loader reads it
     options: Mapping[str, Any] = {"turns": True, "chunk_tokens": _TURN}
 
 
@@ -84,13 +83,11 @@ SETS: Mapping[str, BoardSet] = {
         "beam",
         "beam",
         "github.com/mohammadtavakoli78/BEAM, chats/100K as beam/ (CC BY-SA 4.0)",
-        hub="Mohammadta/BEAM",
     ),
     "MemoryAgentBench": BoardSet(
         "memoryagentbench",
         "memoryagentbench/*.parquet",
         "ai-hyz/MemoryAgentBench on the Hub, its Parquet files, into memoryagentbench/ (MIT)",
-        hub="ai-hyz/MemoryAgentBench",
         options={"chunk_tokens": 512},
     ),
     "LoCoMo-Plus": BoardSet(
@@ -113,7 +110,6 @@ class BoardOptions(Options):
     readers: tuple[str, ...] = ()  # kinds of ``ReaderSpec`` that answer
     budget: PositiveInt = 2000  # most tokens of the passages of a question
     instances: NonNegativeInt = 0  # most of a set (0 = all)
-    hub: bool = False  # fetch what is not in the folder from the Hub, where the loader can
     trust_tools: bool = False  # import the functions that a schema names as tools
     embedder: str = "minilm"  # of all that search by embeddings, but an agent's own
 
@@ -126,6 +122,7 @@ class Board:
     missing: dict[str, str] = field(default_factory=dict)  # by the set's title
     unread: dict[str, str] = field(default_factory=dict)  # why a set has no answers
     unsourced: dict[str, str] = field(default_factory=dict)  # why it has no evidence
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)  # questions, by reason
 
 
 def scoreboard(
@@ -149,22 +146,16 @@ def scoreboard(
 def _prepare_sets(options: BoardOptions, report: EventReport) -> Board:
     board = Board()
     for title, each in SETS.items():
-        inputs = list(map(str, sorted(Path(options.data).glob(each.files))))
-        from_hub = options.hub and not inputs and each.hub
-        for name in [each.hub] if from_hub else inputs:
-            of_several = f" ({Path(name).stem})" if len(inputs) > 1 else ""
-            place = Path(options.output_dir, "sets", f"{each.source}{of_several}")
-            report("load", {"what": f"{title}{of_several}"})
-            try:
-                prepare(each.source, name, place, options=each.options, overwrite=True)
-            except MemAlphaError as error:
-                if not from_hub:
-                    raise
-                board.missing[title] = f"{error.what}; get it: {each.get}"
-                continue
-            board.folders[f"{title}{of_several}"] = str(place)
-        if not inputs and not from_hub:
+        inputs = sorted(Path(options.data).glob(each.files))
+        if not inputs:
             board.missing[title] = f"no {each.files} in the folder; get it: {each.get}"
+        for path in inputs:
+            name = f"{title} ({path.stem})" if len(inputs) > 1 else title
+            report("load", {"what": name})
+            place = Path(options.output_dir, "sets", name)
+            made = prepare(each.source, path, place, options=each.options, overwrite=True)
+            board.folders[name] = str(place)
+            board.left_out[name] = dict(made.skipped)
     InputError.raise_if(
         not board.folders,
         f"no set in {options.data!r}",
@@ -191,12 +182,14 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
     evaluation = parse_evaluate_options([*flags, *words])
     specs = []
     for spec in evaluation.sets:
-        instances = load_data(spec.data)
+        instances = load_data(spec.data)[: options.instances or None]
         questions = [question for instance in instances for question in instance.questions]
         judged = any(question.metric in JUDGED for question in questions)
         readers = []
-        if any(question.evidence for question in questions):
+        unnamed = sum(not question.evidence for question in questions)
+        if unnamed < len(questions):
             readers.append(EVIDENCE)
+            board.left_out[spec.name]["no evidence named, not asked for it"] = unnamed
         else:
             board.unsourced[spec.name] = "its questions name no evidence"
         if not options.readers:
@@ -209,8 +202,7 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
             why = f"{board.unsourced[spec.name]}, and {board.unread[spec.name]}"
             board.missing[spec.name] = why
             continue
-        most = min(options.instances or len(instances), len(instances))
-        specs.append(replace(spec, readers=tuple(readers), instances=most))
+        specs.append(replace(spec, readers=tuple(readers), instances=len(instances)))
     InputError.raise_if(not specs, f"nothing can be measured: {board.missing}")
     evaluation = evaluation._replace(sets=tuple(specs))
     evaluation.check()
@@ -270,6 +262,7 @@ def write_board(folder: Path, board: Board) -> None:
         "missing": board.missing,
         "no_answers": board.unread,
         "no_evidence": board.unsourced,
+        "left_out": board.left_out,
         "published": published,
         "environment": run.read_optional("environment.json"),
     }
@@ -365,6 +358,9 @@ def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
         cells.append([title, f"not measured: {why}", *[UNKNOWN] * (len(head) - 2)])
     notes = [f"{title} has no answers: {why}." for title, why in board.unread.items()]
     notes += [f"{title} has no evidence: {why}." for title, why in board.unsourced.items()]
+    for title, reasons in board.left_out.items():
+        left_out = [f"{n} {reason}" for reason, n in reasons.items() if n]
+        notes += [f"Questions left out of {title}: {', '.join(left_out)}."] if left_out else []
     return Table(head, cells, " ".join(notes))
 
 

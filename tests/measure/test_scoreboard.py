@@ -178,11 +178,16 @@ def test_the_command_makes_the_table_of_what_is_there_and_says_what_is_not(tmp_p
     assert rows["LongMemEval", "archive"]["answers"] == {}
     assert list(record["no_answers"]) == ["LongMemEval", "LoCoMo-Plus"]
     assert "judge" in record["no_answers"]["LongMemEval"]
+    assert record["left_out"]["LoCoMo"] == {
+        "adversarial, no gold answer": 1,
+        "no evidence named, not asked for it": 0,
+    }
     assert list(record["missing"]) == ["BEAM 100K", "MemoryAgentBench"]
     assert "mohammadtavakoli78/BEAM" in record["missing"]["BEAM 100K"]
     text = (tmp_path / "board" / "scoreboard.md").read_text()
     assert text in capsys.readouterr().out
     assert "| LoCoMo | full_context | 2 of 1 | .250 [–, –] |" in text
+    assert "Questions left out of LoCoMo: 1 adversarial, no gold answer." in text
     assert "| MemoryAgentBench | not measured: no " in text
     page = (tmp_path / "board" / "report" / "index.html").read_text()
     assert "mohammadtavakoli78/BEAM" in page and "must not be compared" in page
