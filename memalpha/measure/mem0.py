@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from memalpha.config import Options
 from memalpha.endpoints import Transient
@@ -59,6 +59,7 @@ class ServerOptions(Options):
     """Where a memory server is, and how it is spoken to."""
 
     url: str  # such as http://localhost:8888
+    top_k: PositiveInt = 100  # most memories asked for at once
     shape: Literal["oss", "platform"] = "oss"  # of its routes
     api_key_env: str = "MEM0_API_KEY"  # environment variable with the key (none set = no key)
     timeout: PositiveFloat = 120.0  # seconds of a request, and of the platform's work on one
@@ -87,11 +88,12 @@ class MemoryServer:
         if self._options.shape == "platform" and reply.get("event_id"):
             self._wait(str(reply["event_id"]))
 
-    def search(self, user: str, query: str, k: int) -> list[tuple[str, int | None]]:
-        """Return at most ``k`` memories, best first, each with the index of its chunk.
+    def search(self, user: str, query: str) -> list[tuple[str, int | None]]:
+        """Return at most ``top_k`` memories, best first, each with the index of its chunk.
 
         It is None where the server does not give back the metadata.
         """
+        k = self._options.top_k
         body = {"query": query, "filters": {"user_id": user}, "top_k": k}
         if self._options.shape == "oss":
             body["user_id"] = user  # servers before 2026 take it here alone

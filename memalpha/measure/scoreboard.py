@@ -354,9 +354,9 @@ def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
         cells.append([row.set, name, asked, *found, *given, *numbers])
     head = ["set", "system", "questions of instances", "evidence found", "newer first", *answers]
     head += ["context tokens", "s a 1,000 messages", "calls a 1,000 messages", "s a question"]
-    for title, why in board.missing.items():
-        cells.append([title, f"not measured: {why}", *[UNKNOWN] * (len(head) - 2)])
-    notes = [f"{title} has no answers: {why}." for title, why in board.unread.items()]
+    cells += [[title, "not measured", *[UNKNOWN] * (len(head) - 2)] for title in board.missing]
+    notes = [f"{title} is not measured: {why}." for title, why in board.missing.items()]
+    notes += [f"{title} has no answers: {why}." for title, why in board.unread.items()]
     notes += [f"{title} has no evidence: {why}." for title, why in board.unsourced.items()]
     for title, reasons in board.left_out.items():
         left_out = [f"{n} {reason}" for reason, n in reasons.items() if n]

@@ -518,6 +518,7 @@ CONSTANT_STATE = (
     "chunk changes. Then write your whole new state between <IS> and </IS>, in at most {tokens} "
     "tokens: what still holds of the memory and what is new, one fact a line, with names."
 )
+_SPOKEN = re.compile(r"^(?:\[[^]]*\] )?(?:(?:user|assistant): )?", re.IGNORECASE)
 _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 
@@ -624,11 +625,14 @@ class ConstantState(OverwriteSummary):
 # -------------------------------------------------------------------------------- at a server
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedMemory(IngestedMemory):
-    """The memories that a server keeps of one input, under a user of its own."""
+    """The memories that a server keeps of one input, under a user of its own.
+
+    If the server does not give back where one is from, it is of the last chunk with its words.
+    """
 
     server: MemoryServer
     user: str
-    k: int
+    chunks: tuple[Chunk, ...]
 
     @override
     def passages(self, question: Question, budget: int) -> tuple[str, ...]:
@@ -636,7 +640,12 @@ class ServedMemory(IngestedMemory):
 
     @override
     def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
-        return list(self.server.search(self.user, question.text, self.k))
+        sourced = []
+        for text, chunk in self.server.search(self.user, question.text):
+            said = _SPOKEN.sub("", text)
+            with_it = [index for index, each in enumerate(self.chunks) if said in each.text]
+            sourced.append((text, with_it[-1] if chunk is None and with_it else chunk))
+        return sourced
 
     @override
     def close(self) -> None:
@@ -654,7 +663,7 @@ class Mem0Server(ServerOptions, System):
 
     @override
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
-        MemoryServer(self).search(_new_user(), "Does the server answer?", 1)
+        MemoryServer(self).search(_new_user(), "Does the server answer?")
 
     @override
     def ingest_all(
@@ -670,7 +679,7 @@ class Mem0Server(ServerOptions, System):
             for instance in instances:
                 user = _new_user()
                 empty = ServedMemory(
-                    memory_tokens=0, server=server, user=user, k=setting.retrieve_k
+                    memory_tokens=0, server=server, user=user, chunks=instance.chunks
                 )
                 memories.append(empty)
                 for index, chunk in enumerate(instance.chunks):

@@ -20,6 +20,7 @@ class ServedMemories:
         self.memories: list[dict[str, Any]] = []
         self.faults: list[int] = []
         self.tells = True  # gives back the metadata
+        self.say = "{role} says {content}"  # what is made of a message
         self.polls = 0  # of events
         self.url = ""
 
@@ -35,7 +36,7 @@ class ServedMemories:
 
     def add(self, body: dict[str, Any]) -> dict[str, Any]:
         for message in body["messages"]:
-            kept = {"memory": f"{message['role']} says {message['content']}"}
+            kept = {"memory": self.say.format(**message)}
             metadata = body["metadata"] if self.tells else None
             self.memories.append({**kept, "user_id": body["user_id"], "metadata": metadata})
         return {"results": [], "event_id": "e1", "status": "PENDING"}

@@ -52,8 +52,9 @@ def server(monkeypatch):
 @pytest.mark.parametrize("shape", ["oss", "platform"])
 def test_a_server_is_added_to_searched_and_left_as_it_was(server, shape, monkeypatch):
     monkeypatch.setattr(mem0, "_POLL", 0.0)
-    where = setting([PETS], retrieve_k=2)
-    system = make_system("mem0_server", {"url": server.url, "shape": shape, "backoff": 0.01})
+    where = setting([PETS])
+    options = {"url": server.url, "shape": shape, "backoff": 0.01, "top_k": 2}
+    system = make_system("mem0_server", options)
     server.memories = [{"memory": "of another", "user_id": "someone", "metadata": None}]
     system.check_fits(where, [PETS])
     server.faults = [503, 429]  # they pass
@@ -92,6 +93,19 @@ def test_a_server_that_fails_is_said_and_keeps_no_user(server, monkeypatch):
     monkeypatch.setenv("MEM0_API_KEY", "wrong")
     with pytest.raises(InputError, match="MEM0_API_KEY"):
         system.check_fits(where, [PETS])
+
+
+def test_a_server_that_keeps_words_and_no_metadata_is_believed_by_the_words(server):
+    where = setting([PETS])
+    server.tells = False
+    server.say = "{content}"
+    (memory,) = make_system("mem0_server", {"url": server.url}).ingest_all(where, [PETS], 0)
+    server.memories[2]["memory"] = "The weather is bad"
+    assert memory.sourced(PETS.questions[1], 99) == [
+        ("Ivan: My dog is Rex.", 1),
+        ("[2024-01-01] My cat is Tom.", 0),
+        ("The weather is bad", None),
+    ]
 
 
 def test_what_does_not_tell_where_it_is_from_has_no_evidence_rather_than_none_found():
@@ -135,7 +149,8 @@ def test_the_row_of_a_system_by_hand():
     lost = {"systems": [{"kind": "archive", "name": "y"}]}
     (row,) = board_rows(lost, Summary((item,), {}, {}, {}), rows)
     table = main_table([row], Board(missing={"BEAM 100K": "no file"}))
-    assert [cells[1] for cells in table.rows] == ["y: not evaluated", "not measured: no file"]
+    assert [cells[1] for cells in table.rows] == ["y: not evaluated", "not measured"]
+    assert table.note == "BEAM 100K is not measured: no file."
     assert set(table.rows[1][2:]) == {"–"}
 
 
@@ -188,7 +203,8 @@ def test_the_command_makes_the_table_of_what_is_there_and_says_what_is_not(tmp_p
     assert text in capsys.readouterr().out
     assert "| LoCoMo | full_context | 2 of 1 | .250 [–, –] |" in text
     assert "Questions left out of LoCoMo: 1 adversarial, no gold answer." in text
-    assert "| MemoryAgentBench | not measured: no " in text
+    assert "| MemoryAgentBench | not measured | – |" in text
+    assert "MemoryAgentBench is not measured: no memoryagentbench/*.parquet" in text
     page = (tmp_path / "board" / "report" / "index.html").read_text()
     assert "mohammadtavakoli78/BEAM" in page and "must not be compared" in page
     results = tmp_path / "board" / "evaluation" / "results.jsonl"
