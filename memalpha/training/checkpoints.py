@@ -78,6 +78,16 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
     return None, damaged
 
 
+def check_weights(pending: Sequence[UpdateBatch], weighs: bool, name: str) -> None:
+    """Raise RunFolderError if pending rows need importance weights (``weighs``) and have none."""
+    without = any(row.weight is None for batch in pending for row in batch.rows)
+    RunFolderError.raise_if(
+        weighs and without,
+        f"{name} stands amid rollouts that were drawn without importance weights",
+        expected="the generator that drew them; it may change after the draw's last step",
+    )
+
+
 class WithoutArguments(_Trainer):  # type: ignore[misc]
     """Mixin for a trainer: saves no pickle of its arguments, which may hold hub_token; resuming
     does not read it.
@@ -94,6 +104,7 @@ class WholeCheckpoints(WithoutArguments):
     """
 
     update_batches: list[UpdateBatch]
+    _weighs: bool
     _served: int
     _saving_to: str | None = None
 
@@ -105,6 +116,7 @@ class WholeCheckpoints(WithoutArguments):
         if resume_from_checkpoint and path.is_file():
             pending = torch.load(path, map_location=self.args.device, weights_only=True)
             self.update_batches = [UpdateBatch.from_fields(fields) for fields in pending]
+            check_weights(self.update_batches, self._weighs, path.parent.name)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

@@ -7,8 +7,10 @@ import random
 import shutil
 import signal
 import time
+from dataclasses import replace
 
 import pytest
+import torch
 from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
 
 from memalpha.agent.config import AgentConfig
@@ -17,9 +19,12 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.data.rows import instance_to_json
+from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
+from memalpha.training.checkpoints import check_weights
+from memalpha.training.rows import UpdateBatch, padding_row
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
 
@@ -145,6 +150,15 @@ def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_
             shutil.rmtree(folder / f"checkpoint-{later}")
         assert train(folder, "--resume", *reuse) == 0
         assert_same_end(folder, tmp_path / "whole", steps=6)
+
+
+def test_rows_without_the_weights_that_another_generator_needs_are_refused():
+    rows = [replace(padding_row(1), weight=weight) for weight in (torch.ones(1), None)]
+    zero = torch.zeros(())
+    check_weights([UpdateBatch(rows, zero, zero)], False, "checkpoint-3")
+    check_weights([UpdateBatch(rows[:1], zero, zero)], True, "checkpoint-3")
+    with pytest.raises(RunFolderError, match="checkpoint-3 stands amid rollouts"):
+        check_weights([UpdateBatch(rows, zero, zero)], True, "checkpoint-3")
 
 
 def test_a_signal_saves_after_the_step_and_says_how_to_go_on(
