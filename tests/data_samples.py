@@ -232,6 +232,21 @@ def beam(folder: Path) -> Sample:
     return Sample(folder, write(folder / "1" / "chat.json", beam_chat()), {}, 4)
 
 
+def locomo_plus_pair(**changed: Any) -> dict[str, Any]:
+    return {
+        "relation_type": "causal",
+        "cue_dialogue": "A: I said no today.\nB: That is a skill.",
+        "trigger_query": "A: I took on a project again.",
+        "time_gap": "two weeks later",
+    } | changed
+
+
+def locomo_plus(folder: Path) -> Sample:
+    write(folder / "locomo10.json", [locomo_sample()])
+    pairs = [locomo_plus_pair(), locomo_plus_pair(time_gap="several months later")]
+    return one(write(folder / "locomo_plus.json", pairs), 2)
+
+
 def msc_row(**changed: Any) -> dict[str, Any]:
     return {
         "personas": [["I keep bees.", "I am tall."], ["I swim."]],
@@ -526,6 +541,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a fi
     "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
     "hotpotqa": of_rows("hotpot.json", [hotpot_row(n) for n in range(3)], 3),
     "locomo": of_rows("locomo.json", [locomo_sample()], 3),
+    "locomo_plus": locomo_plus,
     "longmemeval": of_rows("lme.json", [longmemeval_item("a"), longmemeval_item("b_abs")], 2),
     "memalpha": of_rows("memalpha.jsonl", [memalpha_row()], 2),
     "memoryagentbench": of_rows("mab.jsonl", [mab_row()], 2),

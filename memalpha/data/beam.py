@@ -16,7 +16,6 @@ from pathlib import Path
 from memalpha.data.rows import Row, iter_rows, path_exists, read_json
 from memalpha.data.source import (
     EMPTY_ANSWER,
-    Chunked,
     Draft,
     Loaded,
     Metric,
@@ -25,15 +24,14 @@ from memalpha.data.source import (
     Source,
     TextOptions,
     Turn,
-    chunked,
     dialogue_chunks,
     read_each,
+    turn_chunks,
 )
-from memalpha.errors import InputError, SchemaError
+from memalpha.errors import InputError
 from memalpha.qa.metrics import RUBRIC
 from memalpha.text import to_iso
-from memalpha.types import Chunk, Question, TokenCounter
-from memalpha.units import Span, cut
+from memalpha.types import Question, TokenCounter
 
 _CHAT = "chat.json"
 _QUESTIONS = "probing_questions/probing_questions.json"
@@ -92,7 +90,7 @@ def _number(chat: Path) -> tuple[int, str]:
 def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
     sessions = _sessions(row["chat"])
     if options.turns:
-        dialogue = _turn_chunks(sessions, options.chunk_tokens, count)
+        dialogue = turn_chunks(sessions, options.chunk_tokens, count)
     else:
         dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
 
@@ -160,20 +158,6 @@ def _sessions(chat: Row) -> list[Session]:
         date = next(filter(None, dates), "")
         sessions.append(Session(spoken, f"Session {number}", date))
     return sessions
-
-
-def _turn_chunks(sessions: list[Session], limit: int, count: TokenCounter) -> Chunked:
-    dialogue = chunked(
-        (Chunk(piece, to_iso(session.time)), [turn.key])
-        for session in sessions
-        for turn in session.turns
-        for piece in cut(
-            f"{turn.speaker}: {turn.text}", limit, count, [Span(0, len(turn.speaker) + 1)]
-        )
-    )
-    if not dialogue.chunks:
-        raise SchemaError("no session has a turn")
-    return dialogue
 
 
 SOURCES = [

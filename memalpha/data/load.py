@@ -20,6 +20,7 @@ from memalpha.data import (
     beam,
     dialogues,
     labelled,
+    locomo_plus,
     natural,
     own,
     sgd,
@@ -283,7 +284,7 @@ class _NearIndex:
 
 MANIFEST_NAME = "manifest.json"
 _TOKENS = ("chunks", "questions", "longest_chunk")
-_MODULES = (texts, dialogues, beam, labelled, sgd, natural, own, synthetic, toy)
+_MODULES = (texts, dialogues, locomo_plus, beam, labelled, sgd, natural, own, synthetic, toy)
 SOURCES: dict[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }

@@ -43,6 +43,11 @@ _NONE = (
     "if it recognises that: if it "
     "says that this is unknown or was never said, or that only something else was."
 )
+_CUE = (
+    "The question is what somebody says, and the accepted answer is what was said long before. The "
+    "given answer is right if it uses that or clearly rests on it, in whatever words."
+)
+CUES = ("causal cue", "goal cue", "state cue", "value cue")  # kinds of LoCoMo-Plus
 ANSWER_SYSTEMS: Mapping[str, str] = {
     "temporal-reasoning": _GRADE.format(
         f"{_SAME} A number of days, weeks or months may be one too high or too low."
@@ -56,6 +61,7 @@ ANSWER_SYSTEMS: Mapping[str, str] = {
         "answer is right if it uses "
         "what is known of the user, and rightly; it may leave points out."
     ),
+    **dict.fromkeys(CUES, _GRADE.format(_CUE)),
     "abstention": _GRADE.format(_NONE),
     "adversarial": _GRADE.format(_NONE),
 }

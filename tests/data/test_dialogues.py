@@ -9,6 +9,7 @@ from data_samples import (
     beam_chat,
     beam_questions,
     load,
+    locomo_plus,
     locomo_sample,
     longmemeval_item,
     msc_row,
@@ -22,6 +23,7 @@ from data_samples import (
 
 from memalpha.data.sgd import TIME_WORDINGS, WORDINGS
 from memalpha.errors import InputError
+from memalpha.qa.judges import ANSWER_SYSTEMS
 from memalpha.types import Chunk, FactAction, Question
 
 
@@ -111,6 +113,43 @@ def test_locomo_answers_and_metrics_by_category(tmp_path, asked, wanted):
     )
     assert {q.metric for q in judged.questions} == {"judge"}
     assert len(judged.questions) == (1 if wanted == "empty answer" else 2)
+
+
+def test_locomo_plus_puts_the_cue_where_its_date_is(tmp_path):
+    sample = locomo_plus(tmp_path)
+    (first, second), _ = load("locomo_plus", tmp_path, turns=True)
+    # the last session is of 2 June, the question of 9 June; two weeks before is 26 May
+    assert first.chunks == (
+        Chunk("Ada: I adopted a goat.", "2023-05-08T13:56"),
+        Chunk("Ben: Look! [shows a photo of a boat]", "2023-05-08T13:56"),
+        Chunk("Ada: I said no today.", "2023-05-26T09:05"),
+        Chunk("Ben: That is a skill.", "2023-05-26T09:05"),
+        Chunk("Ben: I sold the boat.", "2023-06-02T09:05"),
+    )
+    text = "Asked on 2023-06-09.\nAda: I took on a project again."
+    cue = ("Ada: I said no today.\nBen: That is a skill.",)
+    asked = Question(text, cue, "judge", "causal cue", evidence=(2, 3), id="0")
+    assert first.questions == (asked,)
+    assert [chunk.time[:10] for chunk in second.chunks[:2]] == ["2023-03-11"] * 2  # 90 days before
+    assert "causal cue" in ANSWER_SYSTEMS
+    (whole, _), _ = load("locomo_plus", sample.path)
+    assert whole.chunks[1].text == (
+        "[Session 2, 2023-05-26T09:05]\nAda: I said no today.\nBen: That is a skill."
+    )
+    assert whole.questions[0].evidence == (1,)
+
+
+def test_a_chunk_for_each_turn_makes_evidence_a_turn(tmp_path):
+    path = write(tmp_path / "locomo.json", [locomo_sample()])
+    (instance,), _ = load("locomo", path, turns=True)
+    assert [chunk.text for chunk in instance.chunks][2] == "Ben: I sold the boat."
+    assert [question.evidence for question in instance.questions] == [(0,), (0, 2)]
+    items = [longmemeval_item(), longmemeval_item("q2", answer_session_ids=["early"])]
+    for turn in items[1]["haystack_sessions"][0]:
+        turn.pop("has_answer", None)
+    (marked, unmarked), _ = load("longmemeval", write(tmp_path / "lme.json", items), turns=True)
+    assert marked.chunks[2] == Chunk("user: I bought a cello.", "2023-05-25T20:21")
+    assert marked.questions[0].evidence == (2,) and unmarked.questions[0].evidence is None
 
 
 def test_msc_with_a_question_of_its_own(tmp_path):
