@@ -235,7 +235,9 @@ def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change
     now = _undone(history)
 
     def stands(event: Event, undone: set[int]) -> bool:
-        siblings = {number for number in named_by if history[number - 1].chunk == event.chunk}
+        # what came later to the entry of a chunk, as by an audit, brought no line
+        before = (number for number in named_by if number < event.seq)
+        siblings = {number for number in before if history[number - 1].chunk == event.chunk}
         naming = {number for number in siblings if event.entry in named_by[number]}
         if naming:
             return not naming & undone
