@@ -106,6 +106,18 @@ def speaker_labels(text: str) -> list[Span]:
     return sorted([*(Span(start, start) for start in headers), *labels])
 
 
+def quoted_labels(text: str) -> str:
+    """Return a text in which no line begins with the label of a speaker: such lines begin with
+    ``> ``. So nobody can say something in the name of another.
+    """
+    return _SPEAKER.sub(_quoted, text)
+
+
+def _quoted(label: re.Match[str]) -> str:
+    is_heading = not _HEADINGS.isdisjoint(label["name"].casefold().split())
+    return label[0] if is_heading else f"> {label[0]}"
+
+
 def _is_name(name: str) -> bool:
     last = name.rpartition(" ")[2]
     capitalised = name[0].isupper() and (last[0].isupper() or last.isdecimal())

@@ -82,7 +82,7 @@ from memalpha.types import (
     ReadRequest,
     Sampling,
 )
-from memalpha.units import cut
+from memalpha.units import cut, quoted_labels
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -395,7 +395,11 @@ class MemoryAgent:
         limit = self.step.config.max_chunk_tokens
         count = self.step.chunk_tokens
         if isinstance(text, list | tuple):
-            chunks = list(message_chunks(read_messages(text, time), limit, count))
+            said = [
+                replace(each, text=quoted_labels(each.text)) if each.role == ASSISTANT else each
+                for each in read_messages(text, time)
+            ]
+            chunks = list(message_chunks(said, limit, count))
         else:
             text = _need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
