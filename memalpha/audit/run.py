@@ -30,6 +30,13 @@ DETECTORS: Mapping[str, Detector] = {
     Fault.CONTRADICTIONS: pairs.contradictions,
 }
 """The detector of each kind, in the order in which they run."""
+OF_PROGRAMS: Mapping[str, str] = {
+    "files": "files of Claude's memory tool are no statements",
+    "items": "items of a LangGraph store are no statements",
+}
+"""Schemas of ``memalpha.clients``, whose entries are looked at for ``OF_ANY_TEXT`` alone, and
+why."""
+OF_ANY_TEXT = (Fault.SECRETS, Fault.IDENTIFIERS)
 BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)
 
 

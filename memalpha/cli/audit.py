@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -162,13 +162,17 @@ class AuditReport:
 
 def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int) -> AuditReport:
     """Audit a namespace, and its past at ``points`` moments."""
+    from memalpha.audit.run import DETECTORS, OF_ANY_TEXT, OF_PROGRAMS, over_time
     from memalpha.audit.run import audit as run_audit
-    from memalpha.audit.run import over_time
     from memalpha.audit.view import NamespaceView
 
     events = durable.history()
     user = durable.namespace.user
+    why = OF_PROGRAMS.get(durable.schema.name)
+    left_out = [kind for kind in detectors if why and kind in set(DETECTORS) - set(OF_ANY_TEXT)]
+    detectors = {kind: detectors[kind] for kind in detectors if kind not in left_out}
     now = run_audit(NamespaceView.of(events, user), detectors)
+    now = replace(now, unchecked={**now.unchecked, **dict.fromkeys(left_out, why or "")})
     moments = over_time(events, detectors, points, user) if points else []
     return AuditReport(durable, detectors, now, moments)
 

@@ -17,6 +17,7 @@ import asyncio
 import posixpath
 import threading
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,8 @@ def _check_once(old: str, text: str, path: str) -> None:
             f"No replacement was performed, old_str `{old}` did not appear verbatim in {path}."
         )
     if len(starts) > 1:
-        lines = ", ".join(str(text[:start].count("\n") + 1) for start in starts)
+        breaks = (text.count("\n", last, start) for last, start in pairwise([0, *starts]))
+        lines = ", ".join(str(line + 1) for line in accumulate(breaks))
         raise ToolError(
             f"No replacement was performed. Multiple occurrences of old_str `{old}` in lines: "
             f"{lines}. Please ensure it is unique"

@@ -65,8 +65,8 @@ def time_of(*values: Any) -> str | None:
     """
     for value in values:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            seconds = value / 1000 if value > _MILLISECONDS else value
-            if 0 < seconds < _MILLISECONDS:
+            if 0 < value < 1000 * _MILLISECONDS:
+                seconds = value / 1000 if value > _MILLISECONDS else value
                 return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
         elif isinstance(value, str):
             read = moment(value)

@@ -12,7 +12,7 @@ from memalpha.audit.texts import identifier_spans, secret_spans
 from memalpha.audit.view import Action, NamespaceView, Proposal
 from memalpha.cli import run
 from memalpha.cli.audit import look, review
-from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Chunk, Operation, OperationKind
@@ -182,6 +182,21 @@ def test_what_cannot_be_checked_is_told(store, monkeypatch, capsys):
     assert "not checked: secrets (detect-secrets is not installed" in text and "[audit]" in text
     assert "not checked: unsupported (1 of 8 entries: no line of theirs is kept)" in text
     texts._secret_patterns.cache_clear()
+
+
+def test_files_and_items_of_programs_are_looked_at_for_secrets_alone(tmp_path):
+    items = MemorySchema("items", (Section("items"),))
+    with Journal.open(tmp_path / "m.db") as journal:
+        durable = journal.memory(ANN, items)
+        for n in "ab":
+            text = f'{{"key": "{n}", "value": {{"theme": "dark", "language": "english"}}}}'
+            durable.apply(Operation(OperationKind.INSERT, "items", text), BY)
+        failed = '{"key": "c", "value": "the job failed"}'
+        durable.apply(Operation(OperationKind.INSERT, "items", failed), BY)
+        durable.apply(Operation(OperationKind.INSERT, "items", f'{{"key": "{KEY}"}}'), BY)
+        now = look(durable, DETECTORS, 0).now
+        assert by_kind(now.findings) == {"secrets": ["4"]}
+        assert "no statements" in now.unchecked["repeats"]
 
 
 def test_the_page_is_one_file_without_scripts_markup_or_secrets(store, tmp_path, capsys):

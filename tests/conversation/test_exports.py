@@ -215,6 +215,7 @@ def test_times_of_all_forms():
         (None, None),
     ]:
         assert time_of(given) == iso, given
+    assert time_of(10**400, -1, float("nan")) is None
     assert time_of("?", None, 1714557600) == "2024-05-01T10:00:00+00:00"
 
 
