@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from memalpha.audit import texts
+from memalpha.audit.pairs import said
 from memalpha.audit.run import DETECTORS, choose
 from memalpha.audit.sources import SUPPORTED
 from memalpha.audit.view import Fault, NamespaceView
-from memalpha.audit.words import overlap, stems, telling
+from memalpha.audit.words import forget_texts, overlap, stems, telling
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
@@ -53,6 +54,11 @@ class Guards:
 
     def __bool__(self) -> bool:
         return bool(self.detectors) or self.assistant
+
+    def forget_texts(self) -> None:
+        """Drop every text that the detectors have kept, as something of it was erased."""
+        forget_texts()
+        said.cache_clear()
 
     def masked(self, text: _Text) -> tuple[_Text, int]:
         """Return a text, or chat messages, without secrets, and how many were taken out."""

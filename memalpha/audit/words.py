@@ -110,6 +110,12 @@ def parted(line: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def forget_texts() -> None:
+    """Drop every text that these functions have kept, as something of it was erased."""
+    for kept in (stem, stems, telling, parted):
+        kept.cache_clear()
+
+
 def is_assistant(speaker: str) -> bool:
     """Whether a speaker is a program."""
     return bool(_ROLE.fullmatch(speaker.strip()))

@@ -138,6 +138,8 @@ def _read_with(
     from memalpha.use.importing import read_with
 
     quiet_libraries()
+    gc.freeze()  # what was collected; a model that reads for hours leaves garbage
+    gc.enable()
     with MemoryAgent.load(adapter, store=store, key=key, reader="") as agent:
         return read_with(agent, whose, found, section=section, progress=progress)
 

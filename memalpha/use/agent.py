@@ -484,6 +484,7 @@ class MemoryAgent:
                 return self._store.forget(whose, entry, also)
             finally:
                 self.step.forget_texts()
+                self.guards.forget_texts()
 
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation;

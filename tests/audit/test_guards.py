@@ -5,6 +5,8 @@ from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.audit.pairs import said
+from memalpha.audit.words import parted, stems, telling
 from memalpha.errors import InputError
 from memalpha.models.registry import make_tokenizer
 from memalpha.types import ResultCode
@@ -103,6 +105,15 @@ def test_secrets_leave_the_text_before_model_and_archive_see_it():
     messages = [{"role": "user", "content": parts}, {"role": "user", "content": f"{KEY} it is"}]
     assert agent.add(messages).removed == 2 and KEY not in str(agent.history())
     assert agent_of("+ x").add(f"Ann: my token is {KEY}").removed == 0
+
+
+def test_what_was_forgotten_stays_in_no_cache_of_the_guards():
+    agent = agent_of("+ Ann lives in Oslo", guards=("contradictions", "assistant"))
+    agent.add("Ann: I live in Oslo")
+    caches = (said, stems, telling, parted)
+    assert any(cache.cache_info().currsize for cache in caches)
+    agent.forget("1")
+    assert [cache.cache_info().currsize for cache in caches] == [0] * 4
 
 
 def test_an_unknown_guard_is_refused_at_once():
