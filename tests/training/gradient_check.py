@@ -58,7 +58,7 @@ class Case:
 
     loss: str = "dapo"
     beta: float = 0.0
-    grouping: str = "step"
+    credit: str = "step"
     packs: bool = True  # False: an attention that cannot share prefixes
     iterations: int = 1
     splits: int = 1  # steps_per_generation
@@ -253,7 +253,7 @@ def make_trainer(case, folder, **more):
         generator=kind(policy, tokenizer(), logprobs=kind is Drifted or case.staleness > 0),
         scorer=scorer,
         options=RunOptions(
-            grouping=case.grouping,
+            credit=case.credit,
             rows_per_forward=3,
             staleness=case.staleness,
         ),
@@ -346,7 +346,7 @@ class Check(TrainerCallback):
                         (1.0, 0.5, 0.05, 0.1), pseudo_reward(i, rollout, t).values(), strict=False
                     )
                 )
-                key = (rank, i // GROUP, t if case.grouping == "step" else "all")
+                key = (rank, i // GROUP, t if case.credit != "trajectory" else "all")
                 ids = list(step.completion.ids)
                 local.append(
                     SimpleNamespace(
@@ -480,7 +480,7 @@ def check(case):
 # two processes
 TWO_PROCESSES = {
     "dapo, KL, upper layers": Case(beta=0.1, iterations=2, top_layers=1),
-    "grpo": Case("grpo", beta=0.1, grouping="instance", packs=False, steps=1),
+    "grpo": Case("grpo", beta=0.1, credit="trajectory", packs=False, steps=1),
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
     "cispo": Case("cispo", beta=0.1, start="fresh", steps=1),
