@@ -48,6 +48,17 @@ CASES = {
     ),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
     "grpo, ratio of the sequence, no packing": Case("grpo", level="sequence", packs=False, steps=1),
+    "dapo, KL, same state, two epochs": Case("dapo", 0.1, "same_state", iterations=2),
+    "grpo, same state": Case("grpo", credit="same_state", scale="batch", padding=4, steps=1),
+    "dapo, evidence": Case(credit="evidence", scale="none"),
+    "dapo, KL, memory tokens, two epochs": Case("dapo", 0.1, "memory_tokens", iterations=2),
+    "grpo, memory tokens, ratio of the sequence": Case(
+        "grpo", 0.1, "memory_tokens", level="sequence", iterations=2, padding=4
+    ),
+    "dr_grpo, memory tokens, other engine, cut off rows dropped": Case(
+        "dr_grpo", credit="memory_tokens", generator="drifted", drop_cut_off=True, steps=1
+    ),
+    "dapo, memory tokens, variance": Case(credit="memory_tokens", variance=True),
     "dr_grpo, drawn a batch ahead": Case("dr_grpo", staleness=1, padding=4, steps=4),
 }
 
