@@ -6,27 +6,27 @@ bias (the trace of its covariance, over draws of instances and rollouts), and |g
 mean gradient plus that variance. Both are of the trained parameters as the loss gives them, before
 clipping. One step's value says little: take means over steps.
 
-It costs a copy of the gradients and one sum over processes. Rows of the two halves share no
-micro-batch, so sums are rounded otherwise than without it.
+It costs a copy of the gradients and one sum over processes. The halves share no micro-batch, so
+sums are rounded otherwise than without it.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from memalpha.training.rows import TrainingRow, UpdateBatch
+from memalpha.training.rows import TrainingRow
 
 
-def halves(batch: UpdateBatch, groups: int) -> tuple[UpdateBatch, UpdateBatch]:
-    """Return the rows of the first half of a process's ``groups``, and the others with the padding
-    rows.
+def halves(rows: Sequence[TrainingRow], groups: int) -> list[Sequence[TrainingRow]]:
+    """Return a process's rows of the first half of its ``groups``, and the others.
+
+    They are in order, with padding rows, if there are any, at the end of a half.
     """
-    first: list[TrainingRow] = []
-    rest: list[TrainingRow] = []
-    for row in batch.rows:
-        in_first = 0 <= row.group_index < groups // 2
-        (first if in_first else rest).append(row)
-    counts = (batch.row_count, batch.token_count)
-    return UpdateBatch(first, *counts), UpdateBatch(rest, *counts)
+    middle = 0
+    while rows[middle].group_index < groups // 2:
+        middle += 1
+    return [rows[:middle], rows[middle:]]
 
 
 def gradients(model: nn.Module) -> Tensor:

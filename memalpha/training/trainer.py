@@ -170,12 +170,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         most = self.options.rows_per_forward
         with self._timed("step_time"), explain_out_of_memory(most):
             if self.options.gradient_variance:
-                groups = self.args.per_device_train_batch_size // self.num_generations
-                first, second = noise.halves(update_batch, groups)
-                parts = [first.micro_batches(most), second.micro_batches(most)]
-                total = self._backward(model, parts[0], num_items_in_batch, ends_step=False)
+                first, second = [
+                    replace(update_batch, rows=rows).micro_batches(most)
+                    for rows in self._halves(update_batch.rows)
+                ]
+                total = self._backward(model, first, num_items_in_batch, ends_step=False)
                 of_first = noise.gradients(model)
-                total = total + self._backward(model, parts[1], num_items_in_batch)
+                total = total + self._backward(model, second, num_items_in_batch)
                 self._record_variance(model, of_first)
             else:
                 micro_batches = update_batch.micro_batches(most)
@@ -202,6 +203,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 total = total + loss
         return total
 
+    def _halves(self, rows: Sequence[TrainingRow]) -> list[Sequence[TrainingRow]]:
+        groups = self.args.per_device_train_batch_size // self.num_generations
+        return noise.halves(rows, groups)
+
     def _record_variance(self, model: torch.nn.Module, of_first: Tensor) -> None:
         """Log the variance of the gradient; that of the first half is still this process's."""
         scaler = self.accelerator.scaler
@@ -222,9 +227,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         check_masked_share(int(masked), int(count), self.scorer.max_masked_share, errors)
         trained = sum(sum(row.mask) for row in rows)
         row_count, token_count = self.sum_over_ranks([len(rows), trained])
-        missing = self._padded_count(len(rows)) - len(rows)
         end = self.processing_class.eos_token_id
-        rows = [*rows, *(padding_row(end) for _ in range(missing))]
+        halves = self._halves(rows) if self.options.gradient_variance else [rows]
+        rows = []
+        for half in halves:
+            missing = self._padded_count(len(half)) - len(half)
+            rows += [*half, *(padding_row(end) for _ in range(missing))]
         frozen = restored(self.model.parameters(), "requires_grad")
         with torch.no_grad(), frozen, self._timed("time/logps"):
             self._logps_before(rows)

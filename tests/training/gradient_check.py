@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from accelerate.utils import gather_object
 from peft import LoraConfig, get_peft_model
@@ -372,6 +373,11 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
 # the other side, by hand
 
 
+def sampled(rows):
+    """Those that are no padding."""
+    return [row for row in rows if row.rollout_index >= 0]
+
+
 def advantages_by_hand(rows, scale):
     scored = [row.reward for row in rows if not math.isnan(row.reward)]
     for row in rows:
@@ -403,6 +409,7 @@ class Check(TrainerCallback):
             advantage_errors=[],
             weights=[],
             p99=[],
+            variances=[],
             masked=0,
             padding=0,
             world=made.accelerator.num_processes,
@@ -466,15 +473,12 @@ class Check(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         made, case = self.trainer, self.case
         split = state.global_step % case.splits
-        places = {id(row): place for place, row in enumerate(made.rows)}
-        order = gather_object([[places[id(row)] for row in made.update_batches[split].rows]])
+        places = {id(row): place for place, row in enumerate(sampled(made.rows))}
+        order = gather_object(
+            [[places[id(row)] for row in sampled(made.update_batches[split].rows)]]
+        )
         counts = [sum(row.key[0] == rank for row in self.rows) for rank in range(self.report.world)]
-        mine = [
-            sum(counts[:rank]) + i
-            for rank, indices in enumerate(order)
-            for i in indices
-            if i < counts[rank]
-        ]
+        mine = [sum(counts[:rank]) + i for rank, indices in enumerate(order) for i in indices]
         self.trained = sorted(self.trained + mine)
         if (split + 1) % case.splits == 0:
             assert self.trained == list(range(len(self.rows))), (
@@ -486,6 +490,11 @@ class Check(TrainerCallback):
         loss = sum(self.loss(policy, self.rows[i]) for i in mine) * case.splits
         expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
         found = torch.cat([p.grad.flatten() for p in parameters])
+        if case.variance:  # the first of two instances of each process
+            early = [i for i in mine if self.rows[i].place[0] == 0]
+            loss = sum(self.loss(policy, self.rows[i]) for i in early)
+            first = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+            self.report.variances.append(float((expected - 2 * first).square().sum()))
         self.report.errors.append(float((found - expected).norm() / expected.norm()))
         self.report.weights.append(max((abs(weight - 1) for weight in self.weights), default=0.0))
         self.weights = []
@@ -540,13 +549,13 @@ class Check(TrainerCallback):
         """Compare the advantages that are trained with those by hand."""
         rank = self.trainer.accelerator.process_index
         by_hand = [row.advantage for row in self.rows if row.key[0] == rank]
-        trained = [row.advantage for row in self.trainer.rows]
+        trained = [row.advantage for row in sampled(self.trainer.rows)]
         report = self.report
-        report.padding += len(trained) - len(by_hand)
+        report.padding += len(self.trainer.rows) - len(by_hand)
         report.masked += sum(math.isnan(row.reward) for row in self.rows)
         report.lengths = sorted({(len(row.prompt), len(row.completion)) for row in self.rows})
         report.advantage_errors.append(
-            max(abs(a - b) for a, b in zip(trained, by_hand, strict=False))
+            max(abs(a - b) for a, b in zip(trained, by_hand, strict=True))
         )
 
 
@@ -560,6 +569,10 @@ def check(case):
         made.on_batch = callback.on_batch
         made.train()
         name = "sampling/sampling_logp_difference/p99"
+        history = made.state.log_history
+        logged = [row["gradient/variance"] for row in history if "gradient/variance" in row]
+        assert logged == pytest.approx(callback.report.variances, rel=1e-4)
+        assert len(logged) == case.steps * case.variance
         callback.report.logged = [row[name] for row in made.state.log_history if name in row]
         callback.report.ratios = [min(callback.ratios), max(callback.ratios)]
         clipped = made.args.vllm_importance_sampling_clip_max - 1
@@ -575,7 +588,7 @@ TWO_PROCESSES = {
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
     "same state": Case(credit="same_state", scale="none"),
-    "memory tokens, variance": Case(credit="memory_tokens", beta=0.1, scale="none", variance=True),
+    "memory tokens, variance": Case(credit="memory_tokens", beta=0.1, a_step=8, variance=True),
     "cispo": Case("cispo", beta=0.1, start="fresh", steps=1),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }
