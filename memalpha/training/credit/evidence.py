@@ -19,6 +19,7 @@ Entries that the rollout began with and archived lines are no step's.
 A question asked again that fails masks the step. ``Rollout.asked_again`` counts them.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -39,9 +40,11 @@ def with_evidence(config: RewardConfig) -> RewardConfig:
     return replace(config, accuracy_weight=(1 - SHARE) * weight, rewards=rewards)
 
 
-def evidence(rollout: Rollout) -> list[float]:
-    """Part of the reward: e_t of each step, after ``ask_without``."""
-    return rollout.evidence
+def evidence(rollout: Rollout) -> list[float | None]:
+    """Part of the reward: e_t of each step, after ``ask_without``; None if one could not be
+    asked.
+    """
+    return [None if math.isnan(owed) else owed for owed in rollout.evidence]
 
 
 def ask_without(rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
