@@ -444,17 +444,12 @@ class AnsweringModel:
             asked = chat_ids(self.tokenizer, chat)
             said = (*plain_ids(self.tokenizer, answer), self.tokenizer.eos_token_id)
             rows.append(Prompt((), (*asked, *said), len(asked)))
-        different = sorted(set(rows), key=_row_length)
         values: dict[Prompt, float] = {}
         with self.within():
-            for batch in within_tokens(different, BATCH_TOKENS, 0):
+            for batch in within_tokens(list(dict.fromkeys(rows)), BATCH_TOKENS, 0):
                 probabilities = self.generator.probabilities(batch)
                 values.update(zip(batch, probabilities, strict=True))
         return [values[row] for row in rows]
-
-
-def _row_length(row: Prompt) -> int:
-    return len(row.ids)
 
 
 def frozen_base(
