@@ -6,6 +6,7 @@ from memalpha.agent.rollout import new_rollout as new_rollout
 from memalpha.agent.rollout import run_rollouts as run_rollouts
 from memalpha.agent.rollout import take_step as take_step
 from memalpha.agent.step import AgentStep as AgentStep
+from memalpha.clients import wrap as wrap
 from memalpha.data.load import load_data as load_data
 from memalpha.errors import ForgottenError as ForgottenError
 from memalpha.errors import InputError as InputError

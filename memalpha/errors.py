@@ -127,6 +127,13 @@ class TrainingStopped(MemAlphaError):
     """
 
 
+class ImportStopped(MemAlphaError):
+    """An import was stopped by request, after a batch; the same import goes on.
+
+    The command line exits with 130.
+    """
+
+
 def in_place(ask: Callable[..., list[_Result]], *arguments: object) -> list[_Result | ServiceError]:
     """Return what a batch gave, with errors in the places of what failed."""
     try:

@@ -142,15 +142,17 @@ class _Cutting:
         return self.count(self.piece(span)) <= self.limit
 
 
-def units(text: str, limit: int, count: TokenCounter) -> list[str]:
+def units(
+    text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None
+) -> list[str]:
     """Return the units of a text, in order, each of at most ``limit`` tokens.
 
-    In a dialogue each has its speaker.
+    In a dialogue each has its speaker. ``labels``, if they are known.
 
     A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
     ``Label: ...`` stays with the line that it labels.
     """
-    cutting = _Cutting(text, limit, count, speaker_labels(text))
+    cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
     blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
     spans: list[Span] = []
     for block in blocks:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import memalpha
+import memalpha.clients
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "memalpha"
@@ -35,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("models", "update"),
     ("training", "store", "routing"),
     ("measure", "use"),
-    ("cli",),
+    ("cli", "clients"),
     ("__main__", "memalpha"),
 )
 
@@ -50,6 +51,9 @@ DOORS: Mapping[str, frozenset[str]] = {
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
+    "anthropic": frozenset({"memalpha.clients.claude"}),
+    "langgraph": frozenset({"memalpha.clients.langgraph"}),
+    "openai": frozenset({"memalpha.clients.openai"}),
     "vllm": frozenset({"memalpha.generation.vllm_process"}),
 }
 
@@ -209,7 +213,11 @@ def test_pages_examples_and_notebooks_use_public_names_alone():
     """
     opened = ROOT / "examples" / "grpo_in_one_file.py"
     pages = [ROOT / "README.md", PACKAGE / "use" / "card.md.jinja", *ROOT.glob("docs/*.md")]
-    public = {"memalpha": set(memalpha.__all__), "memalpha.cli": {"run"}}
+    public = {
+        "memalpha": set(memalpha.__all__),
+        "memalpha.cli": {"run"},
+        "memalpha.clients": set(memalpha.clients.__all__),
+    }
     wrong = []
     examples = [path for path in ROOT.glob("examples/*.py") if path != opened]
     for path in [*pages, *examples, *ROOT.glob("notebooks/*.ipynb")]:

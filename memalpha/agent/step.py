@@ -290,19 +290,26 @@ class AgentStep:
     # --------------------------------------------------------------------------------------------
     # completion
     def apply(
-        self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False
+        self,
+        memory: Memory,
+        index: int,
+        chunk: Chunk,
+        completion: str,
+        cut_off: bool = False,
+        *,
+        keep: bool = True,
     ) -> StepOutcome:
         """Apply a completion of the chunk with this index, in place and in order.
 
-        ``cut_off``: by a length limit. Raises nothing for what the model wrote; InputError if a
-        tool of one's own fails.
+        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. Raises
+        nothing for what the model wrote; InputError if a tool of one's own fails.
         """
         start = len(memory.changes)
         results: list[OperationResult] = []
         for item in self.codec.parse(completion, cut_off):
             results += self._apply_one(item, memory, index, chunk)
         outcome = StepOutcome(tuple(results), tuple(memory.changes[start:]))
-        if self.config.archive:
+        if self.config.archive and keep:
             archive_chunk(memory, index, chunk, outcome.changes)
         return outcome
 

@@ -14,10 +14,10 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import chat, evaluate, journal, serve, training
+from memalpha.cli import chat, evaluate, importing, journal, serve, training
 from memalpha.cli.console import SafeFormatter, complain, out, tell_launcher, with_notes
 from memalpha.cli.options import TAKES_OPTIONS
-from memalpha.errors import MemAlphaError, TrainingStopped
+from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
 
 app = Typer(
     add_completion=False,
@@ -36,6 +36,7 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
     evaluate.report: {},
     evaluate.compare: {},
     evaluate.inspect: {},
+    chat.ask: TAKES_OPTIONS,
     chat.chat: TAKES_OPTIONS,
     serve.serve: TAKES_OPTIONS,
     serve.token: {},
@@ -43,6 +44,7 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
 }
 for verb, settings in VERBS.items():
     app.command(context_settings=dict(settings))(verb)
+app.command("import")(importing.import_file)
 app.add_typer(training.router, name="router")
 app.add_typer(journal.app, name="journal")
 
@@ -71,7 +73,7 @@ def run(arguments: list[str]) -> int:
         verb = words[0] if words and "No such command" not in message else "VERB"
         complain(f"{message}; see memalpha {verb} --help")
         return 2
-    except TrainingStopped as stop:
+    except (TrainingStopped, ImportStopped) as stop:
         complain(str(stop))
         return 130
     except MemAlphaError as error:

@@ -1,4 +1,4 @@
-"""``memalpha chat``: talk to an agent, and see what it remembers and uses.
+"""``memalpha chat`` and ``ask``: talk to an agent, and see what it remembers and uses.
 
 Who answers: the endpoint's model; or the server at ``reader_url``, else ``reader``, else the reader
 that the agent names, else the adapter's base with the adapter off; a whole model shows the entries
@@ -8,8 +8,10 @@ found.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -17,8 +19,10 @@ from typing import TYPE_CHECKING
 from typer import Context
 
 from memalpha.cli.console import console, out, printable, quiet_libraries, show_table, with_notes
+from memalpha.cli.journal import need_store
 from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
 from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
 
 if TYPE_CHECKING:
@@ -26,14 +30,42 @@ if TYPE_CHECKING:
     from memalpha.types import Change, Entry
     from memalpha.use.agent import MemoryAgent, Reply
 
+# a line of JSON: brackets alone, a list or object that begins, a quoted name or text in one
+_JSON = re.compile(r'[\[\]{}]+,?$|[\[{]+\s*"|"[^"]*"\s*(?::|,$)')
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
+
+
+def ask(context: Context, options: ListOptions = False) -> None:
+    """Answer one question from a memory.
+
+    memalpha ask QUESTION [TRAINED] --store STORE --user NAME. Without an agent (TRAINED, or
+    --endpoint URL --model NAME) the answer is what was found. All options: --options.
+    """
+    question, *context.args = context.args or [""]
+    InputError.raise_if(
+        not options and (not question or question.startswith("--")),
+        "memalpha ask without a question",
+        expected='memalpha ask "QUESTION" [TRAINED] --store STORE --user NAME',
+    )
+    with _open(context, options, new=False) as conversation:
+        conversation.answer(question)
 
 
 def chat(context: Context, options: ListOptions = False) -> None:
     """Talk to a model with this memory.
 
-    Needs: an agent (TRAINED, or --endpoint URL --model NAME), a store (made if not there), a user.
+    Needs: a store (made if not there), a user, and an agent (TRAINED, or --endpoint URL --model
+    NAME); without an agent what is said is kept, and found again, as it was said.
     Commands: /memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit. All options: --options.
+    """
+    with _open(context, options) as conversation:
+        conversation.talk()
+
+
+@contextmanager
+def _open(context: Context, options: bool, new: bool = True) -> Iterator[Conversation]:
+    """Give the conversation of one user with the agent that the options name; the store may be
+    ``new``.
     """
     from memalpha.generation.hf import frozen_base
     from memalpha.qa.readers import ModelReader, RecallReader
@@ -42,6 +74,8 @@ def chat(context: Context, options: ListOptions = False) -> None:
     quiet_libraries()
     trained, about, who = read_options(context, options, AgentOptions, WhoseOptions)
     InputError.raise_if(not who.user, "nobody whose memory it is", expected="--user NAME")
+    if not new:
+        need_store(about.store)
     namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     with about.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
@@ -50,7 +84,7 @@ def chat(context: Context, options: ListOptions = False) -> None:
             base = frozen_base(model, agent.step.encoder.tokenizer, 128)
             longest = min(512, about.reader_tokens)
             agent.reader = ModelReader(base, longest, agent.step.encoder.count)
-        Conversation(agent, namespace).talk()
+        yield Conversation(agent, namespace)
 
 
 @dataclass
@@ -69,10 +103,13 @@ class Conversation:
         """
         if console.is_terminal:
             out(f"Talking as {self.namespace.user}. {COMMANDS}")
-        for line in _lines():
+        for number, line in enumerate(_lines()):
             if line == "/quit":
                 return
+            if number == 0 and not sys.stdin.isatty():
+                self._refuse_json(line)  # of a file that is piped in nothing else is read
             try:
+                self._refuse_json(line)
                 if line.startswith("/"):
                     self._command(*line.split())
                 else:
@@ -82,11 +119,29 @@ class Conversation:
             except KeyboardInterrupt:
                 out("interrupted")
 
+    def _refuse_json(self, line: str) -> None:
+        """Raise InputError for a line of JSON, which is no message but a part of an export."""
+        InputError.raise_if(
+            _JSON.match(line),
+            "this is a line of JSON, as of an export of chats: it was not learnt",
+            expected="a message",
+            fix=f"memalpha import FILE --store STORE --user {self.namespace.user}",
+        )
+
+    def answer(self, question: str) -> None:
+        """Answer a question, and learn nothing from it."""
+        self.last = self.agent.ask(question, namespace=self.namespace)
+        self._tell(self.last)
+
     def _answer(self, message: str) -> None:
         self.last = reply = self.agent.ask(message, namespace=self.namespace)
         if "?" in message:
             self._tell(reply)
         changes = self._add(message)
+        if isinstance(self.agent.generator.generator, SilentGenerator):
+            if "?" not in message:
+                out("  kept as it was said")
+            return
         # of a statement, a small reader may repeat a word as its answer, or say what the statement
         # has just corrected
         corrects = any(change.before is not None for change in changes)

@@ -33,18 +33,25 @@ Wait = Annotated[float, Option(help="seconds to wait for another writer")]
 app = Typer(help="Look into a store of memories, and change it.")
 
 
+def need_store(store: str) -> None:
+    """Raise InputError unless there is a store; that of a server is not looked for."""
+    if "://" in store:
+        return
+    file = path_of(store, "the name of a file, and rights to it")
+    InputError.raise_if(
+        not file.is_file() or not file.stat().st_size,
+        f"no store at {store!r}",
+        expected="the file of a store, not empty",
+    )
+
+
 @contextmanager
 def opened(store: str, key_file: str | None, wait: float, new: bool = False) -> Iterator[Journal]:
     """Open a store; InputError if there is none, unless it may be ``new``."""
     from memalpha.store.journal import Journal
 
-    if not new and "://" not in store:
-        file = path_of(store, "the name of a file, and rights to it")
-        InputError.raise_if(
-            not file.is_file() or not file.stat().st_size,
-            f"no store at {store!r}",
-            expected="the file of a store, not empty",
-        )
+    if not new:
+        need_store(store)
     with Journal.open(store, key=read_key(key_file), wait=wait) as journal:
         yield journal
 
@@ -272,6 +279,9 @@ def forget(
 
 
 def _contents(change: Change | Event) -> list[str]:
+    sources = getattr(change, "sources", ())
+    if sources:
+        return ["", f"{len(sources)} messages or entries"]
     return [entry.content if entry else "" for entry in (change.before, change.after)]
 
 

@@ -34,6 +34,7 @@ class AgentOptions(Options):
             writes and answers; no TRAINED.
         endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs:
             {enable_thinking: false}}``.
+        schema: Preset of the memory where there is no model: neither TRAINED nor ``endpoint``.
         store: Path of a SQLite file, such as memories.db (made if not there), or
             postgresql://user@host/database.
         key_file: File with the key of a keyed store.
@@ -56,6 +57,7 @@ class AgentOptions(Options):
     store: str
     endpoint: str = ""
     endpoint_extra: JsonObject = field(default_factory=dict)
+    schema: str = "small_core"
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
@@ -77,13 +79,23 @@ class AgentOptions(Options):
         )
 
     def load(self, trained: str | None) -> MemoryAgent:
-        """Load the agent of a folder or Hub name, or of the endpoint (None), with its store."""
+        """Load the agent of a folder or Hub name, or of the endpoint, with its store; without both
+        (None) nothing writes entries: what is said goes into the archive.
+        """
         from memalpha.agent.config import AgentConfig
         from memalpha.endpoints import ChatClient
         from memalpha.qa.readers import EndpointReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
+        if trained is None and not self.endpoint:
+            return MemoryAgent.without_model(
+                self.schema,
+                store=self.store,
+                key=key,
+                retrieve_k=self.retrieve_k,
+                reader_tokens=self.reader_tokens,
+            )
         if trained is None:
             return MemoryAgent.at_endpoint(
                 ChatClient(self.endpoint, self.model or "", extra=self.endpoint_extra),
@@ -135,17 +147,17 @@ def list_options(wanted: bool, groups: Sequence[type], before: str = "") -> None
 
 
 def read_options(context: Context, options: bool, *groups: type) -> tuple[Any, ...]:
-    """Return TRAINED (None with an ``endpoint``) and the parsed options, one object per group;
-    InputError if one is wrong.
+    """Return TRAINED (None without it) and the parsed options, one object per group; InputError if
+    one is wrong.
     """
     list_options(options, groups, f"TRAINED: {TRAINED}\n")
     words = context.args
     program = context.command_path
     trained = words[0] if words and not words[0].startswith("--") else None
     made = parse(words[trained is not None :], groups, program) if words else ()
-    if (trained is None) is not any(getattr(group, "endpoint", "") for group in made):
-        what = "without TRAINED" if trained is None else f"{trained} beside an endpoint"
-        usage = f"{program} (TRAINED | --endpoint URL --model NAME) [--name value ...]"
+    if not made or (trained and any(getattr(group, "endpoint", "") for group in made)):
+        what = f"{trained} beside an endpoint" if made else "without a store"
+        usage = f"{program} [TRAINED | --endpoint URL --model NAME] --store STORE [options]"
         raise InputError(f"{program} {what}", expected=usage, fix=f"{program} --options")
     return trained, *made
 

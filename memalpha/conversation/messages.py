@@ -7,7 +7,7 @@ developer messages) and output of tools are not said by anybody, and are never r
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
 from memalpha.text import check_time, is_text
@@ -36,6 +36,11 @@ class Utterance:
         """How its speaker is shown, on one line."""
         return " ".join(self.speaker.split()) or self.role.capitalize()
 
+    @property
+    def labelled(self) -> tuple[str, list[Span]]:
+        """The text after its label, and the place of the label."""
+        return f"{self.label}: {self.text}", [Span(0, len(self.label) + 1)]
+
 
 def read_messages(messages: Sequence[Any], time: str | None = None) -> list[Utterance]:
     """Return what users and assistants said in chat messages of OpenAI's form, in order.
@@ -55,7 +60,7 @@ def _read(message: Any, where: str, time: str | None) -> Iterator[Utterance]:
     role = fields.get("role")
     if role in UNREAD:
         return
-    text = _text_of(fields.get("content"))
+    text = text_of(fields.get("content"))
     if role not in (USER, ASSISTANT) or text is None or not is_text(text):
         raise InputError(f"{where} is {ascii(message)[:80]}", expected=_FORM)
     when = fields.get("time") or time
@@ -69,7 +74,7 @@ def _read(message: Any, where: str, time: str | None) -> Iterator[Utterance]:
         )
 
 
-def _text_of(content: Any) -> str | None:
+def text_of(content: Any) -> str | None:
     """Return the text of a message's content; None if it is of no known form."""
     if content is None or isinstance(content, str):
         return content or ""
@@ -86,17 +91,35 @@ def message_chunks(
 
     Messages of one day are joined while they fit; a longer one is cut, each piece with its speaker.
     """
-    lines: list[str] = []
+    return (joined.chunk for joined in joined_messages(utterances, limit, count))
+
+
+class Joined(NamedTuple):
+    """A chunk and the pieces that it is made of: number of the utterance, number of the piece in
+    it, and text.
+    """
+
+    chunk: Chunk
+    pieces: tuple[tuple[int, int, str], ...]
+
+
+def joined_messages(
+    utterances: Iterable[Utterance], limit: int, count: TokenCounter
+) -> Iterator[Joined]:
+    """Yield chunks as ``message_chunks`` does, with what each is made of."""
+    held: list[tuple[int, int, str]] = []
+    joined = ""
     time: str | None = None
-    for utterance in utterances:
-        label = f"{utterance.label}: "
-        pieces = cut(label + utterance.text, limit, count, [Span(0, len(label) - 1)])
-        for piece in pieces:
+    for number, utterance in enumerate(utterances):
+        text, labels = utterance.labelled
+        for place, piece in enumerate(cut(text, limit, count, labels)):
+            longer = f"{joined}\n{piece}"
             same_day = (time or "")[:10] == (utterance.time or "")[:10]
-            if lines and not (same_day and count("\n".join([*lines, piece])) <= limit):
-                yield Chunk("\n".join(lines), time)
-                lines = []
-            time = time if lines else utterance.time
-            lines.append(piece)
-    if lines:
-        yield Chunk("\n".join(lines), time)
+            if held and not (same_day and count(longer) <= limit):
+                yield Joined(Chunk(joined, time), tuple(held))
+                held = []
+            joined = longer if held else piece
+            time = time if held else utterance.time
+            held.append((number, place, piece))
+    if held:
+        yield Joined(Chunk(joined, time), tuple(held))

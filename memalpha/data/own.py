@@ -17,6 +17,9 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
+from memalpha.conversation.exports import Export
+from memalpha.conversation.items import Chat
+from memalpha.conversation.messages import Utterance
 from memalpha.data.source import (
     Draft,
     Loaded,
@@ -49,6 +52,7 @@ _NO_SENTENCE = re.compile(r"[{}|<>\\=]|https?:|^\[.*\]$|^#")
 _DIGIT = re.compile("[0-9]")
 _DATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _SUFFIXES = (".md", ".txt")
+_INPUT = "a folder of notes (*.md, *.txt), or an export of chats (docs/bring.md)"
 _TEST_SHARE = 5  # every fifth instance is kept for tests
 _COMMON = 3  # a name in more of an instance's chunks than this is guessed, not remembered
 
@@ -82,17 +86,35 @@ class _Masked(NamedTuple):
 # what is read
 def read_notes(folder: Path) -> list[Session]:
     """Return a session for each note in a folder, by date in its name, then by name; paragraphs are
-    turns. InputError if there is none.
+    turns.
     """
     files = sorted(file for file in folder.rglob("*") if file.suffix in _SUFFIXES)
-    if not files:
-        raise InputError(f"no notes in {str(folder)!r}", expected=f"files *{', *'.join(_SUFFIXES)}")
     notes = [_note(file, file.relative_to(folder).with_suffix("")) for file in files]
     return sorted(notes, key=_time_of)
 
 
 def _time_of(session: Session) -> str:
     return session.time
+
+
+def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
+    """Return a session for each conversation and day of an export, in order of days, and what was
+    not read. InputError if it is no export of chats.
+    """
+    export = Export(path)
+    days: dict[tuple[str, int], list[Utterance]] = defaultdict(list)
+    for number, item in enumerate(export):
+        if isinstance(item, Chat):
+            for said in item.utterances:
+                days[(said.time or "")[:10], number].append(said)
+    if not days:
+        raise InputError(f"{path} holds no chat ({export.kind})", expected="an export of chats")
+    sessions = [
+        Session([Turn(said.label, said.text) for said in told], "Chat", day)
+        for (day, _), told in sorted(days.items())
+    ]
+    skipped = [Skipped(reason, questions=0) for reason in export.skipped.elements()]
+    return sessions, skipped
 
 
 def _note(file: Path, name: Path) -> Session:
@@ -199,9 +221,13 @@ def _alike(by_frame: Mapping[frozenset[str], Sequence[_Masked]]) -> set[frozense
 
 
 def _load_own(source: str, options: OwnOptions, seed: int, count: TokenCounter) -> Iterable[Loaded]:
-    """Load a folder of notes; InputError if there is nothing to read."""
-    path = path_of(source, "a folder of notes (*.md, *.txt)")
-    chunks = dialogue_chunks(read_notes(path), options.chunk_tokens, count, join=True).chunks
+    """Load notes or chats; InputError if there is nothing to read."""
+    path = path_of(source, _INPUT)
+    InputError.raise_if(not path.exists(), f"no file or folder {source!r}", expected=_INPUT)
+    notes = path.is_dir() and any(file.suffix in _SUFFIXES for file in path.rglob("*"))
+    sessions, skipped = (read_notes(path), []) if notes else read_chats(path)
+    yield from skipped
+    chunks = dialogue_chunks(sessions, options.chunk_tokens, count, join=True).chunks
     for number, start in enumerate(range(0, len(chunks), options.chunks)):
         part = chunks[start : start + options.chunks]
         is_test = number % _TEST_SHARE == _TEST_SHARE - 1
@@ -214,7 +240,7 @@ def _load_own(source: str, options: OwnOptions, seed: int, count: TokenCounter) 
 SOURCES = [
     Source(
         "own",
-        "a folder of your notes (*.md, *.txt): gaps to fill",
+        "your notes (a folder of *.md, *.txt) or an export of your chats: gaps to fill",
         _load_own,
         OwnOptions,
     )

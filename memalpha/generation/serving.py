@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from memalpha.agent.codecs import Codec
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError
-from memalpha.types import Completion, Generator, Message, Prompt, Sampling
+from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
 
 _LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 RunBatch = Callable[[Sequence[Any]], Sequence[Any]]
@@ -149,6 +149,14 @@ class EndpointGenerator:
                 "max_completion_length",
             )
         return completions
+
+
+class SilentGenerator:
+    """A ``Generator`` without a model, which writes nothing."""
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return an empty completion for each prompt."""
+        return [Completion((), "", StopReason.END) for _ in prompts]
 
 
 class ByteTokenizer:

@@ -18,7 +18,7 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
 from memalpha.text import later
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
-from memalpha.units import UNIT_TOKENS, units
+from memalpha.units import UNIT_TOKENS, Span, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
@@ -95,10 +95,16 @@ def _parted(line: str) -> tuple[set[str], str]:
 # the archive
 
 
-def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Change]) -> None:
+def archive_chunk(
+    memory: Memory,
+    index: int,
+    chunk: Chunk,
+    changes: Sequence[Change],
+    labels: Sequence[Span] | None = None,
+) -> None:
     """Add the lines of a chunk, and remove those whose facts ``changes`` took back.
 
-    ``index`` and ``changes`` are those of the chunk.
+    ``index`` and ``changes`` are those of the chunk; ``labels`` of its speakers, if they are known.
     """
     corrects = any(change.before is not None for change in changes)
     lines = list(memory.entries(ARCHIVE.name)) if corrects else []
@@ -112,7 +118,7 @@ def archive_chunk(memory: Memory, index: int, chunk: Chunk, changes: Sequence[Ch
                 lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index, time=chunk.time)
-    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens):
+    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens, labels):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
         memory.apply(insert, chunk=index, time=chunk.time)
 

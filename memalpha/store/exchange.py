@@ -39,6 +39,7 @@ from memalpha.store.records import (
 )
 from memalpha.types import JsonObject
 
+_OTHER = "chats and memories of other systems: memalpha import FILE --store STORE --user NAME"
 _UNEDITED = "what export wrote, edited by nobody"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
 
@@ -207,10 +208,13 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
                 raise ValueError(f"it holds {row[:80]}")
             lines.append((where, line))
     except (OSError, ValueError) as error:
-        raise InputError(f"{where} cannot be read: {error}", expected=_UNEDITED) from error
+        what = f"{where} cannot be read: {error}"
+        raise InputError(what, expected=_UNEDITED, fix=_OTHER) from error
     if not lines or lines[0][1] != _FORMAT:
         raise InputError(
-            f"{path} is no export of a journal", expected=f"a first line {json.dumps(_FORMAT)}"
+            f"{path} is no export of a journal",
+            expected=f"a first line {json.dumps(_FORMAT)}",
+            fix=_OTHER,
         )
     if lines[-1][1] != {"end": len(lines) - 1}:
         raise InputError(

@@ -19,7 +19,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.retrieval.archive import line_of
 from memalpha.retrieval.lexical import tokenize
-from memalpha.store.records import Body, Origin, Record, RecordKind
+from memalpha.store.records import Body, Note, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation
 
 _SAYS = attrgetter("section", "content", "timestamp")
@@ -32,7 +32,8 @@ class Event:
 
     ``seq`` is the number for ``undo`` and ``as_of``, ``entry`` the entry's id, ``undoes`` the
     number of the operation that an undo took back, ``chunk`` that of what was read, ``call`` the
-    number of the first operation of the same call, if it had several.
+    number of the first operation of the same call, if it had several. ``sources`` are digests of
+    what an import has read by then (``RecordKind.READ``; such an event has no entry).
     """
 
     seq: int
@@ -47,6 +48,7 @@ class Event:
     undoes: int | None = None
     chunk: int | None = None
     call: int | None = None
+    sources: tuple[str, ...] = ()
 
     @property
     def texts(self) -> set[str]:
@@ -83,6 +85,9 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
     entries: dict[str, Entry | None] = {entry.id: entry for entry in states}
     history = list[Event]()
     for record in records:
+        if record.kind == RecordKind.READ:
+            history.append(_reading(record))
+            continue
         body = record.read(Body)
         receipt = record.kind == RecordKind.FORGET
         event = Event(
@@ -102,6 +107,16 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
         history.append(event)
         entries[record.entry] = body.after
     return history
+
+
+def _reading(record: Record) -> Event:
+    note = record.read(Note)
+    time = datetime.fromisoformat(record.time)
+    origin = Origin(note.by)
+    reading = Event(
+        record.seq, "", RecordKind.READ, time, origin, None, None, None, forgotten=False
+    )
+    return replace(reading, sources=note.sources)
 
 
 def replay(memory: Memory, history: Iterable[Event]) -> None:

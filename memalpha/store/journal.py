@@ -20,7 +20,8 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -48,6 +49,7 @@ from memalpha.store.history import (
 )
 from memalpha.store.records import (
     REGISTRY,
+    Body,
     Head,
     Namespace,
     Origin,
@@ -55,9 +57,10 @@ from memalpha.store.records import (
     Record,
     RecordKind,
     Registered,
+    digest_of,
     hash_prompt,
 )
-from memalpha.types import Change, JsonObject, Operation, OperationResult, TokenCounter
+from memalpha.types import Change, Entry, JsonObject, Operation, OperationResult, TokenCounter
 
 __all__ = [
     "IN_MEMORY",
@@ -68,6 +71,7 @@ __all__ = [
     "Origin",
     "Receipt",
     "Verification",
+    "digest_of",
     "hash_prompt",
 ]
 
@@ -371,6 +375,9 @@ class DurableMemory:
         self._tail = self._tail_of(ns)
         self._memory = self._new_memory()
         self._memory.writable = False
+        self._unsaved: list[Record] = []
+        self._key = ("", "")
+        self._sources: defaultdict[str, set[str]] = defaultdict(set)
 
     def _tail_of(self, ns: str) -> Tail:
         return Tail(self._journal.database, self._journal.key, ns, f"namespace {self.namespace}")
@@ -393,19 +400,63 @@ class DurableMemory:
     def writing(self, origin: Origin) -> Iterator[Memory]:
         """Give the memory to write to; all operations inside are logged together or not at all.
         Other writers wait meanwhile.
+
+        Inside, ``sign`` says that operations have another origin, ``note_read`` what was read.
         """
         with self._changing():
             memory = self._memory
             memory.applied.clear()
+            self._unsaved = []
             memory.writable = True
             yield memory
             memory.writable = False
-            if memory.applied and not self._tail.ns:
-                self._tail = self._tail_of(secrets.token_hex(16))
-                body = {**asdict(self.namespace), "schema": shape(self.schema)}
-                self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body)
-            if memory.applied:
-                self._append(RecordKind.APPLY, origin, memory.applied)
+            self.sign(origin)
+            if self._unsaved:
+                self._journal.database.append(self._unsaved)
+
+    def sign(self, origin: Origin) -> None:
+        """Inside ``writing``: all operations that are not signed yet are of this origin."""
+        if self._memory.applied:
+            self._begin()
+            self._unsaved += self._sealed(RecordKind.APPLY, origin, self._memory.applied)
+            self._memory.applied.clear()
+
+    def note_read(self, origin: Origin, sources: Iterable[str], by: str = "") -> None:
+        """Inside ``writing``: record that an import has read these sources (``digest_of``), with
+        the operations that came of it: those so far, of ``origin``.
+
+        ``by`` is the agent that read them; empty if lines went into the archive alone.
+        """
+        self.sign(origin)
+        read = "".join(sources)
+        if read:
+            self._begin()
+            note = json.dumps({"read": read, "by": by})
+            record = self._tail.seal(RecordKind.READ, "", self._journal.now(), note=note)
+            self._unsaved.append(record)
+            replay(self._memory, self._noted([record]))
+
+    def sources(self, by: str = "") -> Set[str]:
+        """Return the digests of all sources that imports have read (``note_read``)."""
+        if not self._memory.writable:
+            with self._journal.reading():
+                self._follow()
+        return self._sources[by]
+
+    def _noted(self, records: Iterable[Record]) -> list[Event]:
+        """Return the events of records, and keep what was read."""
+        events = events_of(records)
+        for event in events:
+            if event.kind == RecordKind.READ and event.origin:
+                self._sources[event.origin.agent].update(event.sources)
+        return events
+
+    def _begin(self) -> None:
+        """Register the namespace if it is new."""
+        if not self._tail.ns:
+            self._tail = self._tail_of(secrets.token_hex(16))
+            body = {**asdict(self.namespace), "schema": shape(self.schema)}
+            self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -453,39 +504,43 @@ class DurableMemory:
         if any(record.kind == RecordKind.FORGET for record in records):
             self._start(ns)  # the memory in this process holds what was erased
             records = self._tail.read_on()
-        replay(self._memory, events_of(records))
+        replay(self._memory, self._noted(records))
 
-    def _append(
+    def _sealed(
         self, kind: RecordKind, origin: Origin, changes: Sequence[Applied], **more: int | None
-    ) -> list[Event]:
-        database = self._journal.database
-        ns = self._tail.ns
-        secret = database.secret(ns) or database.new_secret(ns)
+    ) -> list[Record]:
+        secret = self._secret()
         by = [origin.agent, _keyed(origin.source, secret), _keyed(origin.prompt_hash, secret)]
         now = self._journal.now()
         records = list[Record]()
-        history = list[Event]()
         for change, operation, chunk, call in changes:
             entry = change.after or change.before
             assert entry is not None
             body = {
                 "origin": by,
-                "operation": operation and _given(operation),
+                "operation": operation and _given(_columns(operation)),
                 "chunk": chunk,
                 "call": call,
-                "after": change.after and asdict(change.after),
+                "after": change.after and _columns(change.after),
                 **more,
             }
             records.append(self._tail.seal(kind, entry.id, now, body=body))
             try:
-                history += events_of(records[-1:], filter(None, [change.before]))
+                records[-1].read(Body)
             except JournalDamagedError as error:
                 raise InputError(
                     f"this cannot be stored: {error.what}",
                     expected="Unicode text, chunks from 0 to 2**63 - 1",
                 ) from error
-        database.append(records)
-        return history
+        return records
+
+    def _secret(self) -> str:
+        """Return the key of the digests, read once in a transaction."""
+        ns = self._tail.ns
+        if not self._unsaved or self._key[0] != ns:
+            database = self._journal.database
+            self._key = ns, database.secret(ns) or database.new_secret(ns)
+        return self._key[1]
 
     def history(self, entry_id: str | None = None) -> list[Event]:
         """Return all events of an entry (none for an unknown id), or of the namespace, in order."""
@@ -546,6 +601,11 @@ class DurableMemory:
                     f"operation {seq!r} cannot be undone",
                     expected=f"the number of an operation, up to {len(events)}",
                 )
+            InputError.raise_if(
+                events[seq - 1].kind == RecordKind.READ,
+                f"operation {seq} cannot be undone: it only says what an import has read",
+                expected="the number of an operation that wrote an entry or a line",
+            )
             first = len(events) + 1
             numbers = call_of(events, seq)
             call = first if len(numbers) > 1 else None
@@ -565,7 +625,9 @@ class DurableMemory:
         self, number: int, change: Change, origin: Origin, call: int | None = None
     ) -> list[Event]:
         undo = Applied(change, None, None, call)
-        events = self._append(RecordKind.UNDO, origin, [undo], of=number)
+        records = self._sealed(RecordKind.UNDO, origin, [undo], of=number)
+        self._journal.database.append(records)
+        events = events_of(records, filter(None, [change.before]))
         replay(self._memory, events)
         return events
 
@@ -579,7 +641,7 @@ class DurableMemory:
         """
         with self._changing():
             events = events_of(self._records())
-            there = [event for event in events if not event.forgotten]
+            there = [event for event in events if event.entry and not event.forgotten]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(event.entry for event in there))
             if missing:
@@ -626,8 +688,13 @@ class DurableMemory:
         return receipt
 
 
-def _given(operation: Operation) -> JsonObject:
-    return {name: value for name, value in asdict(operation).items() if value is not None}
+def _columns(value: Entry | Operation) -> JsonObject:
+    """Return the fields by name; ``asdict``, which copies each value, takes ten times as long."""
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _given(fields: JsonObject) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _texts(events: Sequence[Event], ids: set[str]) -> set[str]:

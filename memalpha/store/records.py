@@ -24,7 +24,9 @@ from memalpha.types import Entry, JsonMapping, Operation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 REGISTRY = ""  # id of the chain that lists the namespaces
+DIGEST = 16  # hex digits that name a source that was read
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,6 +73,7 @@ class RecordKind(StrEnum):
     APPLY = "apply"
     UNDO = "undo"
     FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
+    READ = "read"  # what an import has read: a note without an entry and without a body
 
 
 def stamp(moment: datetime) -> str:
@@ -130,9 +133,20 @@ class Registered(BaseModel):
 
 
 class Note(BaseModel):
-    """Permanent data of a receipt: the numbers of the erased records."""
+    """Permanent data of a receipt: the numbers of the erased records; or of what was read: the
+    digests of its sources (``digest_of``), joined, and the agent that read them.
+
+    ``by`` is empty where lines went into the archive and no agent read them.
+    """
 
     erased: tuple[Natural, ...] = ()
+    read: Annotated[str, _text(f"(?:[0-9a-f]{{{DIGEST}}})*")] = ""
+    by: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The digests of what was read."""
+        return tuple(self.read[at : at + DIGEST] for at in range(0, len(self.read), DIGEST))
 
 
 class Head(NamedTuple):
@@ -140,6 +154,10 @@ class Head(NamedTuple):
 
     seq: int
     hash: str
+
+
+def _bytes_of(header: Sequence[Any]) -> bytes:
+    return json.dumps(header).encode("ascii")
 
 
 class Record(NamedTuple):
@@ -152,7 +170,7 @@ class Record(NamedTuple):
 
     ns: Chain
     seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
-    kind: Annotated[str, _text("(apply|undo|forget)")]
+    kind: Annotated[str, _text("(apply|undo|forget|read)")]
     entry: Annotated[str, _text("[0-9a-z_-]{0,1000}")]
     time: Stamp
     note: Ascii
@@ -174,7 +192,7 @@ class Record(NamedTuple):
 
     def header(self) -> bytes:
         """Return the bytes that are hashed: all fields before ``hash``."""
-        return json.dumps(self[: self._fields.index("hash")]).encode("ascii")
+        return _bytes_of(self[: self._fields.index("hash")])
 
     def read(self, model: type[_Model]) -> _Model:
         """Return its note as a ``Note``, or its body as another model; both may be empty.
@@ -205,6 +223,13 @@ class Receipt:
     operations: int
     said_by: tuple[Entry, ...] = ()
     scrubbed: bool = True
+
+
+def digest_of(source: str) -> str:
+    """Return what names a source, such as a message of an export, in the permanent record of what
+    was read. It can confirm a guess, so a source is named by ids and places, never by content.
+    """
+    return hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST]
 
 
 def hash_prompt(ids: Sequence[int]) -> str:
@@ -243,12 +268,11 @@ def seal(
     """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as
     JSON.
     """
-    text = None if body is None else json.dumps(body, separators=(",", ":"))
+    text = None if body is None else _COMPACT.encode(body)
     salt = None if text is None else secrets.token_hex(32)
     commitment = commit(text, salt) if text and salt else ""
     header = (ns, head.seq + 1, kind.value, entry, time, note, commitment, head.hash)
-    draft = Record(*header, "", salt, text)
-    return draft._replace(hash=hash_header(draft.header(), key))
+    return Record(*header, hash_header(_bytes_of(header), key), salt, text)
 
 
 def fault(record: Record, before: Head, key: bytes | None) -> str:

@@ -25,11 +25,13 @@ from urllib.parse import unquote
 from pydantic import Field, PositiveInt, StrictStr
 
 from memalpha.config import Options, read, read_yaml
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
+_SCHEMES = ("bearer", "token")  # of Authorization; the second is Mem0's
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
 _PLACE = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE
@@ -69,6 +71,11 @@ class ServeConfig(Options):
         max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit
             a prompt.
         max_requests: Concurrent requests; more get 503.
+        upstream: An OpenAI-compatible server, URL including the version, before which
+            ``/v1/chat/completions`` and ``/v1/models`` are offered with the memory; its key is
+            $MEMALPHA_API_KEY. Empty: none.
+        upstream_model: The name of the model there, whichever a request names; empty: that one.
+        upstream_seconds: Time limit of a request there between two pieces of its answer.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
     """
@@ -80,8 +87,16 @@ class ServeConfig(Options):
     max_body_bytes: PositiveInt = 1_048_576
     max_text_tokens: PositiveInt = 16_384
     max_requests: PositiveInt = 64
+    upstream: str = ""
+    upstream_model: str = ""
+    upstream_seconds: PositiveInt = 300
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
+
+    def check(self) -> None:
+        """Raise InputError for a wrong URL of the upstream, or a key that cannot be one."""
+        if self.upstream:
+            ChatClient(self.upstream, self.upstream_model or "any")
 
     @property
     def loopback(self) -> bool:
@@ -155,13 +170,17 @@ class Grant(Options):
         parts = (self.user, self.agent, self.session)
         Namespace(*("any" if part is None else part for part in parts))  # checks them
 
+    @property
+    def fixed(self) -> dict[str, str]:
+        """The parts of a namespace that a request cannot choose."""
+        return {part: getattr(self, part) for part in HEADERS if getattr(self, part) is not None}
+
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
         """Return the namespace of a request; Problem if it is not allowed (403) or names no user
         (400).
         """
-        fixed = {part: getattr(self, part) for part in HEADERS if getattr(self, part) is not None}
-        parts = {**fixed, **asked}
-        for part, name in fixed.items():
+        parts = {**self.fixed, **asked}
+        for part, name in self.fixed.items():
             if parts[part] != name:
                 raise Problem(
                     HTTPStatus.FORBIDDEN,
@@ -215,25 +234,33 @@ class Callers:
         same = [grant for known, grant in self._tokens if hmac.compare_digest(known, digest)]
         return same[0] if same else None
 
-    def identify(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no
-        user (400).
-        """
+    def granted(self, headers: Mapping[str, str]) -> Grant:
+        """Return the grant of a request's token; Problem for an unknown one (401)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        grant = self.local or (self.grant(token.strip()) if scheme.lower() == "bearer" else None)
+        is_token = scheme.lower() in _SCHEMES
+        grant = self.local or (self.grant(token.strip()) if is_token else None)
         if grant is None:
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,
                 "no token that this server knows",
                 "the header Authorization: Bearer TOKEN",
             )
+        return grant
+
+    def identify(
+        self, headers: Mapping[str, str], named: Mapping[str, str] | None = None
+    ) -> Caller:
+        """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no
+        user (400). Parts of the namespace that are ``named`` hold before the headers'.
+        """
+        grant = self.granted(headers)
         asked = {}
         try:
             for part, header in HEADERS.items():
                 if header.lower() in headers:
                     name = headers[header.lower()].encode("ascii").decode()
                     asked[part] = unquote(name, errors="strict")
-            return Caller(grant.name, grant.namespace(asked))
+            return Caller(grant.name, grant.namespace({**asked, **(named or {})}))
         except UnicodeError as error:
             raise Problem(
                 HTTPStatus.BAD_REQUEST, f"the name in {header}", "percent-encoded UTF-8"

@@ -24,12 +24,19 @@ from weakref import WeakValueDictionary
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
-from memalpha.conversation.messages import message_chunks, read_messages
+from memalpha.conversation.messages import ASSISTANT, message_chunks, read_messages
+from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.files import path_of
-from memalpha.generation.serving import BatchingGenerator, ByteTokenizer, EndpointGenerator, Turns
-from memalpha.memory.memory import render_entry
+from memalpha.generation.serving import (
+    BatchingGenerator,
+    ByteTokenizer,
+    EndpointGenerator,
+    SilentGenerator,
+    Turns,
+)
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.models.policy import (
     PolicyModel,
     agent_folder,
@@ -47,10 +54,12 @@ from memalpha.qa.readers import (
     answer,
     find_passages,
 )
+from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import (
     IN_MEMORY,
+    DurableMemory,
     Event,
     Journal,
     Namespace,
@@ -77,19 +86,24 @@ from memalpha.units import cut
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
 
+Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
+"""Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
+origin of the operations, and what they changed."""
 LOCAL = Namespace("local")  # of an agent without a store
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
+_KNOWN_HITS = 5  # entries, and lines, that a sentence of an assistant is compared with
 _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     """Result of reading a text, already stored: one record per piece, and the journal numbers that
-    ``undo`` takes.
+    ``undo`` takes; ``left_out`` was not read, since the memory had said it (``without_recalled``).
     """
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
@@ -245,6 +259,36 @@ class MemoryAgent:
             name=client.model,
         )
 
+    @classmethod
+    def without_model(
+        cls,
+        schema: str = "small_core",
+        *,
+        store: str | Path | Journal | None = None,
+        key: bytes | None = None,
+        retrieve_k: int | None = None,
+        reader_tokens: int = 512,
+    ) -> MemoryAgent:
+        """Keep what is added in the archive alone, and answer with the lines found.
+
+        ``schema`` is that of the agent who will read the store later, or did before.
+        """
+        tokenizer: Any = ByteTokenizer()
+        config = AgentConfig(
+            retrieval=RetrievalMode.HYBRID,
+            schema=schema,
+            reader_tokens=reader_tokens,
+            archive=True,
+        )
+        return cls(
+            AgentStep(config, tokenizer),
+            SilentGenerator(),
+            store=store,
+            key=key,
+            retrieve_k=retrieve_k,
+            name="archive",
+        )
+
     def close(self) -> None:
         """Close the store, unless the caller gave a journal; no data is lost without it."""
         if self._owned:
@@ -269,18 +313,26 @@ class MemoryAgent:
 
         A long text is split at sentences, each piece with its speaker; a note on an error gives the
         pieces already stored. Of messages (``read_messages``) each may have its own ``time``; what
-        an assistant said counts less than what the user said.
+        an assistant said counts less than what the user said, and what of it the memory says
+        already is left out, as is all that is tagged as recalled.
         ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
         becomes the text's SHA-256. ServiceError if the generator fails.
         """
         whose = self._whose(namespace)
+        left_out: list[str] = []
+        if isinstance(text, list | tuple):
+            text, left_out = self._not_recalled(whose, text, time)
+        elif isinstance(text, str):
+            text, left_out = without_recalled(text)
+        if left_out and not text:
+            return Added((), (), tuple(left_out))
         pieces = self.pieces(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
         with self._writing(whose):
             try:
                 for piece in pieces:
-                    steps.append(self._add_piece(whose, piece, source))
+                    steps.append(self.add_chunk(whose, piece, source))
                     first = steps[-1].chunk_index  # those of the archive come after
                     operations += range(first, first + len(steps[-1].outcome.changes))
             except MemAlphaError as error:
@@ -290,7 +342,27 @@ class MemoryAgent:
                         f"by the operations {operations}"
                     )
                 raise
-        return Added(tuple(steps), tuple(operations))
+        return Added(tuple(steps), tuple(operations), tuple(left_out))
+
+    def _not_recalled(
+        self, whose: Namespace, messages: Sequence[Message], time: str | None
+    ) -> tuple[list[Message], list[str]]:
+        """Messages without what the memory said, and what was left out of them."""
+        left: list[Message] = []
+        left_out: list[str] = []
+        for said in read_messages(messages, time):
+            known: list[str] = []
+            if said.role == ASSISTANT:
+                known += [each["content"] for each in left[-1:]]  # an echo says nothing new
+                with self._store.reading(whose) as (_, retriever):
+                    for sentence in sentences_of(said.text):
+                        hits = retriever.search(sentence, _KNOWN_HITS)
+                        known += [render_entry(hit.entry) for hit in hits]
+            text, removed = without_recalled(said.text, known)
+            left_out += removed
+            message = {"role": said.role, "content": text, "name": said.speaker, "id": said.id}
+            left += [{**message, "time": said.time}] if text.strip() else []
+        return left, left_out
 
     def pieces(self, text: str | Sequence[Message], time: str | None = None) -> list[Chunk]:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
@@ -312,7 +384,13 @@ class MemoryAgent:
             self.step.check_chunk(chunk, "a text")
         return chunks
 
-    def _add_piece(self, whose: Namespace, chunk: Chunk, source: str) -> StepRecord:
+    def add_chunk(
+        self, whose: Namespace, chunk: Chunk, source: str = "", keep: Keeper | None = None
+    ) -> StepRecord:
+        """Let the agent read one chunk that fits (``pieces``).
+
+        ``keep`` archives the chunk in place of the agent, in the same transaction.
+        """
         sampling = Sampling(self.step.config.max_completion_length)
         source = source or f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
         for _ in range(_TRIES):
@@ -321,12 +399,19 @@ class MemoryAgent:
                 prompt = self.step.prompt(memory, retriever, chunk)
             (completion,) = self.generator.generate([prompt], sampling)
             origin = Origin(self.name, source, hash_prompt(prompt.ids))
-            with self._store.writing(whose, origin) as memory:
+            with self.durable(whose) as durable, durable.writing(origin) as memory:
                 if (memory.clock, memory.snapshot()) == seen:
                     index = memory.clock  # no other text ever gets this number
                     outcome = self.step.apply(
-                        memory, index, chunk, completion.text, completion.cut_off
+                        memory,
+                        index,
+                        chunk,
+                        completion.text,
+                        completion.cut_off,
+                        keep=keep is None,
                     )
+                    if keep is not None:
+                        keep(durable, memory, index, origin, outcome.changes)
                     return StepRecord(
                         index, prompt, completion, outcome, memory.tokens, len(memory)
                     )
@@ -417,6 +502,12 @@ class MemoryAgent:
         """Return the operations on an entry, or on the whole namespace, in order."""
         with self._store.durable(self._whose(namespace)) as durable:
             return durable.history(entry)
+
+    @contextmanager
+    def durable(self, namespace: Namespace) -> Iterator[DurableMemory]:
+        """Give the durable memory of a namespace, to one thread at a time."""
+        with self._store.durable(namespace) as durable:
+            yield durable
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         whose = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default

@@ -26,7 +26,7 @@ from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
 from memalpha.types import Hit, JsonObject
 from memalpha.use.access import Caller, Problem
-from memalpha.use.agent import MemoryAgent
+from memalpha.use.agent import Added, MemoryAgent
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,6 +78,9 @@ class AddAnswer(ApiAnswer):
     pieces: _Count = Field(
         validation_alias="steps", description="In how many pieces the text was read."
     )
+    left_out: list[str] = Field(
+        description="What was not read, since it was tagged as recalled from a memory."
+    )
 
 
 class SearchAnswer(ApiAnswer):
@@ -120,6 +123,7 @@ class EventModel(ChangeAnswer):
     prompt_hash: str | None = Field(None, validation_alias=AliasPath("origin", "prompt_hash"))
     forgotten: bool
     undoes: int | None = Field(description="Number of the operation that it took back.")
+    sources: _Count = Field(0, description="How much an import had read by then; kind is read.")
 
 
 class HistoryAnswer(ApiAnswer):
@@ -327,7 +331,19 @@ class Operations:
         ] = "",
     ) -> AddAnswer:
         """Read a text and remember what matters in it; on disk when this is answered."""
-        tokens = self.agent.step.encoder.count(text)
+        return AddAnswer.model_validate(self.read(caller, text, time, source))
+
+    def read(
+        self,
+        caller: Caller,
+        text: str | list[JsonObject],
+        time: str | None = None,
+        source: str = "",
+    ) -> Added:
+        """Let the agent read a text or chat messages; Problem for what is too long or wrong, else
+        as ``MemoryAgent.add``.
+        """
+        tokens = self.agent.step.encoder.count(text if isinstance(text, str) else str(text))
         if tokens > self._max_text_tokens:
             raise Problem(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -339,9 +355,7 @@ class Operations:
             self.agent.pieces(text, time)
         except InputError as error:
             raise problem_of(error) from error
-        return AddAnswer.model_validate(
-            self.agent.add(text, time, namespace=caller.namespace, source=source)
-        )
+        return self.agent.add(text, time, namespace=caller.namespace, source=source)
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:

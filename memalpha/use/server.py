@@ -24,10 +24,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memalpha.errors import InputError
-from memalpha.use.access import CALLER, HEADERS, Caller, Callers, Problem, ServeConfig
+from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
+from memalpha.use.mem0 import add_mem0_routes, is_mem0
 from memalpha.use.operations import Operations
+from memalpha.use.proxy import add_proxy_routes
 
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
@@ -59,14 +61,18 @@ class Gate:
             self._check_place(headers)
             if scope["path"] in _OPEN:
                 await self._app(scope, receive, send)
+            elif is_mem0(scope["path"]):  # its body names the user
+                self._callers.granted(headers)
+                await self._admitted(scope, receive, send)
             else:
-                await self._identified(scope, self._callers.identify(headers), receive, send)
+                caller = self._callers.identify(headers)
+                await self._admitted({**scope, CALLER: caller}, receive, send)
         except ClientDisconnect:
             pass
         except Problem as problem:
             await respond(problem)(scope, receive, send)
 
-    async def _identified(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.active >= self._config.max_requests:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -81,7 +87,7 @@ class Gate:
             async def replay() -> Message:
                 return first.pop() if first else await receive()
 
-            await self._app({**scope, CALLER: caller}, replay, send)
+            await self._app(scope, replay, send)
         finally:
             self.active -= 1
 
@@ -164,6 +170,9 @@ def build_app(
     app = build_api(operations, lifespan)
     mcp_app: Any = StreamableHTTPASGIApp(mcp)
     app.add_route("/mcp", mcp_app, methods=["POST"], include_in_schema=False)
+    add_mem0_routes(app, operations, callers)
+    if config.upstream:
+        add_proxy_routes(app, agent, config)
     return Gate(app, config, callers)
 
 

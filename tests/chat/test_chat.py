@@ -15,7 +15,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.cli.chat import Conversation
-from memalpha.errors import ServiceError
+from memalpha.errors import InputError, ServiceError
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import load_policy_model, write_adapter_record
 from memalpha.models.registry import make_tokenizer
@@ -150,3 +150,14 @@ def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkey
     options = f"--store {tmp_path}/m.db --user marta --archive true"
     assert run(["chat", str(trained), *options.split()]) == 0
     assert "the base said this" in capsys.readouterr().out
+
+
+def test_an_export_that_is_piped_in_is_not_learnt(said, tmp_path):
+    for line in ('[{"title": "Oslo"}]', "[", '"title": "Oslo",'):
+        with pytest.raises(InputError, match="memalpha import FILE"):
+            said(line, "I live in Oslo")
+    lines = said("I live in Oslo", '{"role": "user"}', '[[Oslo]] is "home", he said', "/quit")
+    assert [line for line in lines if line.startswith("error")] == [
+        "error: this is a line of JSON, as of an export of chats: it was not learnt"
+    ]
+    assert stored(tmp_path)[0] == ["User: I live in Oslo", 'User: [[Oslo]] is "home", he said']

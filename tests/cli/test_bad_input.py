@@ -109,7 +109,7 @@ CASES = {
         lambda t: ["serve", "folder", *AT, "--model", "m"],
         "folder beside an endpoint",
     ),
-    "agent of no kind": (lambda t: ["chat", "--store", "x.db"], "without TRAINED"),
+    "agent of no kind": (lambda t: ["chat"], "without a store"),
     "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model is ''"),
     "endpoint and reader": (
         lambda t: ["serve", *AT, "--model", "m", "--reader", "x"],

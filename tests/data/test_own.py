@@ -1,5 +1,7 @@
 """Gaps in one's own notes: what is asked, what is the newest value, and what is left out."""
 
+import json
+
 import pytest
 
 from memalpha.data.load import get_source, iter_prepared, prepare
@@ -88,5 +90,27 @@ def test_every_fifth_instance_is_kept_for_tests_and_shares_nothing(tmp_path):
     )
     assert test == {"own-4", "own-9"}
     assert train == {f"own-{number}" for number in range(10)} - test
-    with pytest.raises(InputError, match="no notes"):
-        list(get_source("own").load(tmp_path / "train"))
+
+
+def test_an_export_of_chats_is_read_by_days(tmp_path):
+    file = tmp_path / "chat.jsonl"
+    said = [
+        ("user", "My sister Lena works for Acme Foods in the old harbour.", "2024-03-01"),
+        ("system", "Be nice.", "2024-03-01"),
+        ("assistant", "Good for her.", "2024-03-01"),
+        ("user", "It rains.", "2024-03-09"),
+    ]
+    keys = ("role", "content", "time")
+    file.write_text("\n".join(json.dumps(dict(zip(keys, each, strict=True))) for each in said))
+    *skipped, instance = get_source("own").load(file)
+    assert [each.time for each in instance.chunks] == ["2024-03-01", "2024-03-09"]
+    assert skipped == [Skipped("system message", questions=0)]
+    asked = {question.text: question.answers for question in instance.questions}
+    start = "What stood in the gap? User: My sister"
+    assert asked == {
+        f"{start} ___ works for Acme Foods in the old harbour.": ("Lena",),
+        f"{start} Lena works for ___ in the old harbour.": ("Acme Foods",),
+    }
+    for wrong in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(InputError, match=r"no file|holds"):
+            list(get_source("own").load(wrong))

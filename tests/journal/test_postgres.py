@@ -26,7 +26,7 @@ from stores import (
 
 from memalpha.errors import JournalBusyError, JournalError
 from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import Journal
+from memalpha.store.journal import Journal, digest_of
 
 psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
 
@@ -116,6 +116,10 @@ def test_the_same_story_as_on_sqlite_record_for_record(url, folder):
         durable.apply(insert("100% rain? \x00 ü"), BY)
         durable.undo(5, BY)
         durable.forget("1")
+        with durable.writing(BY) as memory:
+            memory.apply(insert("was imported"))
+            durable.note_read(BY, [digest_of("a"), digest_of("b")])
+        assert set(opened(where)[1].sources()) == {digest_of("a"), digest_of("b")}
         assert state(durable.memory) == state(rebuilt(durable)) == state(opened(where)[1].memory)
         journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
         report = journal.verify()

@@ -1,0 +1,278 @@
+"""A LangGraph store over a journal: items are entries of one namespace, on disk when put.
+
+    store = JournalStore("memories.db", "marta")  # also graph.compile(store=store)
+    store.put(("marta", "facts"), "city", {"text": "Marta lives in Oslo"})
+    store.search(("marta",), query="Where does she live?")
+
+Supported: put, get, delete, search with filters and a query, list_namespaces, batches, and all of
+them awaited. Values are JSON objects. As in LangGraph's own stores a batch reads before it writes,
+the last put of a key counts, and search without a query begins with what was put last. A query
+ranks by the retriever of ``retrieval``, over the item's whole JSON; what shares no word with it
+comes last, with the score None, and what was put with ``index=False`` among it. Not supported:
+``index`` as a list of fields (InputError), and ``ttl`` (NotImplementedError). Deleted items stay in
+the history, for undo, until they are forgotten (``memalpha journal forget``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+)
+
+from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema, Section
+from memalpha.retrieval import RetrievalConfig
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal, Namespace, Origin
+from memalpha.types import Change, Entry, JsonObject, Operation, OperationKind, Retriever
+
+ITEMS = MemorySchema("items", (Section("items", description="items of a LangGraph store"),))
+_SEARCHED = "searched"  # field of an entry's JSON, beside those of an Item
+_ESCAPE = re.compile(r"\\(.)")  # in JSON
+_Place = tuple[tuple[str, ...], str]  # namespace and key
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "$eq": operator.eq,
+    "$ne": operator.ne,
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+
+
+class JournalStore(BaseStore):
+    """A ``BaseStore`` in one namespace of a journal, which holds items alone.
+
+    ``store`` is a path or URL (``Journal.open``) or a journal, which the caller closes; a str
+    ``namespace`` is the user of ``Namespace(user, "langgraph")``. JournalError if the store fails,
+    InputError for what is no JSON object or no filter.
+    """
+
+    supports_ttl = False
+    __slots__ = ("_cursor", "_entries", "_memory", "_store", "journal", "namespace")
+
+    def __init__(
+        self,
+        store: str | Path | Journal,
+        namespace: Namespace | str,
+        retrieval: RetrievalConfig | None = None,
+    ) -> None:
+        if isinstance(namespace, str):
+            namespace = Namespace(namespace, "langgraph")
+        self.namespace = namespace
+        self.journal = store if isinstance(store, Journal) else Journal.open(store)
+        make = retriever_factory(retrieval, archive=False)
+        self._store = IndexedStore(self.journal, ITEMS, make)
+        self._memory: Memory | None = None
+        self._cursor = 0
+        self._entries: dict[_Place, Entry] = {}
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Return the result of each operation, in order; all puts are written together."""
+        wanted = list(ops)
+        puts = {(op.namespace, op.key): op for op in wanted if isinstance(op, PutOp)}
+        for op in puts.values():
+            _check(op)
+        with self._store.reading(self.namespace) as (memory, retriever):
+            self._follow(memory)
+            results = [self._read(op, retriever) for op in wanted]
+            if puts:
+                self._put(puts)
+        return results
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Do the same in a thread."""
+        return await asyncio.to_thread(self.batch, list(ops))
+
+    def _put(self, puts: Mapping[_Place, PutOp]) -> None:
+        with self._store.writing(self.namespace, Origin("langgraph", "put")) as memory:
+            self._follow(memory)
+            for place, op in puts.items():
+                entry = self._entries.get(place)
+                change = _operation(op, entry)
+                if change is not None:
+                    result = memory.apply(change)
+                    InputError.raise_if(not result.ok, f"{place} was not put: {result.message}")
+
+    def _follow(self, memory: Memory) -> None:
+        """Take up the changes since the last call; of another memory, all."""
+        if memory is not self._memory:
+            self._memory = memory
+            self._cursor = 0
+            self._entries = {}
+        for before, after in memory.changes[self._cursor :]:
+            self._take(Change(before, after))
+        self._cursor = len(memory.changes)
+
+    def _take(self, change: Change) -> None:
+        if change.before is not None:
+            self._entries.pop(_place(change.before), None)
+        if change.after is not None:
+            self._entries[_place(change.after)] = change.after
+
+    def _read(self, op: Op, retriever: Retriever) -> Result:
+        if isinstance(op, GetOp):
+            entry = self._entries.get((op.namespace, op.key))
+            return Item(**_fields(entry)) if entry else None
+        if isinstance(op, SearchOp):
+            return self._search(op, retriever)
+        if isinstance(op, ListNamespacesOp):
+            return _listed(op, {namespace for namespace, _ in self._entries})
+        return None
+
+    def _search(self, op: SearchOp, retriever: Retriever) -> list[SearchItem]:
+        newest = sorted(self._entries.values(), key=operator.attrgetter("updated"), reverse=True)
+        scores: dict[str, float] = {}
+        if op.query:
+            hits = retriever.search(op.query, len(newest))
+            searched = [hit for hit in hits if _data(hit.entry)[_SEARCHED]]
+            scores = {hit.entry.id: hit.score for hit in searched}
+            newest.sort(key=lambda entry: -scores.get(entry.id, float("-inf")))  # stable
+        depth = len(op.namespace_prefix)
+        fields = {entry.id: _fields(entry) for entry in newest}
+        matching = [
+            SearchItem(**item, score=scores.get(entry_id))
+            for entry_id, item in fields.items()
+            if item["namespace"][:depth] == op.namespace_prefix
+            and _matches(item["value"], op.filter or {})
+        ]
+        return matching[op.offset : op.offset + op.limit]
+
+
+# ------------------------------------------------------------------------------------------------
+# items and entries
+def _check(op: PutOp) -> None:
+    if op.ttl is not None:
+        raise NotImplementedError("items of a journal have no time to live: leave ttl out")
+    InputError.raise_if(
+        isinstance(op.index, list),
+        f"index={op.index!r}",
+        expected="None (the whole item is searched) or False (it is not)",
+    )
+
+
+def _operation(op: PutOp, entry: Entry | None) -> Operation | None:
+    """The operation of a put; None for the deletion of what is not there."""
+    if op.value is None:
+        if entry is None:
+            return None
+        return Operation(OperationKind.DELETE, "items", entry_id=entry.id)
+    now = datetime.now(UTC).isoformat()
+    data = {
+        "namespace": op.namespace,
+        "key": op.key,
+        "value": dict(op.value),
+        "created_at": _data(entry)["created_at"] if entry else now,
+        "updated_at": now,
+        _SEARCHED: op.index is not False,
+    }
+    try:
+        content = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the value of {op.key!r} is not JSON: {error}",
+            expected="an object of texts, numbers, truth values, null, lists and objects",
+        ) from error
+    content = _ESCAPE.sub(_unescaped, content)
+    if entry is None:
+        return Operation(OperationKind.INSERT, "items", content)
+    return Operation(OperationKind.UPDATE, "items", content, entry.id)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """A line break as it is, so that the next word is searched without the "n" of the escape."""
+    return "\n" if escape[1] == "n" else escape[0]
+
+
+def _data(entry: Entry) -> JsonObject:
+    data: JsonObject = json.loads(entry.content, strict=False)
+    return data
+
+
+def _place(entry: Entry) -> _Place:
+    data = _data(entry)
+    return tuple(data["namespace"]), data["key"]
+
+
+def _fields(entry: Entry) -> JsonObject:
+    data = _data(entry)
+    del data[_SEARCHED]
+    return {**data, "namespace": tuple(data["namespace"])}
+
+
+# ------------------------------------------------------------------------------------------------
+# filters and namespaces
+def _matches(value: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether an object has all the fields of a filter."""
+    return isinstance(value, dict) and all(
+        _equals(value.get(name), expected) for name, expected in wanted.items()
+    )
+
+
+def _equals(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        if any(name.startswith("$") for name in wanted):
+            return all(_compares(value, name, other) for name, other in wanted.items())
+        return _matches(value, wanted)
+    if isinstance(wanted, list | tuple):
+        return (
+            isinstance(value, list)
+            and len(value) == len(wanted)
+            and all(map(_equals, value, wanted))
+        )
+    return bool(value == wanted)
+
+
+def _compares(value: Any, name: str, other: Any) -> bool:
+    """Compare as LangGraph does: orders are those of numbers, and what is none has no order."""
+    InputError.raise_if(
+        name not in _COMPARISONS,
+        f"a filter with {name!r}",
+        expected=f"one of {', '.join(_COMPARISONS)}",
+    )
+    if name in ("$eq", "$ne"):
+        return _COMPARISONS[name](value, other)
+    with suppress(TypeError, ValueError):
+        return _COMPARISONS[name](float(value), float(other))
+    return False
+
+
+def _listed(op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    conditions = op.match_conditions or ()
+    matching = {
+        namespace[: op.max_depth]
+        for namespace in namespaces
+        if all(_fits(namespace, condition) for condition in conditions)
+    }
+    return sorted(matching)[op.offset : op.offset + op.limit]
+
+
+def _fits(namespace: Sequence[str], condition: MatchCondition) -> bool:
+    path = condition.path
+    if len(path) > len(namespace):
+        return False
+    part = namespace[: len(path)]
+    if condition.match_type == "suffix":
+        part = namespace[len(namespace) - len(path) :]
+    return all(wanted in ("*", label) for wanted, label in zip(path, part, strict=True))

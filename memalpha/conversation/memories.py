@@ -1,0 +1,103 @@
+"""Readers of other memories: Mem0, MemOS, LangMem and other stores of LangGraph.
+
+Their entries are taken as they are, without a model.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from memalpha.conversation.items import Reasons, Remembered, clean, fields, time_of
+
+EMPTY = "entry without text"
+_MEM0 = frozenset({"user_id", "created_at", "categories", "category", "metadata", "payload"})
+_MEMOS = frozenset({"memory_type", "memory_time", "status", "visibility", "session_id"})
+_GONE = frozenset({"archived", "deleted", "expired", "resolving", "paused"})
+
+
+# ------------------------------------------------------------------------------------------------
+# Mem0: ``get_all``, its export, a collection of its vector store, OpenMemory
+def is_mem0(value: Any) -> bool:
+    """Whether it is a memory of Mem0."""
+    entry = fields(value)
+    is_one = "memory" in entry or not _MEM0.isdisjoint(entry)
+    return "id" in entry and "role" not in entry and is_one and bool(_mem0_text(entry))
+
+
+def _mem0_text(entry: dict[str, Any]) -> str:
+    texts = (entry.get("memory"), entry.get("text"), entry.get("content"))
+    stored = fields(entry.get("payload")).get("data")
+    return next(filter(None, map(clean, (*texts, stored))), "")
+
+
+def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+    """Read memories of Mem0, with the time when they were last written."""
+    for value in map(fields, values):
+        about = {**fields(value.get("metadata")), **fields(value.get("payload")), **value}
+        state = about.get("state") or "active"
+        text = _mem0_text(value)
+        if state in _GONE or not text:
+            skipped[f"entry that is {state}" if text else EMPTY] += 1
+        else:
+            time = time_of(about.get("updated_at"), about.get("created_at"))
+            yield Remembered(str(value.get("id") or ""), text, time)
+
+
+# ------------------------------------------------------------------------------------------------
+# MemOS: ``textual_memory.json`` of a cube, the nodes of a tree, and answers of its API
+def is_memos(value: Any) -> bool:
+    """Whether it is an entry of MemOS."""
+    entry = _memos_entry(value)
+    about = fields(entry.get("metadata"))
+    return "memory_value" in entry or ("memory" in entry and not _MEMOS.isdisjoint(about))
+
+
+def _memos_entry(value: Any) -> dict[str, Any]:
+    return {**fields(value), **fields(fields(value).get("payload"))}
+
+
+def memos(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+    """Read entries of MemOS, with the time that they are about, else when they were written."""
+    for value in values:
+        entry = _memos_entry(value)
+        about = {**entry, **fields(entry.get("metadata"))}
+        text = clean(entry.get("memory") or entry.get("memory_value"))
+        status = about.get("status") or "activated"
+        if status in _GONE or not text:
+            skipped[f"entry that is {status}" if text else EMPTY] += 1
+        else:
+            keys = ("memory_time", "updated_at", "created_at", "update_time", "create_time")
+            time = time_of(*(about.get(key) for key in keys))
+            yield Remembered(str(entry.get("id") or ""), text, time)
+
+
+# ------------------------------------------------------------------------------------------------
+# LangMem, and any store of LangGraph: items as ``Item.dict()`` writes them
+def is_langmem(value: Any) -> bool:
+    """Whether it is an item of a store of LangGraph."""
+    return {"namespace", "key", "value"} <= fields(value).keys()
+
+
+def langmem(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+    """Read items of a store; of a value without ``content``, its fields as ``name: value``."""
+    for value in map(fields, values):
+        text = _said(value.get("value"))
+        if not text:
+            skipped[EMPTY] += 1
+            continue
+        namespace = value.get("namespace")
+        parts = namespace if isinstance(namespace, list) else [namespace]
+        name = "/".join(map(str, [*parts, value.get("key")]))
+        yield Remembered(name, text, time_of(value.get("updated_at"), value.get("created_at")))
+
+
+def _said(value: Any) -> str:
+    about = fields(value)
+    for key in ("content", "text", "memory"):
+        if key in about:
+            return _said(about[key])
+    if about:
+        said = [(name, _said(each)) for name, each in about.items()]
+        return "; ".join(f"{name}: {text}" for name, text in said if text)
+    if isinstance(value, list):
+        return ", ".join(filter(None, map(_said, value)))
+    return clean(value if isinstance(value, str) else "" if value in (None, {}) else str(value))

@@ -1,0 +1,27 @@
+"""One question to a store, and a store that no model writes."""
+
+from memalpha.cli import run
+from memalpha.use.agent import MemoryAgent
+
+
+def test_what_was_said_is_found_without_a_model(tmp_path, capsys):
+    store = str(tmp_path / "m.db")
+    with MemoryAgent.without_model(store=store) as agent:
+        added = agent.add(
+            [{"role": "user", "content": "My cat is called Bailey."}], "2024-05-01", namespace="me"
+        )
+        agent.add("User: I live in Oslo.", "2024-05-02", namespace="me")
+        assert added.operations == () and agent.memory("me") == ()
+    who = ["--store", store, "--user", "me"]
+    assert run(["ask", "What is my cat called?", *who, "--retrieve_k", "1"]) == 0
+    assert capsys.readouterr().out == "[2024-05-01] User: My cat is called Bailey.\n"
+    assert run(["ask", "What is my cat called?", *who[:3], "you"]) == 0
+    assert capsys.readouterr().out == "I do not know.\n"
+
+
+def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):
+    store = str(tmp_path / "m.db")
+    assert run(["ask", "Where?", "--store", store, "--user", "me"]) == 1
+    assert "no store at" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert run(["ask", "--store", store, "--user", "me"]) == 1
+    assert "without a question" in capsys.readouterr().err

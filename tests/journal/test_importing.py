@@ -1,0 +1,317 @@
+"""Imports into a store: by date, once, and as often as one likes; killed, nothing is lost or twice."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from export_samples import LOCOMO, MEM0, chatgpt, node
+from scripted import ScriptedGenerator
+from stores import MARTA, opened
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.cli import run
+from memalpha.conversation.exports import Export
+from memalpha.errors import InputError, JournalConflictError, ServiceError
+from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.models.registry import make_tokenizer
+from memalpha.store.exchange import export_journal, import_journal
+from memalpha.store.journal import Journal, RecordKind
+from memalpha.types import ResultCode
+from memalpha.use import importing
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.importing import Imported, collect, import_messages, read_with
+
+AT = ["2024-05-01T10:00:00+00:00", "2024-05-01T10:01:40+00:00"]
+SAID = [
+    (AT[0], "User: I live in Oslo.", "chatgpt/c1/u1"),
+    (AT[1], "User: How far is Lima?", "chatgpt/c1/u2"),
+    (AT[1], "User: and by train?", "chatgpt/c1/u2"),
+    (AT[1], "Assistant: Far. 11,000 km.", "chatgpt/c1/a2"),
+]
+
+
+@pytest.fixture
+def found(tmp_path):
+    def found(*data, name="conversations.json"):
+        path = tmp_path / name
+        path.write_text(json.dumps(data))
+        return collect(Export(path))
+
+    return found
+
+
+@pytest.fixture
+def store(folder):
+    journal, durable = opened(folder / "m.db")
+    yield journal, durable
+    journal.close()
+
+
+def lines(durable):
+    """Time, text and source of each line that is there, in order."""
+    history = reversed(durable.history())
+    sources = {each.after.id: each.origin.source for each in history if each.after}
+    there = [each for each in durable.memory.snapshot().entries if each.section == ARCHIVE.name]
+    return [(each.timestamp, each.content, sources[each.id]) for each in there]
+
+
+def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store):
+    _, durable = store
+    both = found(chatgpt(), chatgpt("c2", last="u1"))
+    assert import_messages(durable, both) == Imported(4, 0, both.skipped)
+    assert lines(durable) == [SAID[0], (AT[0], SAID[0][1], "chatgpt/c2/u1"), *SAID[1:]]
+    assert both.times() == (AT[0], AT[1]) and both.speakers() == {"user": 3, "assistant": 1}
+    of_people = found({**LOCOMO, "sample_id": ""}, name="talks.json")
+    assert import_messages(durable, of_people).read == 2
+    assert lines(durable)[-2:] == [  # a later import of earlier messages comes after
+        ("2023-05-08T13:56", "Ana: Look! [shows a red kite]", "locomo/talks 1/D1:1"),
+        ("2023-05-09T13:05", "Ben: Late.", "locomo/talks 1/D2:1"),
+    ]
+
+
+def test_a_grown_export_adds_what_is_new_and_what_was_forgotten_stays_away(found, store, folder):
+    journal, durable = store
+    import_messages(durable, found(chatgpt()))
+    assert import_messages(durable, found(chatgpt())) == Imported(0, 3, found(chatgpt()).skipped)
+    grown = [node("u3", "u2", "user", "I meant Rome.", 1714560000)]  # in place of the answer
+    assert import_messages(durable, found(chatgpt(more=grown, last="u3"))).read == 1
+    new = ("2024-05-01T10:40:00+00:00", "User: I meant Rome.", "chatgpt/c1/u3")
+    assert lines(durable) == [*SAID, new]
+    durable.forget("line-1")
+    export_journal(journal, folder / "all.jsonl")
+    with Journal.open(folder / "other.db") as other:
+        import_journal(other, folder / "all.jsonl")
+        for memory in (durable, other.memory(MARTA, durable.schema)):
+            again = import_messages(memory, found(chatgpt(more=grown, last="u3")))
+            assert (again.read, again.there) == (0, 3)
+            assert lines(memory) == [*SAID[1:], new]
+        assert other.verify().ok
+    journal.forget(MARTA)
+    assert import_messages(journal.memory(MARTA, durable.schema), found(chatgpt())).read == 3
+
+
+def test_the_record_of_what_was_read_holds_no_content_and_cannot_be_undone_or_forgotten(
+    found, store
+):
+    journal, durable = store
+    import_messages(durable, found(chatgpt()))
+    reading = durable.history()[-1]
+    assert (reading.seq, reading.kind, len(reading.sources)) == (5, RecordKind.READ, 3)
+    record = journal.database.rows(journal.registered[MARTA].entry)[-1]
+    assert record.body is None and json.loads(record.note) == {
+        "read": "".join(
+            map(importing.digest_of, ["chatgpt/c1/u1", "chatgpt/c1/u2", "chatgpt/c1/a2"])
+        ),
+        "by": "",
+    }
+    with pytest.raises(InputError, match="only says what an import has read"):
+        durable.undo(5, importing.Origin("me"))
+    for entry in ("", "read"):
+        with pytest.raises(InputError, match="nothing of an entry"):
+            durable.forget(entry)
+    durable.undo(2, importing.Origin("me"))  # a line that was taken back stays away, too
+    assert import_messages(durable, found(chatgpt())).there == 3
+    assert lines(durable) == [SAID[0], *SAID[2:]] and len(lines_of(durable.as_of(5))) == 4
+    durable.forget("line-1")
+    assert journal.verify().ok
+
+
+def lines_of(memory):
+    return [each for each in memory.snapshot().entries if each.section == ARCHIVE.name]
+
+
+def test_entries_of_another_memory_keep_dates_and_origin_and_what_does_not_fit_is_counted(
+    found, folder
+):
+    journal = Journal.open(folder / "m.db")
+    schema = MemorySchema.load("small_core")
+    short = replace(schema.sections[2], max_entry_tokens=2)
+    durable = journal.memory(MARTA, replace(schema, sections=(*schema.sections[:2], short)))
+    report = import_messages(durable, found(MEM0, {**MEM0, "results": MEM0["results"][:1]}))
+    assert (report.read, report.skipped[f"entry refused: {ResultCode.TOO_LONG}"]) == (1, 1)
+    assert report.skipped["message that the file holds twice"] == 1
+    (entry,) = durable.memory.entries()
+    assert (entry.content, entry.section) == ("Likes tea", "episodic")
+    assert entry.timestamp == "2024-01-02T03:04:05-08:00"
+    assert durable.history()[0].origin.source == "mem0/a"
+    again = import_messages(journal.memory(MARTA, schema), found(MEM0))  # where it fits
+    assert (again.read, again.there) == (1, 1)
+
+
+def test_two_imports_at_once_read_nothing_twice(found, store, monkeypatch):
+    journal, durable = store
+    monkeypatch.setattr(importing, "BATCH", 1)
+    other = journal.memory(MARTA, durable.schema)
+
+    def meanwhile(done):
+        if done == 1:
+            import_messages(other, found(chatgpt()))
+        return True
+
+    assert import_messages(durable, found(chatgpt()), progress=meanwhile).there == 2
+    assert lines(durable) == SAID
+
+
+# ------------------------------------------------------------------------------------------------
+# with an agent
+CONFIG = AgentConfig(
+    schema="facts",
+    codec="compact",
+    max_chunk_tokens=2000,
+    view_tokens=500,
+    max_completion_length=64,
+    archive=True,
+)
+
+
+def chunk_in(prompt):
+    chunk = prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0]
+    return chunk.split("]\n")[-1]  # after the time
+
+
+def reads(store, script, **changes):
+    step = AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
+    return MemoryAgent(step, ScriptedGenerator(script), store=store, name="scripted")
+
+
+def test_an_agent_reads_what_was_archived_and_its_lines_are_there_once(found, folder):
+    journal = Journal.open(folder / "m.db")
+    facts = journal.memory(MARTA, MemorySchema.load("facts"))
+    import_messages(facts, found(chatgpt()))
+    seen = []
+
+    def script(prompt):
+        seen.append(chunk_in(prompt))
+        return "+ user city Oslo"
+
+    agent = reads(journal, script)
+    report = read_with(agent, MARTA, found(chatgpt()))
+    assert (report.read, report.there) == (3, 0)
+    assert seen == [f"{SAID[0][1]}\n{SAID[1][1]}\nand by train?\n{SAID[3][1]}"]
+    assert lines(facts) == SAID
+    (entry,) = agent.memory(MARTA)
+    assert {line.source_chunk for line in lines_of(facts.memory)} == {entry.source_chunk}
+    agent.undo(6, namespace=MARTA)  # as if the agent had not read: the lines as they were
+    assert sorted(lines(facts)) == sorted(SAID)
+    assert {line.id for line in lines_of(facts.memory)} == {f"line-{n}" for n in range(1, 5)}
+    again = read_with(agent, MARTA, found(chatgpt()))
+    assert (again.read, again.there, len(seen)) == (0, 3, 1)
+    assert import_messages(facts, found(chatgpt())).there == 3
+    assert journal.verify().ok
+
+
+def test_an_agent_does_not_read_what_was_forgotten_since(found, folder):
+    journal = Journal.open(folder / "m.db")
+    facts = journal.memory(MARTA, MemorySchema.load("facts"))
+    import_messages(facts, found(chatgpt()))
+    facts.forget("line-1")
+    seen = []
+    agent = reads(journal, lambda prompt: seen.append(chunk_in(prompt)) or "")
+    report = read_with(agent, MARTA, found(chatgpt()))
+    assert report.read == 2 and "Oslo" not in seen[0]
+    assert report.skipped["message of which a line was forgotten or taken back"] == 1
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_an_agent_that_fails_in_a_long_message_goes_on_at_the_next_piece(found, folder, archive):
+    said = [f"word{n}" for n in range(120)]
+    more = [
+        node("u3", "a2", "user", " ".join(said), 1714643999),
+        node("u4", "u3", "user", "Bye.", 1714644000),
+    ]
+    long = found(chatgpt(more=more, last="u4"))
+    seen = []
+
+    def script(prompt):
+        if len(seen) == 2:
+            seen.append("failed")
+            raise ServiceError("down")
+        seen.append(chunk_in(prompt))
+        return ""
+
+    agent = reads(folder / "m.db", script, max_chunk_tokens=300, archive=archive)
+    with pytest.raises(ServiceError):
+        read_with(agent, MARTA, long)
+    report = read_with(agent, MARTA, long)
+    assert (report.read, report.there) == (2, 3)
+    assert len(seen) > 4 and [word for word in " ".join(seen).split() if "word" in word] == said
+    with agent.durable(MARTA) as durable:
+        kept = " ".join(text for _, text, _ in lines(durable)).split()
+    assert [word for word in kept if "word" in word] == (said if archive else [])
+
+
+def test_two_agents_of_one_name_do_not_read_the_same(found, folder):
+    journal = Journal.open(folder / "m.db")
+    other = reads(journal, lambda _: "")
+
+    def script(prompt):
+        if journal.namespaces() == ():
+            read_with(other, MARTA, found(chatgpt()))
+        return "+ user city Oslo"
+
+    with pytest.raises(JournalConflictError):
+        read_with(reads(journal, script), MARTA, found(chatgpt()))
+
+
+# ------------------------------------------------------------------------------------------------
+# killed
+IMPORT = """
+import sys
+from pathlib import Path
+from memalpha.cli import run
+sys.exit(run(["import", sys.argv[1], "--store", sys.argv[2], "--user", "marta"]))
+"""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def size_of(store):
+    return sum(file.stat().st_size for file in store.parent.glob(f"{store.name}*"))
+
+
+def killed_import(file, store, size):
+    """Import in another process, which is killed when the store has that many bytes."""
+    command = [sys.executable, "-c", IMPORT, str(file), str(store)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    while child.poll() is None and size_of(store) < size:
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    return child.wait()
+
+
+def many(count, rng):
+    told, parent = [], "a2"
+    for n in range(count):
+        text = " ".join(f"{rng.random():.5f}" for _ in range(rng.choice([3, 12])))
+        told.append(node(f"n{n}", parent, "user", text, 1714560000 + n))
+        parent = f"n{n}"
+    return chatgpt(more=told, last=parent)
+
+
+SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize(("count", "times"), [(1200, 2), pytest.param(100_000, 8, marks=SLOW)])
+def test_an_import_that_is_killed_again_and_again_reads_everything_once(folder, count, times):
+    rng = random.Random(count)
+    file = folder / "conversations.json"
+    file.write_text(json.dumps([many(count, rng)]))
+    states, needed = [], 0
+    for name in ("whole.db", "killed.db"):
+        kills = [(n + rng.random()) / (times + 1) for n in range(times)] if needed else []
+        for share in kills:
+            assert killed_import(file, folder / name, share * needed) == -signal.SIGKILL
+        assert run(["import", str(file), "--store", str(folder / name), "--user", "marta"]) == 0
+        needed = size_of(folder / name)
+        with Journal.open(folder / name) as journal:
+            states.append(lines(journal.memory(MARTA, MemorySchema.load("small_core"))))
+            assert journal.verify().ok
+    assert states[0] == states[1] and len(states[0]) > count
