@@ -144,7 +144,12 @@ class HFGenerator:
         starts = torch.tensor([longest - len(row.ids) for row in rows], device=device)
         mask = torch.arange(longest, device=device) >= starts[:, None]
         before = torch.arange(longest - most - 1, longest - 1, device=device)
-        with torch.no_grad(), restored(self.model.modules(), "training"):
+        with (
+            torch.no_grad(),
+            restored(self.model.modules(), "training"),
+            using(self._products if self.keep_products else Products()),
+            fast_linears(self.model, lay_out=self.keep_products),
+        ):
             self.model.eval()
             logits = self.model(
                 input_ids=ids,

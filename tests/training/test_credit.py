@@ -49,17 +49,21 @@ def pay_the_first_step(entry, rollout):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "fault", "case"),
+    ("case", "place"),
     [
-        (rows, "group_key", by_step, Case(credit="trajectory", steps=1)),
-        (rows, "group_key", by_step, Case(credit="same_state", steps=1)),
-        (evidence, "step_that_wrote", pay_the_first_step, Case(credit="evidence", scale="none")),
-        (trainer, "count_calls_alone", count_all, Case(credit="memory_tokens", steps=1)),
-        (trainer, "Case", Case, Case(credit="memory_tokens", fault="tokens", steps=1)),
+        (Case(credit="trajectory", steps=1), (rows, "group_key", by_step)),
+        (Case(credit="same_state", steps=1), (rows, "group_key", by_step)),
+        (
+            Case(credit="evidence", scale="none"),
+            (evidence, "step_that_wrote", pay_the_first_step),
+        ),
+        (Case(credit="memory_tokens", steps=1), (trainer, "count_calls_alone", count_all)),
+        (Case(credit="memory_tokens", fault="tokens", steps=1), None),
     ],
 )
-def test_the_gradient_check_sees_planted_faults(monkeypatch, module, name, fault, case):
-    monkeypatch.setattr(module, name, fault, raising=not case.fault)
+def test_the_gradient_check_sees_planted_faults(monkeypatch, case, place):
+    if place:
+        monkeypatch.setattr(*place)
     assert max(check(case).errors) > FOUND
 
 
