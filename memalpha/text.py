@@ -309,7 +309,7 @@ _ISO = re.compile(rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?")
 _REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
 _DAY_DIGITS = len("2024-03-05")
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
-_FORMS = (  # LongMemEval, LoCoMo, PerLTQA
+_FORMS = (  # LongMemEval, LoCoMo, PerLTQA, BEAM
     "%Y/%m/%d %H:%M",
     "%I:%M %p on %d %B, %Y",
     "%I:%M %p on %d %B %Y",
@@ -317,6 +317,7 @@ _FORMS = (  # LongMemEval, LoCoMo, PerLTQA
     "%B %d, %Y",
     "%d %B, %Y",
     "%d %B %Y",
+    "%B-%d-%Y",
 )
 
 

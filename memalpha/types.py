@@ -50,6 +50,8 @@ class Question:
     # indices of the chunks that hold the answer; None if unknown
     evidence: tuple[int, ...] | None = None
     id: str = ""  # unique inside its instance
+    # of an update: the chunks of the evidence that say only what no longer holds
+    outdated: tuple[int, ...] = ()
 
 
 class FactAction(StrEnum):
@@ -129,6 +131,7 @@ class ResultCode(StrEnum):
     EMPTY = "empty"
     TOO_LONG = "too_long"
     SECTION_FULL = "section_full"
+    GUARDED = "guarded"  # a guard of the agent in use refused it
     UNPARSED = "unparsed"  # a part of the completion that is not a call
 
 

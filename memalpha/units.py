@@ -38,6 +38,7 @@ _ROLE = re.compile(
     r"(?i:user|assistant|system|human|ai|bot|agent|customer|speaker|person)"
     r"(?:[ _][0-9A-Za-z]{1,2})?"
 )
+_MESSAGE = ("user: ", "assistant: ")  # how a message of a chat is written down
 # words that stand before a colon as names do
 _HEADINGS = frozenset(
     """
@@ -85,6 +86,9 @@ def speaker_labels(text: str) -> list[Span]:
         match for match in candidates if _HEADINGS.isdisjoint(match["name"].casefold().split())
     ]
     roles = [match for match in matches if _ROLE.fullmatch(match["name"])]
+    headers = {match.start() for match in _HEADER.finditer(text)}
+    lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
+    message = bool(lines) and text.startswith(_MESSAGE, lines[0])
     if len({match["name"] for match in roles}) > 1 or matches[:1] == roles[:1]:
         matches = roles
     turns = [name for name, _ in groupby(match["name"] for match in matches)]
@@ -94,11 +98,9 @@ def speaker_labels(text: str) -> list[Span]:
         for match in matches
         if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))
     ]
-    headers = {match.start() for match in _HEADER.finditer(text)}
-    lines = [match.start() for match in _LINE.finditer(text) if match.start() not in headers]
     spoken = bool(matches) and (matches[0].start() == lines[0] or 2 * len(matches) > len(lines))
     few = len({match["name"] for match in candidates}) <= 3
-    if not returns and not (few and spoken):
+    if not returns and not message and not (few and spoken):
         return []
     labels = [Span(*match.span()) for match in matches]
     return sorted([*(Span(start, start) for start in headers), *labels])

@@ -177,6 +177,76 @@ def locomo_sample(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
+def beam_chat() -> list[dict[str, Any]]:
+    """Two batches; a date stands at the first message of a batch, a mark at the end of some."""
+
+    def said(role: str, id: int, text: str, **more: Any) -> dict[str, Any]:
+        return {"role": role, "id": id, "content": text, **more}
+
+    first = [
+        [
+            said("user", 0, "I keep two hens. ->-> 1,1", time_anchor="March-15-2024", index="1,1"),
+            said("assistant", 1, "Nice.\n**Feed:** corn\n**Water:** daily\n**Feed:** less"),
+        ],
+        [said("user", 2, "I rent a plot."), said("assistant", 3, "Good.")],
+    ]
+    second = [[said("user", 4, "Now I keep five hens.", time_anchor="April-02-2024")]]
+    return [
+        {"batch_number": 1, "turns": first, "time_anchor": None},
+        {"batch_number": 2, "turns": second, "time_anchor": None},
+    ]
+
+
+def beam_questions() -> dict[str, Any]:
+    return {
+        "abstention": [
+            {
+                "question": "What is my cat called?",
+                "ideal_response": "The chat does not say.",
+                "rubric": ["there is no information about a cat"],
+            }
+        ],
+        "knowledge_update": [
+            {
+                "question": "How many hens do I keep?",
+                "answer": "Five.",
+                "source_chat_ids": {"original_info": [0], "updated_info": [4]},
+                "rubric": ["LLM response should state: five hens"],
+            }
+        ],
+        "instruction_following": [
+            {
+                "question": "What do hens eat?",
+                "expected_compliance": "Names corn.",
+                "source_chat_ids": [[1], 2],
+                "rubric": ["names corn", "is short"],
+            },
+            {"question": "And in winter?", "source_chat_ids": [2], "rubric": []},
+        ],
+    }
+
+
+def beam(folder: Path) -> Sample:
+    (folder / "1" / "probing_questions").mkdir(parents=True)
+    write(folder / "1" / "probing_questions" / "probing_questions.json", beam_questions())
+    return Sample(folder, write(folder / "1" / "chat.json", beam_chat()), {}, 4)
+
+
+def locomo_plus_pair(**changed: Any) -> dict[str, Any]:
+    return {
+        "relation_type": "causal",
+        "cue_dialogue": "A: I said no today.\nB: That is a skill.",
+        "trigger_query": "A: I took on a project again.",
+        "time_gap": "two weeks later",
+    } | changed
+
+
+def locomo_plus(folder: Path) -> Sample:
+    write(folder / "locomo10.json", [locomo_sample()])
+    pairs = [locomo_plus_pair(), locomo_plus_pair(time_gap="several months later")]
+    return one(write(folder / "locomo_plus.json", pairs), 2)
+
+
 def msc_row(**changed: Any) -> dict[str, Any]:
     return {
         "personas": [["I keep bees.", "I am tall."], ["I swim."]],
@@ -438,6 +508,17 @@ def memalpha_row(**changed: Any) -> dict[str, Any]:
 
 
 LABELS = {"questions": 4, "chunk_tokens": 20}
+OWN = [
+    {
+        "role": "user",
+        "content": "My sister Lena works for Acme in the harbour.",
+        "time": "2024-03-01",
+    },
+    {"role": "assistant", "content": "Good for her.", "time": "2024-03-01"},
+    {"role": "user", "content": "The rent of our new flat is 900 a month.", "time": "2024-04-01"},
+    {"role": "user", "content": "The rent of our new flat is 950 a month.", "time": "2024-05-01"},
+    {"role": "user", "content": "It rains.", "time": "2024-06-01"},
+]
 
 
 def of_rows(name: str, rows: Any, asked: int, **options: Any) -> Callable[[Path], Sample]:
@@ -446,6 +527,7 @@ def of_rows(name: str, rows: Any, asked: int, **options: Any) -> Callable[[Path]
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a file
     "babi": of_rows("qa1_single-supporting-fact_train.txt", BABI, 3),
+    "beam": beam,
     "banking77": of_rows("train.csv", "text,category\n" + BANKING, 18, **LABELS),
     "clinc150": of_rows("data_full.json", CLINC, 20, **LABELS),
     "csabstruct": of_rows("train.jsonl", CSABSTRUCT, 18, **LABELS),
@@ -459,6 +541,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a fi
     "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
     "hotpotqa": of_rows("hotpot.json", [hotpot_row(n) for n in range(3)], 3),
     "locomo": of_rows("locomo.json", [locomo_sample()], 3),
+    "locomo_plus": locomo_plus,
     "longmemeval": of_rows("lme.json", [longmemeval_item("a"), longmemeval_item("b_abs")], 2),
     "memalpha": of_rows("memalpha.jsonl", [memalpha_row()], 2),
     "memoryagentbench": of_rows("mab.jsonl", [mab_row()], 2),
@@ -466,6 +549,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a fi
         "test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})], 3
     ),
     "musique": of_rows("musique.jsonl", [musique_row(n) for n in range(3)], 3),
+    "own": of_rows("chat.jsonl", OWN, 3),
     "qmsum": of_rows("qmsum.jsonl", [qmsum_row()], 3),
 }
 

@@ -35,6 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("models", "update"),
     ("training", "store", "routing"),
+    ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
     ("__main__", "memalpha"),

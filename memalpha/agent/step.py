@@ -9,7 +9,7 @@ the model does wrong is a failed result and no exception.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -196,6 +196,9 @@ class MemoryView:
 # ------------------------------------------------------------------------------------------------
 # prompts in, completions out
 
+Guard = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
+"""Tells why the operations of a call on a chunk, by its index, are refused; empty: they are not."""
+
 _USER = "<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
 
 
@@ -298,23 +301,30 @@ class AgentStep:
         cut_off: bool = False,
         *,
         keep: bool = True,
+        guard: Guard | None = None,
     ) -> StepOutcome:
         """Apply a completion of the chunk with this index, in place and in order.
 
-        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. Raises
-        nothing for what the model wrote; InputError if a tool of one's own fails.
+        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. ``guard``:
+        in use alone. Raises nothing for what the model wrote; InputError if a tool of one's own
+        fails.
         """
         start = len(memory.changes)
         results: list[OperationResult] = []
         for item in self.codec.parse(completion, cut_off):
-            results += self._apply_one(item, memory, index, chunk)
+            results += self._apply_one(item, memory, index, chunk, guard)
         outcome = StepOutcome(tuple(results), tuple(memory.changes[start:]))
         if self.config.archive and keep:
             archive_chunk(memory, index, chunk, outcome.changes)
         return outcome
 
     def _apply_one(
-        self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk
+        self,
+        item: ToolCall | CallError,
+        memory: Memory,
+        index: int,
+        chunk: Chunk,
+        guard: Guard | None,
     ) -> list[OperationResult]:
         if isinstance(item, CallError):
             return [OperationResult(False, ResultCode.UNPARSED, item.message)]
@@ -327,6 +337,9 @@ class AgentStep:
         operations = to_operations(item, memory)
         if isinstance(operations, OperationResult):
             return [operations]
+        refusal = guard(memory, index, chunk, operations) if guard else ""
+        if refusal:
+            return [OperationResult(False, ResultCode.GUARDED, refusal, operations[0])]
         return memory.apply_all(operations, chunk=index, time=chunk.time)
 
     def write(self, memory: Memory, operations: Sequence[Operation]) -> str:

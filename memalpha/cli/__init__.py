@@ -14,7 +14,7 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import chat, evaluate, importing, journal, serve, training
+from memalpha.cli import audit, chat, evaluate, importing, journal, serve, training
 from memalpha.cli.console import SafeFormatter, complain, out, tell_launcher, with_notes
 from memalpha.cli.options import TAKES_OPTIONS
 from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
@@ -32,12 +32,14 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
     training.train: TAKES_OPTIONS,
     training.rollout: TAKES_OPTIONS,
     evaluate.evaluate: TAKES_OPTIONS,
+    evaluate.scoreboard: TAKES_OPTIONS,
     evaluate.poison: {},
     evaluate.report: {},
     evaluate.compare: {},
     evaluate.inspect: {},
     chat.ask: TAKES_OPTIONS,
     chat.chat: TAKES_OPTIONS,
+    audit.audit: {},
     serve.serve: TAKES_OPTIONS,
     serve.token: {},
     serve.export: {},

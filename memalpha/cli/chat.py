@@ -12,14 +12,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from typer import Context
 
 from memalpha.cli.console import console, out, printable, quiet_libraries, show_table, with_notes
-from memalpha.cli.journal import need_store
+from memalpha.cli.journal import need_store, opened
 from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
@@ -77,6 +77,8 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     if not new:
         need_store(about.store)
     namespace = Namespace(who.user, who.agent or "default", who.session or "default")
+    if trained is None and not about.endpoint:
+        about = replace(about, schema=about.schema or _recorded(about, namespace))
     with about.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
         recalls = about.reader is None and isinstance(agent.reader, RecallReader)
@@ -85,6 +87,12 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
             longest = min(512, about.reader_tokens)
             agent.reader = ModelReader(base, longest, agent.step.encoder.count)
         yield Conversation(agent, namespace)
+
+
+def _recorded(about: AgentOptions, whose: Namespace) -> str | None:
+    """Return the name of the schema that a memory was begun with; None if there is none yet."""
+    with opened(about.store, about.key_file, 30.0, new=True) as journal:
+        return journal.schema(whose).name if whose in journal.namespaces() else None
 
 
 @dataclass
@@ -153,6 +161,9 @@ class Conversation:
         today = self.clock().date().isoformat()
         self.operations.append([])
         changes: list[Change] = []
+        _, secrets = self.agent.guards.masked(message)
+        if secrets:
+            out(f"  not read: {secrets} secrets of this message")
         for piece in self.agent.pieces(f"User: {message}", today):
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self.operations[-1] += added.operations

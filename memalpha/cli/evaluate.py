@@ -73,6 +73,67 @@ def evaluate(
     return 1 if outcome.failed else 0
 
 
+def scoreboard(
+    context: Context,
+    data: Annotated[str, Option(help="folder of sets: locomo/, longmemeval/, beam/, ...")],
+    output: Annotated[
+        str, Option("--output_dir", help="folder to write; a board that was interrupted goes on")
+    ] = "runs/scoreboard",
+    trained: Annotated[
+        list[str],
+        Option(metavar="FOLDER", help="adapter or run folder of an agent; may be repeated"),
+    ] = [],  # noqa: B006
+    server: Annotated[
+        list[str],
+        Option(metavar="[NAME=]URL", help="a memory server in Mem0's shape; may be repeated"),
+    ] = [],  # noqa: B006
+    shape: Annotated[
+        str, Option(help="of the servers' routes: oss, or platform (key in $MEM0_API_KEY)")
+    ] = "oss",
+    reader: Annotated[
+        list[str],
+        Option(help="who answers: endpoint (--endpoint_url), base, recall; may be repeated"),
+    ] = [],  # noqa: B006
+    budget: Annotated[int, Option(help="most tokens of the passages of a question")] = 2000,
+    instances: Annotated[int, Option(help="most instances of a set, 0 = all")] = 0,
+    embedder: Annotated[str, Option(help="of what searches by embeddings: minilm")] = "minilm",
+    trust_tools: TrustTools = False,
+    options: ListOptions = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure memories on the public sets: evidence found, answers, costs; beside others' numbers.
+
+    Needs: a folder of sets; of one that is not there the table says how to get it. Makes:
+    output_dir with scoreboard.md, scoreboard.json, report/index.html. Takes evaluate's options.
+    """
+    quiet_libraries()
+    from memalpha.measure.options import GROUPS
+    from memalpha.measure.scoreboard import BoardOptions
+    from memalpha.measure.scoreboard import scoreboard as measure_board
+
+    list_options(options, GROUPS)
+    servers = {}
+    for word in server:
+        named = "=" in word.partition("://")[0]
+        name, _, url = word.partition("=") if named else ("server", "", word)
+        servers[name] = {"url": url, "shape": shape}
+    board = BoardOptions(
+        data=data,
+        output_dir=output,
+        trained=tuple(trained),
+        servers=servers,
+        readers=tuple(reader),
+        budget=budget,
+        instances=instances,
+        embedder=embedder,
+        trust_tools=trust_tools,
+    )
+    outcome = measure_board(board, context.args, Reporter(not as_json))
+    table = Path(output, "scoreboard.md")
+    out(json.dumps(read_object(table.with_suffix(".json"))) if as_json else table.read_text())
+    return 1 if outcome.failed else 0
+
+
 def poison(
     policies: Annotated[
         list[str],

@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from memalpha.cli.console import console, quiet_libraries
 from memalpha.cli.journal import KeyFile, Wait, opened, say
-from memalpha.cli.options import TRAINED, AsJson, read_key
+from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
 from memalpha.errors import ImportStopped, InputError
 from memalpha.files import path_of
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from memalpha.memory.schema import MemorySchema
     from memalpha.store.journal import Journal, Namespace
     from memalpha.use.importing import AfterBatch, Found, Imported
-
-_SCHEMA = "small_core"  # that of the shipped agents
 
 
 def import_file(
@@ -47,7 +45,7 @@ def import_file(
     ] = None,
     schema: Annotated[
         str | None,
-        Option(help=f"schema of a new memory (default: the adapter's, or {_SCHEMA})"),
+        Option(help=f"schema of a new memory (default: the adapter's, or {SCHEMA})"),
     ] = None,
     section: Annotated[
         str, Option(help="where entries of another memory go (default: the first list with times)")
@@ -95,7 +93,10 @@ def import_file(
                 report = _archive(journal, whose, found, schema, section, progress)
     _show(found, report, monotonic() - start, as_json)
     if report.stopped and report.read + report.there < total:
-        raise ImportStopped("stopped", fix="the same command goes on where it stopped")
+        raise ImportStopped(
+            f"stopped after {report.read + report.there} of {total}",
+            fix="the same command goes on there",
+        )
 
 
 def _archive(
@@ -118,7 +119,7 @@ def _schema_of(journal: Journal, whose: Namespace, name: str | None) -> MemorySc
     from memalpha.store.history import shape
 
     if name is not None or whose not in journal.namespaces():
-        return MemorySchema.load(name or _SCHEMA)
+        return MemorySchema.load(name or SCHEMA)
     recorded = journal.schema(whose)
     shipped = MemorySchema.load(recorded.name) if recorded.name in presets() else recorded
     return shipped if shape(shipped) == shape(recorded) else recorded

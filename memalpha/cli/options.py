@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
 TRAINED = "folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent"
+SCHEMA = "small_core"  # of a new memory without an agent
 TAKES_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a verb whose further words are options of ``config.parse``."""
 ListOptions = Annotated[bool, Option("--options", help="list every option with its default")]
@@ -34,7 +35,8 @@ class AgentOptions(Options):
             writes and answers; no TRAINED.
         endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs:
             {enable_thinking: false}}``.
-        schema: Preset of the memory where there is no model: neither TRAINED nor ``endpoint``.
+        schema: Schema of the memory where there is no model (neither TRAINED nor ``endpoint``);
+            null: that of the user's memory, or small_core.
         store: Path of a SQLite file, such as memories.db (made if not there), or
             postgresql://user@host/database.
         key_file: File with the key of a keyed store.
@@ -52,12 +54,14 @@ class AgentOptions(Options):
         reader_tokens: Most tokens of passages that are read.
         trust_tools: Whether the functions that the agent's schema names as tools may be imported
             and run.
+        guards: What is refused when it would be written: kinds of ``memalpha audit`` (``secrets``,
+            ``instructions``, ...; secrets are taken out of texts, too), and ``assistant``.
     """
 
     store: str
     endpoint: str = ""
     endpoint_extra: JsonObject = field(default_factory=dict)
-    schema: str = "small_core"
+    schema: str | None = None
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
@@ -69,6 +73,7 @@ class AgentOptions(Options):
     reader: str | None = None
     reader_tokens: PositiveInt = 2048
     trust_tools: bool = False
+    guards: tuple[str, ...] = ()
 
     def check(self) -> None:
         """InputError for another reader beside an endpoint."""
@@ -90,11 +95,12 @@ class AgentOptions(Options):
         key = read_key(self.key_file)
         if trained is None and not self.endpoint:
             return MemoryAgent.without_model(
-                self.schema,
+                self.schema or SCHEMA,
                 store=self.store,
                 key=key,
                 retrieve_k=self.retrieve_k,
                 reader_tokens=self.reader_tokens,
+                guards=self.guards,
             )
         if trained is None:
             return MemoryAgent.at_endpoint(
@@ -103,6 +109,7 @@ class AgentOptions(Options):
                 store=self.store,
                 key=key,
                 retrieve_k=self.retrieve_k,
+                guards=self.guards,
             )
         served = bool(self.reader_url or self.reader_model)
         client = ChatClient(self.reader_url, self.reader_model) if served else None
@@ -118,6 +125,7 @@ class AgentOptions(Options):
             device=self.device,
             dtype=self.dtype,
             trust_tools=self.trust_tools,
+            guards=self.guards,
         )
         if client:
             agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)

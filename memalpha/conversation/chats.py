@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html.parser import HTMLParser
 from typing import Any
 
-from memalpha.conversation.items import Chat, Reasons, clean, dated, fields, time_of
+from memalpha.conversation.items import Chat, Reasons, clean, dated, fields, listed, time_of, word
 from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance, text_of
 
 NO_MESSAGES = "conversation without messages"
@@ -42,7 +42,7 @@ def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of ChatGPT."""
     for value in map(fields, values):
         nodes = {key: fields(node) for key, node in fields(value.get("mapping")).items()}
-        branch = _branch(nodes, value.get("current_node"))
+        branch = _branch(nodes, word(value.get("current_node")))
         others = [node for key, node in nodes.items() if key not in branch and node.get("message")]
         if others:
             skipped[BRANCH] += len(others)
@@ -65,24 +65,24 @@ def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         yield Chat(name, tuple(dated(told, start)))
 
 
-def _branch(nodes: Mapping[str, dict[str, Any]], last: Any) -> dict[str, None]:
+def _branch(nodes: Mapping[str, dict[str, Any]], last: str) -> dict[str, None]:
     """Return the keys of the nodes from the root to ``last``, else to the newest message."""
     if last not in nodes:
         times = {key: fields(node.get("message")).get("create_time") for key, node in nodes.items()}
         written = {key: time for key, time in times.items() if isinstance(time, int | float)}
-        last = max(written, key=written.__getitem__, default=None)
+        last = max(written, key=written.__getitem__, default="")
     keys: dict[str, None] = {}
     while last in nodes and last not in keys:
         keys[last] = None
-        last = nodes[last].get("parent")
+        last = word(nodes[last].get("parent"))
     return dict.fromkeys(reversed(keys))
 
 
 def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
     """Return what a message says; nothing, and a count, if nobody said it."""
-    role = fields(message.get("author")).get("role")
+    role = word(fields(message.get("author")).get("role"))
     content = fields(message.get("content"))
-    kind = content.get("content_type")
+    kind = word(content.get("content_type"))
     if fields(message.get("metadata")).get("is_visually_hidden_from_conversation"):
         reason = "hidden message"
     elif role not in _ROLES:
@@ -96,7 +96,7 @@ def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
     elif kind not in ("text", "multimodal_text", "code"):
         reason = f"content of type {kind}"
     else:
-        parts = content.get("parts") or [content.get("text")]
+        parts = listed(content.get("parts")) or [content.get("text")]
         texts = [part if isinstance(part, str) else fields(part).get("text") for part in parts]
         for part in parts:
             if isinstance(part, dict) and not isinstance(part.get("text"), str):
@@ -123,7 +123,7 @@ def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     Where messages name their parents, the branch of the last one is read.
     """
     for value in map(fields, values):
-        messages = [fields(each) for each in value.get("chat_messages") or ()]
+        messages = [fields(each) for each in listed(value.get("chat_messages"))]
         nodes = {str(each.get("uuid") or place): each for place, each in enumerate(messages)}
         branch = _claude_branch(nodes)
         if len(branch) < len(nodes):
@@ -132,7 +132,7 @@ def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         for key in branch:
             message = nodes[key]
             text = _claude_text(message, skipped)
-            role = _ROLES.get(message.get("sender"))
+            role = _ROLES.get(word(message.get("sender")))
             if text and role:
                 time = time_of(message.get("created_at"))
                 told.append(Utterance(role, text, time=time, id=key))
@@ -156,13 +156,14 @@ def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
 
 
 def _claude_text(message: dict[str, Any], skipped: Reasons) -> str:
-    blocks = [fields(block) for block in message.get("content") or () if isinstance(block, dict)]
+    blocks = [fields(block) for block in listed(message.get("content")) if isinstance(block, dict)]
     for block in blocks:
         if block.get("type") != "text":
             skipped[f"{block.get('type')} block"] += 1
     for attached in ("attachments", "files"):
-        if message.get(attached):
-            skipped["attached file"] += len(message[attached])
+        count = len(listed(message.get(attached)))
+        if count:
+            skipped["attached file"] += count
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     return "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
 
@@ -180,7 +181,7 @@ _BLOCKS = frozenset("p div br li ul ol tr table pre blockquote h1 h2 h3 h4 h5 h6
 def is_gemini(value: Any) -> bool:
     """Whether it is an activity in Gemini."""
     entry = fields(value)
-    names = [entry.get("header"), *(entry.get("products") or ())]
+    names = [entry.get("header"), *listed(entry.get("products"))]
     gemini = any(isinstance(name, str) and re.search("Gemini|Bard", name) for name in names)
     return gemini and isinstance(entry.get("title"), str) and "time" in entry
 
@@ -193,7 +194,7 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             skipped["activity of another product"] += 1
             continue
         title = value["title"]
-        answers = [fields(item).get("html") for item in value.get("safeHtmlItem") or ()]
+        answers = [fields(item).get("html") for item in listed(value.get("safeHtmlItem"))]
         answer = "\n".join(_text_of_html(html) for html in answers if isinstance(html, str))
         if _NO_PROMPT.match(title) or not (_VERB.match(title) or answer):
             skipped[f"activity that is no prompt ({title.split(' ')[0]})"] += 1
@@ -214,7 +215,7 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         ]
         for role in {role for role, text in said if not text}:
             skipped[NO_TEXT if role == USER else "prompt without an answer"] += 1
-        links = [fields(each).get("url") for each in value.get("details") or ()]
+        links = [fields(each).get("url") for each in listed(value.get("details"))]
         known = _GEMINI_ID.search(" ".join(map(str, [value.get("titleUrl"), *links])))
         if told:
             yield Chat(known[1] if known else "activity", tuple(told))
@@ -282,7 +283,7 @@ def _conversation(
 ) -> Iterator[Chat]:
     told = []
     for place, message in enumerate(map(fields, listed)):
-        role = message.get("role")
+        role = word(message.get("role"))
         text = clean(text_of(message.get("content")) or "")
         if role in UNREAD or role not in _ROLES:
             skipped[f"{role} message" if role else "no message"] += 1
@@ -305,6 +306,11 @@ def _conversation(
 _SESSION = re.compile(r"session_([0-9]+)")
 
 
+def _by_number(session: re.Match[str]) -> tuple[int, str]:
+    digits = session[1].lstrip("0")
+    return len(digits), digits
+
+
 def is_locomo(value: Any) -> bool:
     """Whether it is a dialogue with ``session_1``, or holds one."""
     talk = fields(value).get("conversation", value)
@@ -317,9 +323,9 @@ def locomo(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         talk = fields(value.get("conversation", value))
         numbers = [match for match in map(_SESSION.fullmatch, talk) if match]
         told: list[Utterance] = []
-        for session in sorted(numbers, key=lambda match: int(match[1])):
+        for session in sorted(numbers, key=_by_number):
             time = time_of(talk.get(f"{session[0]}_date_time"))
-            for place, turn in enumerate(map(fields, talk[session[0]] or ()), start=1):
+            for place, turn in enumerate(map(fields, listed(talk[session[0]])), start=1):
                 caption = clean(turn.get("blip_caption"))
                 text = f"{clean(turn.get('text'))}{f' [shows {caption}]' if caption else ''}"
                 speaker = clean(turn.get("speaker"))

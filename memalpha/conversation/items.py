@@ -40,6 +40,16 @@ def fields(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def listed(value: Any) -> list[Any]:
+    """Return a list of JSON; empty for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def word(value: Any) -> str:
+    """Return a text of JSON, such as a role or an id; empty for anything else."""
+    return value if isinstance(value, str) else ""
+
+
 def clean(text: object) -> str:
     """Return a text without white space around, that UTF-8 can hold; empty for anything else."""
     if not isinstance(text, str):

@@ -6,7 +6,7 @@ Their entries are taken as they are, without a model.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memalpha.conversation.items import Reasons, Remembered, clean, fields, time_of
+from memalpha.conversation.items import Reasons, Remembered, clean, fields, time_of, word
 
 EMPTY = "entry without text"
 _MEM0 = frozenset({"user_id", "created_at", "categories", "category", "metadata", "payload"})
@@ -33,7 +33,7 @@ def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
     """Read memories of Mem0, with the time when they were last written."""
     for value in map(fields, values):
         about = {**fields(value.get("metadata")), **fields(value.get("payload")), **value}
-        state = about.get("state") or "active"
+        state = word(about.get("state")) or "active"
         text = _mem0_text(value)
         if state in _GONE or not text:
             skipped[f"entry that is {state}" if text else EMPTY] += 1
@@ -61,7 +61,7 @@ def memos(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
         entry = _memos_entry(value)
         about = {**entry, **fields(entry.get("metadata"))}
         text = clean(entry.get("memory") or entry.get("memory_value"))
-        status = about.get("status") or "activated"
+        status = word(about.get("status")) or "activated"
         if status in _GONE or not text:
             skipped[f"entry that is {status}" if text else EMPTY] += 1
         else:

@@ -30,6 +30,7 @@ from memalpha.data.source import (
     chunked,
     dialogue_chunks,
     read_each,
+    turn_chunks,
 )
 from memalpha.errors import SchemaError
 from memalpha.qa.readers import UNKNOWN
@@ -59,6 +60,9 @@ class LongMemEvalOptions(CommonOptions):
 
     chunk_tokens: PositiveInt = 2048  # maximum tokens of a chunk
     join: bool = True  # put consecutive sessions of one day into one chunk while they fit
+    # a chunk for each turn, without headers, so that evidence is counted turn by turn; there is
+    # none where no turn is marked
+    turns: bool = False
     # metric of every question; judge as published, another one if there is no judge
     metric: Metric = "judge"
 
@@ -76,14 +80,17 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter) -> 
     undated = not all(map(to_iso, dates))
     if not undated:
         sessions.sort(key=lambda session: to_iso(session.time) or "")
-    dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
+    if options.turns:
+        dialogue = turn_chunks(sessions, options.chunk_tokens, count)
+    else:
+        dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
     marked = [turn.key for session in sessions for turn in session.turns if turn.key]
     answered = [f"session {key.data}" for key in row["answer_session_ids"].items(needed=False)]
     id = row["question_id"].scalar() or f"item-{row.where}"
     kind = "abstention" if id.endswith("_abs") else row["question_type"].scalar()
     text = asked_on(row["question_date"].scalar(), row["question"].text())
     answers = row["answer"].answers()
-    evidence = dialogue.evidence(marked or answered)
+    evidence = dialogue.evidence(marked if options.turns else marked or answered)
     question = Question(text, answers, options.metric, kind, evidence=evidence, id=id)
     asked = [question if answers else Skipped(EMPTY_ANSWER)]
     if undated:
@@ -111,20 +118,12 @@ class LocomoOptions(TextOptions):
 
     # ask the questions of category 5 without an answer: what was never said
     adversarial: bool = False
+    turns: bool = False  # a chunk for each turn, without headers, so that evidence is a turn
 
 
 def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:
-    talk = row["conversation"].fields()
-    numbers = {key: _SESSION.sub(r"\1", key) for key in talk if _SESSION.fullmatch(key)}
-    sessions = [
-        Session(
-            _locomo_turns(talk[key]),
-            f"Session {number}",
-            row["conversation"][f"{key}_date_time"].scalar(),
-        )
-        for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1]))
-    ]
-    dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
+    chunks = turn_chunks if options.turns else dialogue_chunks
+    dialogue = chunks(locomo_sessions(row["conversation"]), options.chunk_tokens, count)
 
     def question(item: Row) -> Question | Skipped:
         category = item["category"].integer()
@@ -145,6 +144,20 @@ def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:
     name = row["sample_id"].scalar() or f"locomo {row.where}"
     asked = list(read_each(row["qa"].items(), question))
     return Draft(name, "locomo", dialogue.chunks, asked)
+
+
+def locomo_sessions(conversation: Row) -> list[Session]:
+    """Return the sessions of a conversation, by their numbers."""
+    talk = conversation.fields()
+    numbers = {key: _SESSION.sub(r"\1", key) for key in talk if _SESSION.fullmatch(key)}
+    return [
+        Session(
+            _locomo_turns(talk[key]),
+            f"Session {number}",
+            conversation[f"{key}_date_time"].scalar(),
+        )
+        for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1]))
+    ]
 
 
 def _locomo_turns(session: Row) -> list[Turn]:

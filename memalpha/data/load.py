@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 from memalpha import __version__
 from memalpha.data import (
+    beam,
     dialogues,
     labelled,
+    locomo_plus,
     natural,
     own,
     sgd,
@@ -282,7 +284,7 @@ class _NearIndex:
 
 MANIFEST_NAME = "manifest.json"
 _TOKENS = ("chunks", "questions", "longest_chunk")
-_MODULES = (texts, dialogues, labelled, sgd, natural, own, synthetic, toy)
+_MODULES = (texts, dialogues, locomo_plus, beam, labelled, sgd, natural, own, synthetic, toy)
 SOURCES: dict[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }

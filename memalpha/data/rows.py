@@ -354,6 +354,7 @@ def instance_from_json(data: object, where: str, seen: set[str] | None = None) -
         if chunk["time"].data is not None and moment(str(chunk["time"].data)) is None:
             raise chunk["time"].unfit(ISO_8601)
     evidence = [place for question in instance.questions for place in question.evidence or ()]
+    evidence += [place for question in instance.questions for place in question.outdated]
     places = [*evidence, *(fact.chunk for fact in instance.facts)]
     if max(places, default=0) >= len(instance.chunks):
         what = f"{where}: a question's evidence or a fact's chunk is {max(places)}"

@@ -201,6 +201,20 @@ def dialogue_chunks(
     return chunked(made)
 
 
+def turn_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter) -> Chunked:
+    """Make a chunk of each turn, without headers, so that evidence is counted turn by turn.
+
+    A turn of more than ``limit`` tokens takes several chunks. SchemaError if there is no turn.
+    """
+    made = []
+    for session in sessions:
+        for line, key in _lines(session, limit, count):
+            made.append((Chunk(line, to_iso(session.time)), {key, session.key} - {""}))
+    if not made:
+        raise SchemaError("no session has a turn")
+    return chunked(made)
+
+
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str]]]:
     """Yield the pieces of a session, each under its header, and the keys of what is in them."""
     written = to_iso(session.time) or session.time

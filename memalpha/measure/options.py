@@ -27,6 +27,8 @@ Rows = Annotated[
     list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)
 ]
 
+EVIDENCE = "evidence"  # the kind of reader that asks nothing and looks where passages are from
+
 
 def make_system(kind: str, values: JsonMapping) -> System:
     """Return the system of a kind with these options; InputError if one is unknown or invalid."""
@@ -72,10 +74,11 @@ class SystemSpec(Options):
 @dataclass(frozen=True, slots=True)
 class ReaderSpec(Options):
     """A reader: ``recall`` (no model: the passages are the answer), ``base``, ``trained`` (with
-    ``adapter``) or ``endpoint``.
+    ``adapter``) or ``endpoint``; ``evidence`` asks nothing and scores how much of a question's
+    evidence is among the passages.
     """
 
-    kind: Literal["recall", "base", "trained", "endpoint"]
+    kind: Literal["recall", "evidence", "base", "trained", "endpoint"]
     name: str = ""  # in results (empty = its kind)
     max_new_tokens: PositiveInt = 32  # longest answer
     # its model's window, for full context (0 = what the base model says)

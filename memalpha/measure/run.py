@@ -6,6 +6,7 @@ incomplete batch is run again, and only missing rows are added. A failed reader 
 failed row, retried next time; if one answers nothing of a whole batch, the evaluation stops.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,16 @@ from memalpha.data.load import load_data
 from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import drop_cut_line
+from memalpha.measure.evidence import FoundPassage, evidence_row
 from memalpha.measure.host import PolicyHost
-from memalpha.measure.options import Evaluation, ReaderSpec, SetSpec, SystemSpec, make_system
+from memalpha.measure.options import (
+    EVIDENCE,
+    Evaluation,
+    ReaderSpec,
+    SetSpec,
+    SystemSpec,
+    make_system,
+)
 from memalpha.measure.summary import observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
@@ -45,6 +54,7 @@ from memalpha.record.rows import (
     append_rows,
     read_rows,
 )
+from memalpha.retrieval.dense import forget_texts
 from memalpha.text import chat_ids
 from memalpha.types import (
     AnswerJudge,
@@ -153,9 +163,54 @@ class Asks:
         return examinations
 
 
-def evaluate(evaluation: Evaluation, report: EventReport = silent) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class LooksForEvidence:
+    """An examiner without a reader: is a question's evidence found in ``budget`` tokens?
+
+    Questions that name no evidence are not asked.
+    """
+
+    budget: int
+    count: TokenCounter
+
+    def __call__(
+        self, instances: Sequence[Instance], memories: Sequence[IngestedMemory]
+    ) -> list[Examination]:
+        """Search for every question of a batch; a search that fails gives a failed question."""
+        examinations = []
+        for instance, memory in zip(instances, memories, strict=True):
+            rows = []
+            tokens = []
+            for index, question in enumerate(instance.questions):
+                if not question.evidence:
+                    continue
+                name = question.id or str(index)
+                row = QuestionRow(name, question.kind, question.text, math.nan, None)
+                try:
+                    sourced = memory.sourced(question, self.budget)
+                    passages = [FoundPassage(*each) for each in sourced]
+                    ServiceError.raise_if(
+                        passages and all(passage.chunk is None for passage in passages),
+                        "the system does not say which chunks its passages are of",
+                    )
+                    found = evidence_row(instance.id, question, passages, self.budget, self.count)
+                    tokens.append(found.tokens)
+                    row = replace(row, score=found.recall, newer_first=found.newer_first)
+                except ServiceError as error:
+                    row = replace(row, error=str(error))
+                rows.append(row)
+            seen = sum(tokens) / len(tokens) if tokens else math.nan
+            examinations.append(Examination(tuple(rows), seen))
+        return examinations
+
+
+def evaluate(
+    evaluation: Evaluation, report: EventReport = silent, *, apart: bool = False
+) -> Outcome:
     """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a
     reader or judge is down.
+
+    ``apart``: each system embeds on each set for itself, so that its seconds are its own.
     """
     options = evaluation.options
     adapters = [str(spec.options.get("adapter", "")) for spec in evaluation.systems]
@@ -182,7 +237,7 @@ def evaluate(evaluation: Evaluation, report: EventReport = silent) -> Outcome:
         environment(),
         overwrite=options.overwrite,
     )
-    results, failed = run_jobs(jobs, options.batch_size, folder, report)
+    results, failed = run_jobs(jobs, options.batch_size, folder, report, apart=apart)
     host.release()
     write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
@@ -222,8 +277,11 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet]) -> list[Job]:
     endpoints = evaluation.endpoints
     judge = EndpointAnswerJudge(endpoints.judge_client()) if endpoints.has_judge else None
     for loaded in sets:
+        readers = loaded.spec.readers
+        named = [each for each in evaluation.readers if each.name in (readers or (each.name,))]
         questions = [question for instance in loaded.instances for question in instance.questions]
-        QAEvaluator(RecallReader(1, loaded.setting.count), 1, judge).check(questions)
+        if any(reader.kind != EVIDENCE for reader in named):
+            QAEvaluator(RecallReader(1, loaded.setting.count), 1, judge).check(questions)
     jobs = []
     for spec in evaluation.systems:
         system = make_system(spec.kind, spec.options)
@@ -243,11 +301,15 @@ def _job(
     setting = system.prepare(loaded.setting)
     seeds = tuple(evaluation.options.seeds)
     system.check_fits(setting, loaded.instances)
-    examiners = {}
+    examiners: dict[str, Examiner] = {}
     for each in evaluation.readers:
         if all(
             each.name in (names or (each.name,)) for names in (spec.readers, loaded.spec.readers)
         ):
+            if each.kind == EVIDENCE:
+                looks = LooksForEvidence(setting.reader_tokens, setting.count)
+                examiners[each.name] = looks
+                continue
             reader = make_reader(each, evaluation, loaded, system.budget == "window")
             examiners[each.name] = Asks(reader, setting.count, judge)
     InputError.raise_if(
@@ -298,7 +360,12 @@ def make_reader(
 # ------------------------------------------------------------------------------------------------
 # jobs become rows
 def run_jobs(
-    jobs: Iterable[Job], size: int, folder: RunFolder, report: EventReport = silent
+    jobs: Iterable[Job],
+    size: int,
+    folder: RunFolder,
+    report: EventReport = silent,
+    *,
+    apart: bool = False,
 ) -> tuple[int, int]:
     """Append the rows that a folder lacks, ``size`` instances at a time; return how many rows there
     are, and how many of the new ones failed. ServiceError if a reader or judge is down.
@@ -315,6 +382,8 @@ def run_jobs(
         }
         if not missing:
             continue
+        if apart and position["first"] == 1:
+            forget_texts(frozenset())
         ingest = partial(job.ingest, seed=seed, on_step=partial(_progress, position, report))
         measured = measure(
             ingest,
@@ -326,7 +395,7 @@ def run_jobs(
             clock=job.clock,
         )
         for name, rows in measured:
-            if job.observe:
+            if job.observe and not isinstance(missing[name], LooksForEvidence):
                 observed = map(job.observe, batch, rows)
                 rows = [
                     replace(row, observed=each) for row, each in zip(rows, observed, strict=True)

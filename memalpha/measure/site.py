@@ -330,6 +330,16 @@ def write_comparison(columns: Sequence[tables.Column], target: Path) -> Path:
     )
 
 
+def write_page(title: str, note: str, parts: Mapping[str, tables.Table], target: Path) -> Path:
+    """Write ``index.html`` with tables, each under its title, and return its path.
+
+    Only this page's own files are replaced.
+    """
+    return _Site(target, title.lower(), {"index.html": title}).save(
+        "tables.html", "index.html", title=title, note=note, tables=parts
+    )
+
+
 class _Site:
     """Writes pages into a folder, in place of an older site's."""
 

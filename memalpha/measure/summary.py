@@ -170,6 +170,7 @@ Members = dict[Seed, dict[str, InstanceRow]]  # rows of one group by member and 
 Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
 COSTS = (  # fields of a row
+    "chunks",
     "memory_tokens",
     "input_tokens",
     "reader_tokens",

@@ -22,6 +22,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
+from uuid import uuid4
 
 from pydantic import NonNegativeInt
 from typing_extensions import override
@@ -33,6 +34,7 @@ from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.measure.host import PolicyHost
+from memalpha.measure.mem0 import MemoryServer, ServerOptions
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.qa.metrics import contains, label
@@ -60,9 +62,7 @@ from memalpha.types import (
     Sampling,
     TokenCounter,
 )
-from memalpha.units import UNIT_TOKENS, units
-
-CHUNKS_KEPT = 8  # by layer 1 of ``rag_two_layer``
+from memalpha.units import UNIT_TOKENS, cut, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ class System(Options):
 
     budget = "reader"  # ``window``: its reader may use the model's whole window
     model_writes = False  # whether what it stores is drawn from a model
+    writes_counted = True  # whether it is known how often a model is called to write
 
     def draws(self, temperature: float) -> bool:
         """Whether what it stores depends on the seed."""
@@ -162,30 +163,35 @@ class WholeInput(IngestedMemory):
 
     @override
     def passages(self, question: Question, budget: int) -> tuple[str, ...]:
-        return newest_in_order(self.chunks, budget, self.count)
+        return tuple(piece.render() for piece in newest_in_order(self.chunks, budget, self.count))
+
+    @override
+    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
+        newest = newest_in_order(self.chunks, budget, self.count)
+        return [(piece.render(), piece.chunk) for piece in newest]
 
     @override
     def left_out(self, budget: int) -> int:
         whole = sum(self.count(chunk.render()) for chunk in self.chunks)
-        return whole - sum(map(self.count, newest_in_order(self.chunks, budget, self.count)))
+        return whole - sum(map(self.count, self.passages(Question(""), budget)))
 
 
 @lru_cache(maxsize=64)  # all questions of an instance ask for the same
-def newest_in_order(chunks: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[str, ...]:
+def newest_in_order(chunks: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[Piece, ...]:
     """Return the newest chunks, then lines, that fit in ``tokens``, in reading order.
 
     A passage costs its tokens and a line break.
     """
-    newest: list[str] = []
+    newest: list[Piece] = []
     for chunk in reversed(chunks):
         needed = count(one_line(chunk.render())) + 1
         if needed <= tokens:
-            newest.append(chunk.render())
+            newest.append(chunk)
             tokens -= needed
             continue
         lines = units(chunk.text, UNIT_TOKENS, count)
-        tails = [chunk._replace(text="\n".join(lines[i:])).render() for i in range(len(lines))]
-        newest += [tail for tail in tails if count(one_line(tail)) < tokens][:1]
+        tails = [chunk._replace(text="\n".join(lines[i:])) for i in range(len(lines))]
+        newest += [tail for tail in tails if count(one_line(tail.render())) < tokens][:1]
         break
     return tuple(reversed(newest))
 
@@ -215,13 +221,14 @@ class Rag(System):
     # most of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); a line may have 48
     piece_tokens: NonNegativeInt = 0
     embedder: str = "minilm"  # of ``rag_dense`` and ``rag_two_layer``
+    chunks_kept: NonNegativeInt = 8  # by layer 1 of ``rag_two_layer`` (0 = all)
 
     mode = RetrievalMode.LEXICAL
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
         by_chunk = self.mode is RetrievalMode.HYBRID
-        sections = CHUNKS_KEPT if by_chunk else 0
+        sections = self.chunks_kept if by_chunk else 0
         config = RetrievalConfig(
             retrieval=self.mode, embedder=self.embedder, sections_kept=sections
         )
@@ -422,6 +429,7 @@ class Agent(System):
     retrieval: RetrievalMode | None = None
     sections_kept: NonNegativeInt | None = None  # by layer 1 (0 = all)
     trust_tools: bool = False  # import the functions that the adapter's schema names as tools
+    cut_chunks: bool = False  # read a chunk longer than its limit in parts; without, it is an error
 
     model_writes = True
 
@@ -461,7 +469,7 @@ class Agent(System):
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
         setting.host.generator(self.adapter)
         check_context(setting.step, setting.host.config)
-        for instance in instances:
+        for instance in () if self.cut_chunks else instances:
             for index, chunk in enumerate(instance.chunks):
                 setting.step.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
 
@@ -475,8 +483,27 @@ class Agent(System):
     ) -> list[IngestedMemory]:
         generator = setting.host.generator(self.adapter)
         sampling = setting.sampling(setting.step.config.max_completion_length, seed, instances)
+        parts_of: list[tuple[int, ...]] = [()] * len(instances)
+        if self.cut_chunks:
+            parted = [_in_parts(instance, setting.step) for instance in instances]
+            instances = [instance for instance, _ in parted]
+            parts_of = [chunks for _, chunks in parted]
         rollouts = run_rollouts(instances, setting.step, generator, sampling, on_step=on_step)
-        return [rollout_memory(rollout, setting.retrieve_k) for rollout in rollouts]
+        memories: list[IngestedMemory] = []
+        for rollout, chunks in zip(rollouts, parts_of, strict=True):
+            memories.append(replace(rollout_memory(rollout, setting.retrieve_k), parts_of=chunks))
+        return memories
+
+
+def _in_parts(instance: Instance, step: AgentStep) -> tuple[Instance, tuple[int, ...]]:
+    """The instance in chunks that the agent takes, and the chunk that each is a part of."""
+    chunks: list[Chunk] = []
+    parts_of: list[int] = []
+    for index, chunk in enumerate(instance.chunks):
+        for text in cut(chunk.text, step.config.max_chunk_tokens, step.chunk_tokens):
+            chunks.append(replace(chunk, text=text))
+            parts_of.append(index)
+    return replace(instance, chunks=tuple(chunks), facts=()), tuple(parts_of)
 
 
 OVERWRITE_SUMMARY = (
@@ -491,6 +518,7 @@ CONSTANT_STATE = (
     "chunk changes. Then write your whole new state between <IS> and </IS>, in at most {tokens} "
     "tokens: what still holds of the memory and what is new, one fact a line, with names."
 )
+_SPOKEN = re.compile(r"^(?:\[[^]]*\] )?(?:(?:user|assistant): )?", re.IGNORECASE)
 _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 
@@ -594,12 +622,91 @@ class ConstantState(OverwriteSummary):
         return (states[-1] if states else reply.replace("</IS>", "")).strip()
 
 
+# -------------------------------------------------------------------------------- at a server
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedMemory(IngestedMemory):
+    """The memories that a server keeps of one input, under a user of its own.
+
+    If the server does not give back where one is from, it is of the last chunk with its words.
+    """
+
+    server: MemoryServer
+    user: str
+    chunks: tuple[Chunk, ...]
+
+    @override
+    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
+        return tuple(text for text, _ in self.sourced(question, budget))
+
+    @override
+    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
+        sourced = []
+        for text, chunk in self.server.search(self.user, question.text):
+            said = _SPOKEN.sub("", text)
+            with_it = [index for index, each in enumerate(self.chunks) if said in each.text]
+            sourced.append((text, with_it[-1] if chunk is None and with_it else chunk))
+        return sourced
+
+    @override
+    def close(self) -> None:
+        self.server.delete(self.user)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mem0Server(ServerOptions, System):
+    """Any server in Mem0's shape: a chunk is added as a message, a question is searched.
+
+    Each input has a user of its own, who is deleted once all questions are asked.
+    """
+
+    writes_counted = False
+
+    @override
+    def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
+        MemoryServer(self).search(_new_user(), "Does the server answer?")
+
+    @override
+    def ingest_all(
+        self,
+        setting: Setting,
+        instances: Sequence[Instance],
+        seed: int,
+        on_step: StepCallback | None = None,
+    ) -> list[IngestedMemory]:
+        server = MemoryServer(self)
+        memories: list[IngestedMemory] = []
+        try:
+            for instance in instances:
+                user = _new_user()
+                empty = ServedMemory(
+                    memory_tokens=0, server=server, user=user, chunks=instance.chunks
+                )
+                memories.append(empty)
+                for index, chunk in enumerate(instance.chunks):
+                    server.add(user, chunk, index)
+                    if on_step:
+                        on_step(index + 1, len(instance.chunks))
+                entries = tuple(server.memories(user))
+                tokens = sum(map(setting.count, entries))
+                memories[-1] = replace(empty, memory_tokens=tokens, entries=entries)
+        except BaseException:
+            for memory in memories:
+                memory.close()
+            raise
+        return memories
+
+
+def _new_user() -> str:
+    return f"memalpha-{uuid4().hex}"
+
+
 KINDS: Mapping[str, type[System]] = {  # by the name that a configuration gives them
     "agent": Agent,
     "archive": Archive,
     "constant_state": ConstantState,
     "full_context": FullContext,
     "gold": Gold,
+    "mem0_server": Mem0Server,
     "overwrite_summary": OverwriteSummary,
     "rag_bm25": Rag,
     "rag_dense": DenseRag,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError, in_place, whole
-from memalpha.qa.metrics import contains, words
+from memalpha.qa.metrics import RUBRIC, contains, words
 from memalpha.retrieval.lexical import STOP_WORDS
 from memalpha.text import quoted_json
 from memalpha.types import (
@@ -43,6 +43,11 @@ _NONE = (
     "if it recognises that: if it "
     "says that this is unknown or was never said, or that only something else was."
 )
+_CUE = (
+    "The question is what somebody says, and the accepted answer is what was said long before. The "
+    "given answer is right if it uses that or clearly rests on it, in whatever words."
+)
+CUES = ("causal cue", "goal cue", "state cue", "value cue")  # kinds of LoCoMo-Plus
 ANSWER_SYSTEMS: Mapping[str, str] = {
     "temporal-reasoning": _GRADE.format(
         f"{_SAME} A number of days, weeks or months may be one too high or too low."
@@ -56,10 +61,15 @@ ANSWER_SYSTEMS: Mapping[str, str] = {
         "answer is right if it uses "
         "what is known of the user, and rightly; it may leave points out."
     ),
+    **dict.fromkeys(CUES, _GRADE.format(_CUE)),
     "abstention": _GRADE.format(_NONE),
     "adversarial": _GRADE.format(_NONE),
 }
 """Instructions by the kind of a question; ``ANSWER_SYSTEM`` is for all other kinds."""
+RUBRIC_SYSTEM = _GRADE.format(
+    "The accepted answer is a point that an answer to the question is graded by. The given answer "
+    "is right if it meets this point, in whatever words; it may lack all else."
+)
 
 CONTENT_SYSTEM = (
     "You check one change to a memory. The user gives a JSON object with the text that was read, "
@@ -147,6 +157,7 @@ class EndpointAnswerJudge:
 
     Source: its ``src/evaluation/evaluate_qa.py``. They differ by the kind of a question; one whose
     id ends in ``_abs`` is an abstention. Kinds of other sets are judged like single sessions.
+    A question of metric ``rubric`` comes once for each point.
     """
 
     client: ChatClient
@@ -164,7 +175,8 @@ class EndpointAnswerJudge:
                 "accepted_answers": list(question.answers),
                 "given_answer": answer.text,
             }
-            cases.append((ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM), case))
+            by_kind = ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM)
+            cases.append((RUBRIC_SYSTEM if question.metric == RUBRIC else by_kind, case))
         return whole(_verdicts(self.client, cases))
 
 

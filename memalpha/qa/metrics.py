@@ -21,6 +21,9 @@ from memalpha.qa.matching import nearest, recommended, stem
 from memalpha.types import Answer, Question
 
 JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
+# the same, point by point: the share of a question's answers that the judge finds met
+RUBRIC = "rubric"
+JUDGED = frozenset({JUDGE, RUBRIC})
 # the answer is the number of a label; numbers differ between instances
 LABEL_METRICS = frozenset({"boxed", "label"})
 
@@ -349,17 +352,17 @@ METRICS: dict[str, Callable[[Question, Answer], float]] = {
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:
-    """Raise InputError unless ``name`` is a metric, or ``judge`` where there is one."""
+    """Raise InputError unless ``name`` is a metric, or one of ``JUDGED`` where there is a judge."""
     InputError.raise_if(
-        name == JUDGE and not judged,
-        "metric 'judge' needs a judge",
+        name in JUDGED and not judged,
+        f"metric {name!r} needs a judge",
         expected="an answer judge",
         fix="configure one, or give the questions another metric",
     )
     InputError.raise_if(
-        name not in METRICS and name != JUDGE,
+        name not in METRICS and name not in JUDGED,
         f"unknown metric {name!r}",
-        expected=f"one of {', '.join(METRICS)}, or {JUDGE}",
+        expected=f"one of {', '.join(METRICS)}, {JUDGE} or {RUBRIC}",
     )
 
 

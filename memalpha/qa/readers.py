@@ -9,13 +9,15 @@ of each section, of any length.
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
+from statistics import fmean
 from typing import NamedTuple, TypeVar
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import PartialServiceError, ServiceError, in_place, whole
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.qa.metrics import JUDGE, check_metric, score
+from memalpha.qa.metrics import JUDGED, RUBRIC, check_metric, score
 from memalpha.text import content_of, one_line, quote
 from memalpha.types import (
     Answer,
@@ -296,7 +298,7 @@ class QAEvaluator:
         """Raise InputError if a question's metric is unknown or cannot score it."""
         for question in questions:
             check_metric(question.metric, judged=self.judge is not None)
-            if question.metric != JUDGE:
+            if question.metric not in JUDGED:
                 for passages in (None, ()):  # as from a model reader and from RecallReader
                     score(question, Answer("", passages))
 
@@ -313,9 +315,10 @@ class QAEvaluator:
         answers = answer(self.reader, requests)
         grades = self.grade(requests) if self.grade else [math.nan] * len(requests)
         to_judge = [
-            AnswerRequest(request.question, reply)
+            AnswerRequest(part, reply)
             for request, reply in zip(requests, answers, strict=True)
-            if request.question.metric == JUDGE and isinstance(reply, Answer)
+            if isinstance(reply, Answer)
+            for part in _judged_parts(request.question)
         ]
         verdicts = iter(
             ask_all(self.judge.judge, to_judge, type(self.judge).__name__) if self.judge else []
@@ -327,12 +330,21 @@ class QAEvaluator:
             if isinstance(reply, ServiceError):
                 records.append(QuestionRecord(question, ids, None, math.nan, str(reply)))
                 continue
-            value = next(verdicts) if question.metric == JUDGE else score(question, reply)
-            if isinstance(value, ServiceError):
-                records.append(QuestionRecord(question, ids, reply, math.nan, str(value)))
+            given = [next(verdicts) for _ in _judged_parts(question)]
+            errors = [verdict for verdict in given if isinstance(verdict, ServiceError)]
+            if errors:
+                records.append(QuestionRecord(question, ids, reply, math.nan, str(errors[0])))
             else:
+                value = fmean(map(bool, given)) if given else score(question, reply)
                 records.append(QuestionRecord(question, ids, reply, float(value), graded=graded))
         return records
+
+
+def _judged_parts(question: Question) -> list[Question]:
+    """What a judge is asked of a question: nothing, the question, or each point of its rubric."""
+    if question.metric == RUBRIC:
+        return [replace(question, answers=(point,)) for point in question.answers]
+    return [question] * (question.metric in JUDGED)
 
 
 def ask_all(

@@ -38,6 +38,13 @@ class IngestedMemory:
         """Return the passages of a question, best first; may be more than ``budget`` tokens."""
         return self.entries
 
+    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
+        """Return the passages of a question, each with the chunk that it is of (None: unknown)."""
+        return [(passage, None) for passage in self.passages(question, budget)]
+
+    def close(self) -> None:
+        """Give back what is held elsewhere; called once all questions are asked."""
+
     def left_out(self, budget: int) -> int:
         """Number of input tokens that ``passages`` leaves out for a budget."""
         return 0
@@ -51,10 +58,20 @@ class SearchedMemory(IngestedMemory):
     retriever: Retriever
     k: int
     rollout: Rollout | None = None  # that wrote it
+    # of each chunk that was read, the instance's chunk that it is a part of (none: the same chunks)
+    parts_of: tuple[int, ...] = ()
 
     @override
     def passages(self, question: Question, budget: int) -> tuple[str, ...]:
         return find_passages(self.memory, self.retriever, question.text, self.k).passages
+
+    @override
+    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
+        found = find_passages(self.memory, self.retriever, question.text, self.k)
+        chunks = [entry.source_chunk for entry in found.entries]
+        if self.parts_of:
+            chunks = [None if chunk is None else self.parts_of[chunk] for chunk in chunks]
+        return list(zip(found.passages, chunks, strict=True))
 
 
 def written_memory(
@@ -110,41 +127,50 @@ def measure(
     count: TokenCounter,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[tuple[str, list[InstanceRow]]]:
-    """Yield each examiner's name with a row for each instance, in order; ``names``: set, system."""
+    """Yield each examiner's name with a row for each instance, in order; ``names``: set, system.
+
+    The memories are closed at the end, also where an examiner fails.
+    """
     start = clock()
     memories = ingest(instances)
     seconds_write = (clock() - start) / max(1, len(instances))
     input_tokens = [sum(count(chunk.text) for chunk in each.chunks) for each in instances]
-    for name, examiner in examiners.items():
-        start = clock()
-        examinations = examiner(instances, memories)
-        asked = sum(len(examination.questions) for examination in examinations)
-        seconds = (clock() - start) / max(1, asked)
-        rows = []
-        for instance, memory, tokens, found in zip(
-            instances, memories, input_tokens, examinations, strict=True
-        ):
-            errors = [question.error for question in found.questions if question.error is not None]
-            row = InstanceRow(
-                *names,
-                name,
-                seed,
-                instance.id,
-                chunks=len(instance.chunks),
-                input_tokens=tokens,
-                memory_tokens=memory.memory_tokens,
-                reader_tokens=found.reader_tokens,
-                write_calls=memory.write_calls,
-                cut_off=memory.cut_off,
-                cut=memory.cut + found.cut,
-                seconds_write=round(seconds_write, 3),
-                seconds_read=round(seconds * len(found.questions), 3),
-                operations=memory.operations,
-                entries=memory.entries,
-                questions=found.questions,
-                rewards=found.rewards,
-                rollout=found.rollout,
-                failed=errors[0] if errors else None,
-            )
-            rows.append(row)
-        yield name, rows
+    try:
+        for name, examiner in examiners.items():
+            start = clock()
+            examinations = examiner(instances, memories)
+            asked = sum(len(examination.questions) for examination in examinations)
+            seconds = (clock() - start) / max(1, asked)
+            rows = []
+            for instance, memory, tokens, found in zip(
+                instances, memories, input_tokens, examinations, strict=True
+            ):
+                errors = [
+                    question.error for question in found.questions if question.error is not None
+                ]
+                row = InstanceRow(
+                    *names,
+                    name,
+                    seed,
+                    instance.id,
+                    chunks=len(instance.chunks),
+                    input_tokens=tokens,
+                    memory_tokens=memory.memory_tokens,
+                    reader_tokens=found.reader_tokens,
+                    write_calls=memory.write_calls,
+                    cut_off=memory.cut_off,
+                    cut=memory.cut + found.cut,
+                    seconds_write=round(seconds_write, 3),
+                    seconds_read=round(seconds * len(found.questions), 3),
+                    operations=memory.operations,
+                    entries=memory.entries,
+                    questions=found.questions,
+                    rewards=found.rewards,
+                    rollout=found.rollout,
+                    failed=errors[0] if errors else None,
+                )
+                rows.append(row)
+            yield name, rows
+    finally:
+        for memory in memories:
+            memory.close()

@@ -39,6 +39,8 @@ class QuestionRow:
     answer: str | None  # None if the reader failed
     passages: tuple[str, ...] = ()  # what the reader got, best first
     error: str | None = None
+    # of an update, where evidence was looked for: whether what holds now came first
+    newer_first: bool | None = None
 
     @classmethod
     def of(cls, index: int, record: QuestionRecord, passages: Sequence[str] = ()) -> "QuestionRow":

@@ -29,18 +29,23 @@ NEAR = 0.1
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
 # what it loses if that one fits as well and one of the two is a line: two entries were both meant
 REPLACED = 0.3
+# how many places it goes down at most: where many lines are read, most resemble a newer one
+PLACES = 8
 FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
 BY_OTHERS = 0.6  # of a line of somebody whom the fact does not name
 _NAME_WORDS = 4
 
 
 def losses(
-    entries: Sequence[Entry], scores: Sequence[float], cosines: NDArray[np.float32]
+    entries: Sequence[Entry],
+    ranks: Sequence[float],
+    scores: Sequence[float],
+    cosines: NDArray[np.float32],
 ) -> list[float]:
-    """Return what each entry loses of its score to a newer one that resembles it; ``cosines``:
-    (entries, entries).
+    """Return what each entry loses of its rank, best first, to a newer one that resembles it.
 
-    Nothing loses to what an assistant said, but for what an assistant said before.
+    ``scores`` say how well each fits the question; ``cosines``: (entries, entries). Nothing loses
+    to what an assistant said, but for what an assistant said before.
     """
     lost = [0.0] * len(entries)
     by_assistant = [_by_assistant(entry) for entry in entries]
@@ -52,7 +57,32 @@ def losses(
             a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
             fits = a_line and scores[other] >= scores[row] - NEAR
             lost[row] = max(lost[row], REPLACED if fits else OUTDATED)
+    for row, rank in enumerate(ranks[:-PLACES]):
+        lost[row] = min(lost[row], rank - ranks[row + PLACES])
     return lost
+
+
+def turn_of(line: Entry, memory: Memory) -> str | None:
+    """Return the id of the first line of a turn: lines in a row of one speaker in one chunk.
+
+    None for what is no line, or has no speaker.
+    """
+    speaker = _speaker(line.content)
+    if line.section != ARCHIVE.name or not speaker:
+        return None
+    first = line
+    before = memory.line_before(first)
+    while before is not None and before.source_chunk == line.source_chunk:
+        if _speaker(before.content) != speaker:
+            break
+        first = before
+        before = memory.line_before(first)
+    return first.id
+
+
+def _speaker(text: str) -> str:
+    speaker, colon, _ = text.partition(": ")
+    return speaker if colon and len(speaker.split()) <= _NAME_WORDS else ""
 
 
 def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> Entry | None:
@@ -85,10 +115,10 @@ def _by_assistant(entry: Entry) -> bool:
 
 def _parted(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
-    speaker, colon, text = line.partition(": ")
-    if not colon or len(speaker.split()) > _NAME_WORDS:
+    speaker = _speaker(line)
+    if not speaker:
         return set(), line
-    return set(tokenize(speaker)), text
+    return set(tokenize(speaker)), line.removeprefix(f"{speaker}: ")
 
 
 # ------------------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 Layer 1 ranks list sections by FAISS (description and centroid), by its best entry under BM25, by
 both. Lines of the archive are ranked with the entries, whatever layer 1 chooses; of
-what says nearly the same, the newest ranks highest (``retrieval.current``). ``k`` limits the
+what says nearly the same, the newest ranks highest. ``k`` limits the
 entries and the lines, each: an entry is short and should not take a line's place. All applied
 changes are seen; of equal scores the entry created last is first; results depend only on the
-memory's present state.
+memory's present state. Where many lines are read, they are of many turns (``AGAIN``), and what is
+out of date goes down a few places, not out (``retrieval.archive.losses``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.archive import losses
+from memalpha.retrieval.archive import losses, turn_of
 from memalpha.retrieval.dense import DenseSide, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, word_cosines
 from memalpha.types import Embedder, Entry, Hit, Retriever
@@ -32,7 +33,9 @@ DENSE_SHARE = 0.8
 # conversations)
 BELOW = 0.07
 ASSISTANT = "assistant: "  # how a line of an assistant begins
-ANSWERS = 0.1  # what such a line loses more: people tell, it answers
+ANSWERS = 0.15  # what such a line loses more: people tell, it answers
+AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that more turns are read,
+SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
 COMPARED = 24  # among so many of the best, with an archive
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
@@ -122,10 +125,10 @@ class TwoLayerRetriever:
         if self._lexical is not None:
             everything = sum(map(self._memory.section_size, where)) == len(self._entries)
             groups = None if everything else where
-            words = dict(self._lexical.search(query, max(k, WEIGHED), groups))
+            words = dict(self._lexical.search(query, max(2 * k, WEIGHED), groups))
         if self._dense is not None:
             found = [self._entries[key] for key in words]
-            cosines = self._dense.search(query, max(k, WEIGHED), where, found)
+            cosines = self._dense.search(query, max(2 * k, WEIGHED), where, found)
         scores = self._weighed(words, cosines)
         if ARCHIVE.name in where and self._memory.section_size(ARCHIVE.name):
             return self._with_lines(scores, k)
@@ -135,14 +138,24 @@ class TwoLayerRetriever:
         """The best entries and lines, where a line loses a little, and what is outdated more."""
         scores = {key: score - _line_loss(self._entries[key]) for key, score in weighed.items()}
         best = self._best(scores, max(2 * k, COMPARED))
-        entries = [self._entries[key] for key in best]
+        compared = list(best)[: max(k, COMPARED)]
+        entries = [self._entries[key] for key in compared]
         if self._dense is not None:
             alike = self._dense.cosines(entries)
         else:
             alike = word_cosines([entry.content for entry in entries])
-        lost = losses(entries, [weighed[key] for key in best], alike)
-        for key, loss in zip(best, lost, strict=True):
+        ranks = [best[key] for key in compared]
+        fits = [weighed[key] for key in compared]
+        for key, loss in zip(compared, losses(entries, ranks, fits, alike), strict=True):
             best[key] -= loss
+        turns = set[str]()
+        for place, key in enumerate(self._best(best, len(best))):
+            turn = turn_of(self._entries[key], self._memory)
+            if turn is None:
+                continue
+            if turn in turns and place >= SPREAD:
+                best[key] -= AGAIN
+            turns.add(turn)
         ranked = self._best(best, len(best))
         lines = [key for key in ranked if self._entries[key].section == ARCHIVE.name]
         others = [key for key in ranked if self._entries[key].section != ARCHIVE.name]

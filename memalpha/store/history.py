@@ -96,7 +96,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
             RecordKind(record.kind),
             datetime.fromisoformat(record.time),
             Origin(*body.origin) if body.origin else None,
-            body.operation,
+            _whole(body),
             None if receipt else entries.get(record.entry),
             body.after,
             record.erased or receipt,
@@ -107,6 +107,14 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
         history.append(event)
         entries[record.entry] = body.after
     return history
+
+
+def _whole(body: Body) -> Operation | None:
+    """Return the operation of a body, with the content of the entry that it wrote."""
+    operation = body.operation
+    if operation is None or operation.content is not None or body.after is None:
+        return operation
+    return replace(operation, content=body.after.content)
 
 
 def _reading(record: Record) -> Event:

@@ -30,7 +30,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from memalpha.errors import InputError, JournalDamagedError, JournalError
-from memalpha.memory.memory import Applied, Memory, count_words
+from memalpha.memory.memory import LINE, Applied, Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
@@ -75,6 +75,7 @@ __all__ = [
     "hash_prompt",
 ]
 
+_MOST_CHUNKS = 1 << 63
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
 _SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
 _SCRUB_EVERY = 1.0  # seconds between two tries when the store is idle
@@ -214,12 +215,13 @@ class Journal:
         ``DurableMemory.forget``.
         """
         with self.writing():
-            registration = self.registration(namespace)
-            ns = registration.entry
+            ns = self.registration(namespace).entry
             head = self.database.head(ns)
-            note = {"operations": head.seq, "head": head.hash, "erased": [registration.seq]}
+            registry = Tail(self.database, self.key, REGISTRY, "the registry").read_on()
+            named = [record.seq for record in registry if record.entry == ns]
+            note = {"operations": head.seq, "head": head.hash, "erased": named}
             record = self.register(RecordKind.FORGET, ns, note=json.dumps(note))
-            self.database.erase(REGISTRY, [registration.seq])
+            self.database.erase(REGISTRY, named)
             self.database.drop(ns)
             self._drop_registry()
         return Receipt(ns, log.moment_of(record.time), head.seq, scrubbed=not self.unscrubbed)
@@ -375,9 +377,15 @@ class DurableMemory:
         self._tail = self._tail_of(ns)
         self._memory = self._new_memory()
         self._memory.writable = False
+        self._begun = 0  # number of the registration
+        self._adopts = False  # whether the first entry makes this schema that of the namespace
         self._unsaved: list[Record] = []
         self._key = ("", "")
         self._sources: defaultdict[str, set[str]] = defaultdict(set)
+
+    def _has_lines_alone(self, ns: str) -> bool:
+        """Whether a namespace never had an entry, so that any schema fits."""
+        return all(_is_line(record.entry) for record in self._journal.database.rows(ns, 0))
 
     def _tail_of(self, ns: str) -> Tail:
         return Tail(self._journal.database, self._journal.key, ns, f"namespace {self.namespace}")
@@ -452,11 +460,17 @@ class DurableMemory:
         return events
 
     def _begin(self) -> None:
-        """Register the namespace if it is new."""
-        if not self._tail.ns:
+        """Register the namespace if it is new, and the schema if the first entry comes now."""
+        is_new = not self._tail.ns
+        changes = [applied.change for applied in self._memory.applied]
+        changed = [change.after or change.before for change in changes]
+        entries = any(entry and not _is_line(entry.id) for entry in changed)
+        if is_new:
             self._tail = self._tail_of(secrets.token_hex(16))
+        if is_new or (self._adopts and entries):
             body = {**asdict(self.namespace), "schema": shape(self.schema)}
-            self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body)
+            self._begun = self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body).seq
+            self._adopts = False
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -489,20 +503,25 @@ class DurableMemory:
     def _follow(self) -> None:
         registration = self._journal.registered.get(self.namespace)
         ns = registration.entry if registration else ""
-        if ns != self._tail.ns:
+        if ns != self._tail.ns or (registration and registration.seq != self._begun):
             self._start("")
         if registration is not None and not self._tail.ns:
             recorded = registration.read(Registered).shape
-            if recorded != shape(self.schema):
+            adopts = recorded != shape(self.schema)
+            if adopts and not self._has_lines_alone(ns):
                 raise InputError(
                     f"namespace {self.namespace} was begun with the schema {recorded}",
                     fix="use a schema of that name, sections, kinds and times, "
                     "or another namespace",
                 )
             self._start(ns)
+            self._begun = registration.seq
+            self._adopts = adopts
         records = self._tail.read_on() if ns else []
         if any(record.kind == RecordKind.FORGET for record in records):
+            begun = self._begun, self._adopts
             self._start(ns)  # the memory in this process holds what was erased
+            self._begun, self._adopts = begun
             records = self._tail.read_on()
         replay(self._memory, self._noted(records))
 
@@ -518,13 +537,17 @@ class DurableMemory:
             assert entry is not None
             body = {
                 "origin": by,
-                "operation": operation and _given(_columns(operation)),
+                "operation": operation and _given(operation, change.after),
                 "chunk": chunk,
                 "call": call,
                 "after": change.after and _columns(change.after),
                 **more,
             }
             records.append(self._tail.seal(kind, entry.id, now, body=body))
+            text = records[-1].body or ""
+            fits = chunk is None or 0 <= chunk < _MOST_CHUNKS
+            if fits and len(records) > 1 and "\\ud" not in text:
+                continue  # nothing in it but ASCII, or signs that UTF-8 can hold
             try:
                 records[-1].read(Body)
             except JournalDamagedError as error:
@@ -693,8 +716,19 @@ def _columns(value: Entry | Operation) -> JsonObject:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _given(fields: JsonObject) -> JsonObject:
-    return {name: value for name, value in fields.items() if value is not None}
+def _is_line(entry_id: str) -> bool:
+    """Whether a record is of a line of the archive, or of no entry."""
+    return not entry_id or entry_id.startswith(LINE)
+
+
+def _given(operation: Operation, after: Entry | None) -> JsonObject:
+    """The fields of an operation that has them; a content that is the entry's stands there alone
+    (``history.events_of``).
+    """
+    fields = {name: value for name, value in _columns(operation).items() if value is not None}
+    if after is not None and fields.get("content") == after.content:
+        del fields["content"]
+    return fields
 
 
 def _texts(events: Sequence[Event], ids: set[str]) -> set[str]:

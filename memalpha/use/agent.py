@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
+from memalpha.audit.guards import Guards
 from memalpha.conversation.messages import ASSISTANT, message_chunks, read_messages
 from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
@@ -98,12 +99,14 @@ _TRIES = 5  # to read a text whose namespace changes meanwhile
 @dataclass(frozen=True, slots=True)
 class Added:
     """Result of reading a text, already stored: one record per piece, and the journal numbers that
-    ``undo`` takes; ``left_out`` was not read, since the memory had said it (``without_recalled``).
+    ``undo`` takes; ``left_out`` was not read, since the memory had said it (``without_recalled``);
+    ``removed`` is how many secrets a guard took out before.
     """
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
     left_out: tuple[str, ...] = ()
+    removed: int = 0
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
@@ -158,7 +161,8 @@ class MemoryAgent:
     ``reader``, ``ask`` returns passages.
 
     ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller
-    closes; None keeps all in memory.
+    closes; None keeps all in memory. ``guards`` are names of ``memalpha.audit.guards.GUARDS``: what
+    they find is refused when it would be written.
     """
 
     def __init__(
@@ -172,7 +176,9 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         name: str = "agent",
         max_batch: int = 32,
+        guards: Sequence[str] = (),
     ) -> None:
+        self.guards = Guards(guards)
         self.step = step
         self.name = name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
@@ -206,6 +212,7 @@ class MemoryAgent:
         device: str = "cpu",
         dtype: str = "float32",
         trust_tools: bool = False,
+        guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and
         ``MemoryAgent``.
@@ -232,7 +239,16 @@ class MemoryAgent:
                 step.encoder.count,
                 own_model=beside is None,
             )
-        return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
+        return cls(
+            step,
+            generator,
+            reader,
+            store=store,
+            key=key,
+            retrieve_k=retrieve_k,
+            name=name,
+            guards=guards,
+        )
 
     @classmethod
     def at_endpoint(
@@ -243,6 +259,7 @@ class MemoryAgent:
         store: str | Path | Journal | None = None,
         key: bytes | None = None,
         retrieve_k: int | None = None,
+        guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Let an untrained chat model on a server write the memory and answer; tokens are estimated
         (``ByteTokenizer``).
@@ -257,6 +274,7 @@ class MemoryAgent:
             key=key,
             retrieve_k=retrieve_k,
             name=client.model,
+            guards=guards,
         )
 
     @classmethod
@@ -268,6 +286,7 @@ class MemoryAgent:
         key: bytes | None = None,
         retrieve_k: int | None = None,
         reader_tokens: int = 512,
+        guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Keep what is added in the archive alone, and answer with the lines found.
 
@@ -287,6 +306,7 @@ class MemoryAgent:
             key=key,
             retrieve_k=retrieve_k,
             name="archive",
+            guards=guards,
         )
 
     def close(self) -> None:
@@ -326,6 +346,7 @@ class MemoryAgent:
             text, left_out = without_recalled(text)
         if left_out and not text:
             return Added((), (), tuple(left_out))
+        text, removed = self.guards.masked(text)
         pieces = self.pieces(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
@@ -342,7 +363,7 @@ class MemoryAgent:
                         f"by the operations {operations}"
                     )
                 raise
-        return Added(tuple(steps), tuple(operations), tuple(left_out))
+        return Added(tuple(steps), tuple(operations), tuple(left_out), removed)
 
     def _not_recalled(
         self, whose: Namespace, messages: Sequence[Message], time: str | None
@@ -368,6 +389,7 @@ class MemoryAgent:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
         invalid time.
         """
+        text, _ = self.guards.masked(text)
         _need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
         limit = self.step.config.max_chunk_tokens
@@ -409,6 +431,7 @@ class MemoryAgent:
                         completion.text,
                         completion.cut_off,
                         keep=keep is None,
+                        guard=self.guards.refusal if self.guards else None,
                     )
                     if keep is not None:
                         keep(durable, memory, index, origin, outcome.changes)

@@ -81,6 +81,9 @@ class AddAnswer(ApiAnswer):
     left_out: list[str] = Field(
         description="What was not read, since it was tagged as recalled from a memory."
     )
+    removed: int = Field(
+        0, description="How many secrets a guard took out of the text before it was read."
+    )
 
 
 class SearchAnswer(ApiAnswer):

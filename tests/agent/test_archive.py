@@ -13,8 +13,8 @@ from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.registry import make_tokenizer
 from memalpha.qa.readers import find_passages
-from memalpha.retrieval import archive
-from memalpha.retrieval.archive import line_of, losses
+from memalpha.retrieval import archive, two_layer
+from memalpha.retrieval.archive import archive_chunk, line_of, losses, turn_of
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 
@@ -70,6 +70,7 @@ def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_s
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
 def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
     monkeypatch.setattr(archive, "ALIKE", 2.0)  # nothing is outdated
+    monkeypatch.setattr(two_layer, "AGAIN", 0.0)
     step = make(retrieval=retrieval)
     memory = told(step)
     retriever = step.new_retriever(memory)
@@ -298,6 +299,9 @@ def test_a_second_fact_of_the_same_kind_does_not_hide_the_first(retrieval):
     assert (lines, len(hits)) == (texts[::-1], 6)
 
 
+RANKS = [0.9, 0.8, 0.7, 0.6]  # fewer than places that an outdated one goes down
+
+
 def test_losses_against_every_pair_by_hand():
     entries = [
         Entry(str(i), section, text, time, chunk)
@@ -319,19 +323,20 @@ def test_losses_against_every_pair_by_hand():
     ]
     assert cosines == pytest.approx(np.array(expected)) and word_cosines([]).shape == (0, 0)
     # the last is older than the first two, .816 like each; the first two are .5 alike, and entries
-    assert losses(entries, [0.5, 0.5, 0.5, 0.5], cosines) == [0, 0, 0, 0.3]
-    assert losses(entries, [0.5, 0.5, 0.5, 0.59], cosines) == [0, 0, 0, 0.3]
-    assert losses(entries, [0.5, 0.5, 0.5, 0.7], cosines) == [0, 0, 0, 0.15]
-    assert losses(entries, [0.5, 0.5, 0.5, 0.7], cosines + 0.06) == [0.15, 0, 0, 0.15]
-    assert losses(entries, [0.5, 0.65, 0.5, 0.7], cosines) == [0, 0, 0, 0.3]
+    assert losses(entries, RANKS, [0.5, 0.5, 0.5, 0.5], cosines) == [0, 0, 0, 0.3]
+    assert losses(entries, RANKS, [0.5, 0.5, 0.5, 0.59], cosines) == [0, 0, 0, 0.3]
+    assert losses(entries, RANKS, [0.5, 0.5, 0.5, 0.7], cosines) == [0, 0, 0, 0.15]
+    assert losses(entries, RANKS, [0.5, 0.5, 0.5, 0.7], cosines + 0.06) == [0.15, 0, 0, 0.15]
+    assert losses(entries, RANKS, [0.5, 0.65, 0.5, 0.7], cosines) == [0, 0, 0, 0.3]
     # by chunk alone, as here without dates: .816 is enough, .6 is not
     undated = [replace(entry, timestamp=None) for entry in entries]
-    assert losses(undated, [0.5, 0.5, 0.5, 0.5], cosines) == [0.3, 0.3, 0, 0]
-    assert losses(undated, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0]
-    assert losses(entries, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0.3]
+    assert losses(undated, RANKS, [0.5, 0.5, 0.5, 0.5], cosines) == [0.3, 0.3, 0, 0]
+    assert losses(undated, RANKS, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0]
+    assert losses(entries, RANKS, [0.5, 0.5, 0.5, 0.5], cosines - 0.2) == [0, 0, 0, 0.3]
 
 
-def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
+def test_lines_of_an_assistant_lose_more_and_entries_do_not(monkeypatch):
+    monkeypatch.setattr(two_layer, "AGAIN", 0.0)
     step = make(retrieval="lexical")
     memory, others = step.new_memory(), step.new_memory()
     for section in ("_archive", "facts"):
@@ -345,9 +350,9 @@ def test_lines_of_an_assistant_lose_a_tenth_more_and_entries_do_not():
         for hit in step.new_retriever(held).search("Oslo", 9):
             lost.setdefault(hit.entry.created, []).append(hit.score)
     assert [round(score - plain, 9) for _, (score, plain) in sorted(lost.items())] == [
-        -0.1,
+        -0.15,
         0,
-        -0.1,
+        -0.15,
         0,
         0,
         0,
@@ -394,3 +399,39 @@ def test_lines_are_units_a_long_line_is_cut_and_a_label_stays_with_its_sentence(
     lines = archived(told(make(), [""], ["Marta: I like tea. " * 30 + labelled]))
     assert lines[-2:] == ["Rome is hot.\nLabel: city", "Oslo is cold.\nLabel: city"]
     assert set(lines[:-2]) == {"Marta: I like tea."}
+
+
+def line(number, text, time="2024-01-01", chunk=None):
+    place = number if chunk is None else chunk
+    return Entry(f"line-{number}", "_archive", text, time, place, number, number)
+
+
+def test_what_is_out_of_date_goes_down_eight_places_at_most():
+    entries = [line(number, "user: x") for number in range(12)]
+    ranks = [1 - 0.01 * place for place in range(12)]
+    cosines = np.ones((12, 12), dtype=np.float32)  # all alike: all but the last are outdated
+    lost = losses(entries, ranks, [0.5] * 12, cosines)
+    assert lost == pytest.approx([0.08] * 4 + [0.3] * 7 + [0])
+
+
+def test_an_answer_is_no_newer_version_of_what_was_told():
+    cosines = np.ones((2, 2), dtype=np.float32)
+    for newer, loss in (("user: b", 0.3), ("assistant: b", 0), ("b", 0.3)):
+        entries = [line(0, "user: a"), line(1, newer)]
+        assert losses(entries, [0.5, 0.5], [0.5, 0.5], cosines) == [loss, 0]
+
+
+def test_below_the_first_places_a_turn_has_one_line_until_every_turn_has():
+    step = make()
+    memory = step.new_memory()
+    tea = [f"user: tea {number}." for number in range(8)]
+    others = ["assistant: tea of nets and boats", "user: tea, sugar, lemon\nassistant: no"]
+    for chunk, text in enumerate(["\n".join(tea), *others]):
+        archive_chunk(memory, chunk, Chunk(text), ())
+    found = [hit.entry for hit in step.new_retriever(memory).search("tea", 20)]
+    # four lines of the turn that fits best, then the other turns, then its four last lines
+    assert [turn_of(entry, memory) for entry in found] == [
+        *["line-0"] * 4,
+        *["line-9", "line-8"],
+        *["line-0"] * 4,
+    ]

@@ -3,7 +3,12 @@ read."""
 
 import io
 import json
+import random
 import zipfile
+from contextlib import suppress
+from copy import deepcopy
+from functools import reduce
+from operator import getitem
 
 import pytest
 from export_samples import CLAUDE, GEMINI, LANGMEM, LOCOMO, MEM0, MEMOS, MESSAGES, chatgpt, node
@@ -211,3 +216,34 @@ def test_times_of_all_forms():
     ]:
         assert time_of(given) == iso, given
     assert time_of("?", None, 1714557600) == "2024-05-01T10:00:00+00:00"
+
+
+WRONG = [None, True, 0, -1.5, 10**30, "", "x", "9" * 5000, [], {}, [[]], [None], {"a": 1}, "\ud800"]
+KEYS = ["", "text", "session_" + "9" * 5000, "conversation", "mapping", "chat_messages", "role"]
+WHOLE = [[chatgpt()], [CLAUDE], GEMINI, [LOCOMO], MEM0, MEMOS, LANGMEM, [MESSAGES]]
+
+
+def places(value, path=()):
+    listed = enumerate(value) if isinstance(value, list) else ()
+    for key, each in value.items() if isinstance(value, dict) else listed:
+        yield (*path, key)
+        yield from places(each, (*path, key))
+
+
+@pytest.mark.parametrize("number", range(len(WHOLE)))
+def test_damage_is_counted_or_one_clear_error(tmp_path, number):
+    rng = random.Random(number)
+    path = tmp_path / "export.json"
+    for _ in range(60):
+        data = deepcopy(WHOLE[number])
+        for _ in range(rng.randint(1, 3)):
+            *above, key = rng.choice(list(places(data)) or [("x",)])
+            parent = reduce(getitem, above, data)
+            wrong = deepcopy(rng.choice(WRONG))
+            if isinstance(parent, dict) and rng.random() < 0.3:
+                parent[rng.choice(KEYS)] = parent.pop(key, wrong)
+            elif isinstance(parent, dict) or parent:
+                parent[key] = wrong
+        path.write_text(json.dumps(data))
+        with suppress(InputError):
+            list(Export(path))

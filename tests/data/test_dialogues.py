@@ -5,7 +5,11 @@ import re
 
 import pytest
 from data_samples import (
+    beam,
+    beam_chat,
+    beam_questions,
     load,
+    locomo_plus,
     locomo_sample,
     longmemeval_item,
     msc_row,
@@ -18,6 +22,8 @@ from data_samples import (
 )
 
 from memalpha.data.sgd import TIME_WORDINGS, WORDINGS
+from memalpha.errors import InputError
+from memalpha.qa.judges import ANSWER_SYSTEMS
 from memalpha.types import Chunk, FactAction, Question
 
 
@@ -107,6 +113,43 @@ def test_locomo_answers_and_metrics_by_category(tmp_path, asked, wanted):
     )
     assert {q.metric for q in judged.questions} == {"judge"}
     assert len(judged.questions) == (1 if wanted == "empty answer" else 2)
+
+
+def test_locomo_plus_puts_the_cue_where_its_date_is(tmp_path):
+    sample = locomo_plus(tmp_path)
+    (first, second), _ = load("locomo_plus", tmp_path, turns=True)
+    # the last session is of 2 June, the question of 9 June; two weeks before is 26 May
+    assert first.chunks == (
+        Chunk("Ada: I adopted a goat.", "2023-05-08T13:56"),
+        Chunk("Ben: Look! [shows a photo of a boat]", "2023-05-08T13:56"),
+        Chunk("Ada: I said no today.", "2023-05-26T09:05"),
+        Chunk("Ben: That is a skill.", "2023-05-26T09:05"),
+        Chunk("Ben: I sold the boat.", "2023-06-02T09:05"),
+    )
+    text = "Asked on 2023-06-09.\nAda: I took on a project again."
+    cue = ("Ada: I said no today.\nBen: That is a skill.",)
+    asked = Question(text, cue, "judge", "causal cue", evidence=(2, 3), id="0")
+    assert first.questions == (asked,)
+    assert [chunk.time[:10] for chunk in second.chunks[:2]] == ["2023-03-11"] * 2  # 90 days before
+    assert "causal cue" in ANSWER_SYSTEMS
+    (whole, _), _ = load("locomo_plus", sample.path)
+    assert whole.chunks[1].text == (
+        "[Session 2, 2023-05-26T09:05]\nAda: I said no today.\nBen: That is a skill."
+    )
+    assert whole.questions[0].evidence == (1,)
+
+
+def test_a_chunk_for_each_turn_makes_evidence_a_turn(tmp_path):
+    path = write(tmp_path / "locomo.json", [locomo_sample()])
+    (instance,), _ = load("locomo", path, turns=True)
+    assert [chunk.text for chunk in instance.chunks][2] == "Ben: I sold the boat."
+    assert [question.evidence for question in instance.questions] == [(0,), (0, 2)]
+    items = [longmemeval_item(), longmemeval_item("q2", answer_session_ids=["early"])]
+    for turn in items[1]["haystack_sessions"][0]:
+        turn.pop("has_answer", None)
+    (marked, unmarked), _ = load("longmemeval", write(tmp_path / "lme.json", items), turns=True)
+    assert marked.chunks[2] == Chunk("user: I bought a cello.", "2023-05-25T20:21")
+    assert marked.questions[0].evidence == (2,) and unmarked.questions[0].evidence is None
 
 
 def test_msc_with_a_question_of_its_own(tmp_path):
@@ -319,3 +362,70 @@ def test_unseen_services_and_wordings_of_the_part(tmp_path):
     seen = write(tmp_path / "seen.json", json.loads((sample.path / "schema.json").read_text())[:1])
     (instance,), _ = load("sgd", tmp_path, split="test", unseen_in=str(seen), dialogues="2,2")
     assert {question.subject for question in instance.questions} == {"baker"}
+
+
+# ------------------------------------------------------------------------------------------------
+# BEAM
+HENS = Question(
+    "How many hens do I keep?",
+    ("LLM response should state: five hens",),
+    "rubric",
+    "knowledge_update",
+    evidence=(0, 4),
+    id="1",
+    outdated=(0,),
+)
+
+
+def test_beam_turn_by_turn(tmp_path):
+    (instance,), result = load("beam", beam(tmp_path).path, turns=True)
+    assert [(chunk.text, chunk.time) for chunk in instance.chunks] == [
+        ("user: I keep two hens.", "2024-03-15"),
+        ("assistant: Nice.\n**Feed:** corn\n**Water:** daily\n**Feed:** less", "2024-03-15"),
+        ("user: I rent a plot.", "2024-03-15"),
+        ("assistant: Good.", "2024-03-15"),
+        ("user: Now I keep five hens.", "2024-04-02"),
+    ]
+    cat, hens, corn = instance.questions
+    assert (cat.kind, cat.evidence, cat.outdated) == ("abstention", None, ())
+    assert hens == HENS
+    assert (corn.answers, corn.evidence) == (("names corn", "is short"), (1, 2))
+    assert (instance.id, result.skipped, result.asked) == ("beam-1", {"empty answer": 1}, 4)
+
+
+def test_beam_in_chunks_of_a_session_and_compared_with_the_ideal_answer(tmp_path):
+    (instance,), _ = load("beam", beam(tmp_path).path / "1", metric="f1")
+    assert [chunk.text.split("\n")[0] for chunk in instance.chunks] == [
+        "[Session 1, 2024-03-15]",
+        "[Session 2, 2024-04-02]",
+    ]
+    assert [(asked.answers, asked.evidence) for asked in instance.questions] == [
+        (("The chat does not say.",), None),
+        (("Five.",), (0, 1)),
+        (("Names corn.",), (0,)),
+    ]
+
+
+def test_beam_as_the_hub_has_it(tmp_path):
+    chat = [[turn for pair in batch["turns"] for turn in pair] for batch in beam_chat()]
+    row = {"conversation_id": "1", "chat": chat, "probing_questions": repr(beam_questions())}
+    as_rows = load("beam", write(tmp_path / "beam.jsonl", [row]), turns=True)[0]
+    assert as_rows == load("beam", beam(tmp_path).path, turns=True)[0]
+
+
+def test_beam_says_what_is_wrong_with_a_chat(tmp_path):
+    with pytest.raises(InputError, match=r"has no chat\n  expected: N/chat\.json"):
+        load("beam", tmp_path)
+    path = beam(tmp_path).path
+    chat = beam_chat()
+    chat[0]["turns"][0][0]["time_anchor"] = "some day"
+    del chat[1]["turns"]
+    write(path / "1" / "chat.json", chat)
+    _, result = load("beam", path)
+    assert result.skipped == {"malformed": 1}
+    assert result.problems[0].startswith("chat 1 field 'chat[1].turns' is missing")
+    chat[1]["turns"] = []
+    write(path / "1" / "chat.json", chat)
+    (instance,), result = load("beam", path)
+    assert instance.chunks[0].text.startswith("[Session 1, some day]")
+    assert result.notes == {"sessions with a date that cannot be read": 1}

@@ -149,6 +149,15 @@ def test_no_speaker_is_made_up(name, divide):
         assert " ".join(pieces).split() == text.split() and all(piece in text for piece in pieces)
 
 
+def test_headings_in_a_message_of_a_chat_are_no_speakers():
+    said = [f"**{name}:** it is quick" for name in ("Redis", "Flask", "Nginx", "Kafka", "Redis")]
+    text = "\n".join(["[Session 1, 2024-03-05]", f"assistant: {said[0]}", *said[1:]])
+    assert units(text, 6, count_words) == [
+        "[Session 1, 2024-03-05]",
+        *(f"assistant: {line}" for line in said),
+    ]
+
+
 def session(number, *said, time=""):
     return Session(
         [Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)],

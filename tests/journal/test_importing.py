@@ -23,7 +23,7 @@ from memalpha.errors import InputError, JournalConflictError, ServiceError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
 from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import Journal, RecordKind
+from memalpha.store.journal import DurableMemory, Journal, RecordKind
 from memalpha.types import ResultCode
 from memalpha.use import importing
 from memalpha.use.agent import MemoryAgent
@@ -63,11 +63,14 @@ def lines(durable):
     return [(each.timestamp, each.content, sources[each.id]) for each in there]
 
 
-def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store):
+def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store, monkeypatch):
     _, durable = store
     both = found(chatgpt(), chatgpt("c2", last="u1"))
+    monkeypatch.setattr(importing, "BATCH", 2)
     assert import_messages(durable, both) == Imported(4, 0, both.skipped)
     assert lines(durable) == [SAID[0], (AT[0], SAID[0][1], "chatgpt/c2/u1"), *SAID[1:]]
+    for event in durable.history():  # an entry names the operation that wrote it
+        assert event.after is None or event.after.updated == event.seq
     assert both.times() == (AT[0], AT[1]) and both.speakers() == {"user": 3, "assistant": 1}
     of_people = found({**LOCOMO, "sample_id": ""}, name="talks.json")
     assert import_messages(durable, of_people).read == 2
@@ -75,6 +78,14 @@ def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store):
         ("2023-05-08T13:56", "Ana: Look! [shows a red kite]", "locomo/talks 1/D1:1"),
         ("2023-05-09T13:05", "Ben: Late.", "locomo/talks 1/D2:1"),
     ]
+
+
+def test_a_conversation_keeps_its_order_where_its_times_go_back(found, store):
+    _, durable = store
+    early = node("u3", "a2", "user", "I am early.", 1714550000)
+    import_messages(durable, found(chatgpt(more=[early], last="u3"), chatgpt("c2", last="u1")))
+    texts = [text for _, text, _ in lines(durable)]
+    assert texts == [SAID[0][1], SAID[0][1], *(each[1] for each in SAID[1:]), "User: I am early."]
 
 
 def test_a_grown_export_adds_what_is_new_and_what_was_forgotten_stays_away(found, store, folder):
@@ -126,6 +137,18 @@ def test_the_record_of_what_was_read_holds_no_content_and_cannot_be_undone_or_fo
 
 def lines_of(memory):
     return [each for each in memory.snapshot().entries if each.section == ARCHIVE.name]
+
+
+def test_lines_and_the_record_that_they_were_read_are_written_together_or_not_at_all(
+    found, store, monkeypatch
+):
+    _, durable = store
+    with monkeypatch.context() as broken:
+        broken.setattr(DurableMemory, "note_read", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            import_messages(durable, found(chatgpt()))
+    assert durable.history() == []
+    assert import_messages(durable, found(chatgpt())).read == 3
 
 
 def test_entries_of_another_memory_keep_dates_and_origin_and_what_does_not_fit_is_counted(
@@ -221,13 +244,19 @@ def test_an_agent_does_not_read_what_was_forgotten_since(found, folder):
 
 
 @pytest.mark.parametrize("archive", [True, False])
-def test_an_agent_that_fails_in_a_long_message_goes_on_at_the_next_piece(found, folder, archive):
+@pytest.mark.parametrize("archived_before", [True, False])
+def test_an_agent_that_fails_in_a_long_message_goes_on_at_the_next_piece(
+    found, folder, archive, archived_before
+):
     said = [f"word{n}" for n in range(120)]
     more = [
         node("u3", "a2", "user", " ".join(said), 1714643999),
         node("u4", "u3", "user", "Bye.", 1714644000),
     ]
     long = found(chatgpt(more=more, last="u4"))
+    if archived_before:
+        with Journal.open(folder / "m.db") as journal:
+            import_messages(journal.memory(MARTA, MemorySchema.load("facts")), long)
     seen = []
 
     def script(prompt):
@@ -245,7 +274,7 @@ def test_an_agent_that_fails_in_a_long_message_goes_on_at_the_next_piece(found, 
     assert len(seen) > 4 and [word for word in " ".join(seen).split() if "word" in word] == said
     with agent.durable(MARTA) as durable:
         kept = " ".join(text for _, text, _ in lines(durable)).split()
-    assert [word for word in kept if "word" in word] == (said if archive else [])
+    assert [word for word in kept if "word" in word] == (said if archive or archived_before else [])
 
 
 def test_two_agents_of_one_name_do_not_read_the_same(found, folder):

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from stores import (
@@ -27,8 +28,11 @@ from stores import (
     update,
 )
 
-from memalpha.errors import JournalBusyError, JournalError
-from memalpha.store.journal import Namespace
+from memalpha.errors import InputError, JournalBusyError, JournalError
+from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.store.exchange import export_journal, import_journal
+from memalpha.store.journal import Journal, Namespace
+from memalpha.types import Operation, OperationKind
 
 # would run into each other if they were joined, cased or cut carelessly
 NAMES = [
@@ -122,3 +126,34 @@ def test_a_memory_from_another_namespace_is_never_handed_out(folder):
     assert search(store, MARTA, "tea", 9) == []
     with pytest.raises(JournalError):
         memory_of(store, NAMES[0]).apply(insert("around"))
+
+
+def test_a_memory_of_lines_alone_takes_the_schema_of_its_first_entry(folder):
+    place = folder / "m.db"
+    facts, core = (MemorySchema.load(name) for name in ("facts", "small_core"))
+    line = Operation(OperationKind.INSERT, ARCHIVE.name, "User: I live in Oslo.")
+    with Journal.open(place) as journal, Journal.open(place) as other:
+        read = journal.memory(MARTA, core)
+        assert read.apply(line, BY, chunk=1).changed
+        written = other.memory(MARTA, facts)
+        assert written.apply(replace(line, content="User: Hi."), BY, chunk=2).changed
+        assert journal.schema(MARTA).name == "small_core"  # a line fits any
+        assert len(read.memory.entries(ARCHIVE.name)) == 2
+        entry = Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo")
+        assert written.apply(entry, BY, chunk=2).changed
+        assert journal.schema(MARTA).name == "facts"
+        assert [each.content for each in written.memory] == ["Marta lives in Oslo"]
+        with pytest.raises(InputError, match="was begun with the schema"):
+            _ = read.memory
+        with pytest.raises(InputError, match="was begun with the schema"):
+            journal.memory(MARTA, core).apply(line, BY)
+        assert journal.memory(MARTA, facts).as_of(2).entries(ARCHIVE.name)
+        assert journal.verify().ok
+        export_journal(journal, folder / "m.jsonl")
+    with Journal.open(folder / "copy.db") as copy:
+        import_journal(copy, folder / "m.jsonl")
+        assert len(list(copy.memory(MARTA, facts).memory)) == 1
+    with Journal.open(place) as journal:
+        journal.forget(MARTA)
+        assert journal.verify().ok and not journal.namespaces()
+    assert b"marta" not in place.read_bytes()

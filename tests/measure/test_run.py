@@ -475,7 +475,8 @@ def test_lists_hold_names_or_mappings_and_flags_go_before_the_file(tmp_path):
     )
     assert (agent.name, agent.group, agent.sets) == ("a", "g", ("toy",))
     same = dict.fromkeys(("archive", "retrieval", "sections_kept"))
-    assert agent.options == {"adapter": "x", "settings": "shared", "trust_tools": False, **same}
+    same |= {"trust_tools": False, "cut_chunks": False}
+    assert agent.options == {"adapter": "x", "settings": "shared", **same}
     assert found.readers == (ReaderSpec("recall", "recall"), ReaderSpec("base", "short", 4))
     assert (found.agent.reader_tokens, found.options.seeds, found.agent.schema) == (
         77,

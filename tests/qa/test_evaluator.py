@@ -108,6 +108,23 @@ def test_an_endpoint_that_fails_for_one_question_masks_only_that_one_and_is_not_
 
 # ------------------------------------------------------------------------------------------------
 # judges and input
+def test_a_rubric_is_judged_point_by_point_and_scores_the_share_that_is_met():
+    judge = Mock()
+    judge.judge.return_value = [True, True, False, True, False, True]
+    asked = [q("a", "1", "2", "3", metric="rubric"), q("b", metric="judge"), q("c")]
+    failing = [q("d", "4", "5", metric="rubric")]
+    evaluator = QAEvaluator(FlakyReader(), 1, judge)
+    (records,) = evaluator.evaluate_many([item(memory(), *asked, *failing)])
+    assert [record.score for record in records] == pytest.approx([2 / 3, 1, 1, 1 / 2])
+    ((requests,), _) = judge.judge.call_args
+    assert [request.question.answers for request in requests] == [
+        ("1",),
+        ("2",),
+        ("3",),
+        ("b",),
+        ("4",),
+        ("5",),
+    ]
 
 
 def test_all_answers_of_all_memories_go_to_the_judge_as_one_batch_and_missing_ones_do_not():

@@ -93,7 +93,8 @@ function showHistory(operations, title) {
   at("history").replaceChildren(...operations.toReversed().map((each) => {
     const named = each.source && !/[0-9a-f]{64}$/.test(each.source) && `from ${each.source}`; // else a digest
     const passage = isPassage(about(each)) && "passage";
-    const facts = [each.operation, each.kind, passage, moment(each.time), each.agent && `by ${each.agent}`, named];
+    const read = each.sources && `${each.sources} messages of an import`;
+    const facts = [each.operation, each.kind, passage, moment(each.time), each.agent && `by ${each.agent}`, named, read];
     const texts = [each.before && make("del", each.before.content, "text"), each.after && make("ins", each.after.content, "text")];
     return make("li", "", "", [line(facts), ...texts, each.forgotten && line(["forgotten: the content is erased"])]);
   }));

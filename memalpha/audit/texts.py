@@ -1,0 +1,304 @@
+"""Detectors of what a text alone shows: secrets, identifiers, instructions, dead ends.
+
+Patterns of secrets are those of detect-secrets, numbers are checked by python-stdnum and
+phonenumbers: all in the extra ``audit``. Beside them stand what people write in sentences: "the
+password is ...". MissingExtraError without the extra.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
+
+from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal
+from memalpha.errors import MissingExtraError
+from memalpha.types import Entry
+
+
+class Sensitive(NamedTuple):
+    """A part of a text that should not be kept, and what it is."""
+
+    start: int
+    end: int
+    what: str
+
+
+def secrets(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries and lines with an API key, token, password, PIN or private key."""
+    return _with_spans(view, Fault.SECRETS, secret_spans)
+
+
+def identifiers(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries and lines with a card, an account, a national id, a phone number, an e-mail."""
+    return _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
+
+
+def _with_spans(view: NamespaceView, kind: Fault, spans_of: Any) -> Iterator[Finding]:
+    spans = {line.id: spans_of(line.content) for line in view.live_lines}
+    lines_with: dict[str, list[Entry]] = {}
+    for line in view.live_lines:
+        for span in spans[line.id]:
+            lines_with.setdefault(line.content[span.start : span.end], []).append(line)
+    told = set[str]()
+    for entry in view.entries:
+        found = spans_of(entry.content)
+        if not found:
+            continue
+        parts = [entry.content[span.start : span.end] for span in found]
+        lines = {line.id: line for part in parts for line in lines_with.get(part, ())}
+        told |= lines.keys()
+        says = next(iter(lines.values()), None)
+        proposal = Proposal(Action.FORGET, also=tuple(lines))
+        yield view.finding(kind, entry, f"it holds: {found[0].what}", proposal, says)
+    for line in view.live_lines:
+        if spans[line.id] and line.id not in told:
+            why = f"a line that was read holds: {spans[line.id][0].what}"
+            yield view.finding(kind, line, why, Proposal(Action.FORGET), line)
+
+
+# ------------------------------------------------------------------------------------------------
+# secrets
+_SAID = re.compile(
+    r"(?i)\b(?P<what>password|passwort|passcode|passphrase|pass phrase|pwd|pin(?: code)?|"
+    r"(?:alarm|door|gate|access|security|unlock|recovery|backup|login) codes?|"
+    r"(?:api|access|secret|private|licen[cs]e|deploy|auth\w*)[ _-]?(?:key|token|secret)|secret|"
+    r"token)"
+    r"(?: (?:for|of|to|on|at) (?:(?!\bis\b)[\w'’.-]+ ?){1,4})?"
+    r"(?:['\"]? ?(?:=|:) ?|(?: (?:is|was|are))? (?:now |still )?(?:set to )?)['\"]?"
+    r"(?P<value>[^\s'\"<>]{3,})"
+)
+_TOKEN = re.compile(r"\b(?:sk-ant-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|AIza[\w-]{35}|glpat-[\w-]{20})")
+_SKIPPED = {"IPPublicDetector"}  # an address is no secret
+_LONG = 20  # characters; a key without any digit or capital inside is a word
+
+
+@cache
+def _secret_patterns() -> list[tuple[str, re.Pattern[str]]]:
+    try:
+        plugins = import_module("detect_secrets.plugins")
+        base = import_module("detect_secrets.plugins.base")
+    except ImportError as error:
+        raise MissingExtraError("detect-secrets", "audit") from error
+    patterns = [("access token", _TOKEN)]
+    for module in iter_modules(plugins.__path__):
+        for name, plugin in vars(import_module(f"{plugins.__name__}.{module.name}")).items():
+            listed = getattr(plugin, "denylist", None)
+            fits = isinstance(plugin, type) and issubclass(plugin, base.RegexBasedDetector)
+            if fits and isinstance(listed, (list, tuple)) and name not in _SKIPPED:
+                patterns += [(plugin.secret_type, pattern) for pattern in listed]
+    return patterns
+
+
+def secret_spans(text: str) -> list[Sensitive]:
+    """Return the secrets of a text, in order, none inside another."""
+    spans = [
+        Sensitive(*match.span(), name)
+        for name, pattern in _secret_patterns()
+        for match in pattern.finditer(text)
+    ]
+    for match in _SAID.finditer(text):
+        value = match["value"].rstrip(".,;!?)")
+        if _is_secret(match["what"].casefold(), value):
+            spans.append(
+                Sensitive(match.start("value"), match.start("value") + len(value), match["what"])
+            )
+    return _apart(spans)
+
+
+def _is_secret(what: str, value: str) -> bool:
+    """Whether a word after ``password is`` is one: not an ordinary word."""
+    mixed = bool(re.search(r"\d", value)) and bool(re.search(r"[^\W\d_]", value))
+    if what.startswith("pin") or "code" in what:
+        return bool(re.fullmatch(r"[\d-]{4,12}|(?=\w*\d)[A-Za-z0-9-]{6,}", value))
+    if what in ("secret", "token"):
+        return len(value) >= 8 and mixed
+    odd = bool(re.search(r"[A-Z].*[a-z]|[a-z].*[A-Z]|[!@#$%^&*_+=-]|\d", value[1:]))
+    return len(value) >= 5 and (mixed or odd) and not re.fullmatch(r"[A-Za-z]+['’]\w+", value)
+
+
+def _apart(spans: list[Sensitive]) -> list[Sensitive]:
+    apart = list[Sensitive]()
+    for span in sorted(spans, key=_place):
+        if not apart or span.start >= apart[-1].end:
+            apart.append(span)
+    return apart
+
+
+def _place(span: Sensitive) -> tuple[int, int]:
+    return span.start, -span.end
+
+
+# ------------------------------------------------------------------------------------------------
+# identifiers
+_EMAIL = re.compile(r"(?<![\w.@])[\w.+-]{1,64}@(?:[\w-]+\.)+[A-Za-z]{2,24}\b")
+_PASSWORD_OF_URL = re.compile(r"//[^\s/@]*:$")  # before it
+_CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
+_IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}(?!\w)")
+_NATIONAL = re.compile(
+    r"(?i)\b(?:ssn|social security|national insurance|national id|nhs|passport|tax (?:id|number)|"
+    r"id (?:card|number)|identity (?:card|number)|personal (?:id|number|code)|personnummer|bsn|"
+    r"pesel|cpf|aadhaar|dni|nie|codice fiscale|driv(?:er|ing)['’]?s? licen[cs]e)"
+    r"[\w '’]{0,24}?(?:is|:|=|no\.?|number)? ?"
+    r"(?P<value>(?=[A-Z0-9 -]{0,5}\d)[A-Z0-9](?:[ -]?[A-Z0-9]){6,19})\b"
+)
+_FORMS = {  # numbers whose form says what they are: modules of python-stdnum
+    "social security number": (re.compile(r"(?<![\w-])\d{3}-\d{2}-\d{4}(?![\w-])"), "us.ssn"),
+    "codice fiscale": (
+        re.compile(r"\b[A-Z]{6}\d{2}[A-Z]\d{2}[A-Z]\d{3}[A-Z]\b"),
+        "it.codicefiscale",
+    ),
+    "Spanish id": (re.compile(r"\b(?:\d{8}-?[A-Z]|[XYZ]-?\d{7}-?[A-Z])\b"), "es.nie|es.dni"),
+    "Finnish id": (re.compile(r"\b\d{6}[-+A]\d{3}[0-9A-Z]\b"), "fi.hetu"),
+    "Indian PAN": (re.compile(r"\b[A-Z]{5}\d{4}[A-Z]\b"), "in_.pan"),
+}
+_ID_DIGITS = 5  # least number of them in what follows "passport number"
+_CALLS = re.compile(r"(?i)\b(?:phone|mobile|cell|tel|telephone|call|ring|text|whatsapp|fax)\b")
+_REGIONS = ("US", "GB", "DE", "FR", "IN")  # of numbers without a country, where a word says phone
+
+
+@cache
+def _checks() -> Any:
+    try:
+        names = (
+            "iban",
+            "luhn",
+            "us.ssn",
+            "it.codicefiscale",
+            "es.nie",
+            "es.dni",
+            "fi.hetu",
+            "in_.pan",
+        )
+        modules = {name: import_module(f"stdnum.{name}") for name in names}
+        return modules, import_module("phonenumbers")
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "audit") from error
+
+
+def identifier_spans(text: str) -> list[Sensitive]:
+    """Return what identifies a person in a text, in order, none inside another."""
+    spans = [
+        Sensitive(*match.span(), "e-mail address")
+        for match in _EMAIL.finditer(text)
+        if not _PASSWORD_OF_URL.search(text[: match.start()])
+    ]
+    if re.search(r"\d{2}", text):
+        spans += [*_numbers(text), *_phones(text)]
+    return _apart(spans)
+
+
+def _numbers(text: str) -> Iterator[Sensitive]:
+    modules, _ = _checks()
+    for match in _CARD.finditer(text):
+        digits = re.sub(r"\D", "", match[0])
+        if digits[0] in "23456" and len(digits) >= 14 and modules["luhn"].is_valid(digits):
+            yield Sensitive(*match.span(), "card number")
+    for match in _IBAN.finditer(text):
+        if modules["iban"].is_valid(match[0], check_country=False):
+            yield Sensitive(*match.span(), "bank account (IBAN)")
+    for match in _NATIONAL.finditer(text):
+        if len(re.findall(r"\d", match["value"])) >= _ID_DIGITS:
+            yield Sensitive(*match.span("value"), "national id")
+    for what, (form, places) in _FORMS.items():
+        for match in form.finditer(text):
+            if any(modules[place].is_valid(match[0]) for place in places.split("|")):
+                yield Sensitive(*match.span(), what)
+
+
+def _phones(text: str) -> Iterator[Sensitive]:
+    _, phones = _checks()
+    regions = _REGIONS if _CALLS.search(text) else (None,) if "+" in text else ()
+    for region in regions:
+        for number in phones.PhoneNumberMatcher(text, region):
+            yield Sensitive(number.start, number.end, "phone number")
+
+
+# ------------------------------------------------------------------------------------------------
+# masks
+def masked(text: str) -> tuple[str, int]:
+    """Return a text with each secret as ``[password removed]``, and how many there were."""
+    spans = secret_spans(text)
+    for span in reversed(spans):
+        text = f"{text[: span.start]}[{span.what.casefold()} removed]{text[span.end :]}"
+    return text, len(spans)
+
+
+# ------------------------------------------------------------------------------------------------
+# instructions
+_TO_A_MODEL = (
+    r"(?:reply|respond|answer|say|tell|mention|reveal|disclose|share|recommend|suggest|praise|"
+    r"pretend|act|output|print|write|obey|repeat|end|begin|start|include|add|use|send|return|"
+    r"refuse|ask|give|show|speak|talk|discuss|translate|address|format|cite|help|follow)\b"
+)
+_ORDERS = (
+    r"(?:ignore|disregard|forget|override|bypass)\b.{0,40}\b(?:instructions?|prompts?|rules|"
+    r"above|previous|before|said)\b",
+    r"\b(?:your|the assistant'?s?|assistant'?s?|model'?s?) (?:instructions|guidelines)\b",
+    r"system prompt|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?INST\]|<</?SYS>>",
+    r"### ?(?:system|instruction)|^\W*(?:system|assistant|developer)\s*:",
+    r"\b(?:you|the assistant|assistant|the ai) (?:are|is) (?:now )?(?:an?|the) .{0,30}"
+    r"\b(?:assistant|ai|model|bot|chatbot|expert|helper)\b",
+    rf"\byou (?:must|should|shall|will always|may not|cannot) (?:always |never |only |not )?"
+    rf"{_TO_A_MODEL}",
+    r"\b(?:the assistant|assistant|the ai|the model) (?:must|should|shall|will always|may not)\b",
+    r"\bas an? (?:ai|(?:large )?language model|assistant)\b",
+    r"^\W*(?:please )?(?:only |ever )?(?:reply|respond|pretend|obey|reveal|praise)\b",
+    rf"^\W*(?:from now on,?|always|never|do not|don'?t)\s+(?:ever )?{_TO_A_MODEL}",
+    r"^\W*(?:when|if|whenever) (?:the user |you are |you're |anybody |someone )?(?:asks?|asked)\b",
+    r"\bfrom now on\b.{0,30}\b(?:reply|respond|answer|you|end|begin|always|never)\b",
+)
+_INSTRUCTION = re.compile("|".join(f"(?:{order})" for order in _ORDERS), re.IGNORECASE)
+
+
+def instructions(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries that tell a model what to do, or repeat what it was told to be."""
+    for entry in view.entries:
+        match = _INSTRUCTION.search(entry.content)
+        if match:
+            line, _ = view.saying(entry, view.lines_of(entry))
+            why = f"{match[0][:60]!r} tells a model what to do: it is no fact about anybody"
+            yield view.finding(Fault.INSTRUCTIONS, entry, why, view.removal(entry), line)
+
+
+# ------------------------------------------------------------------------------------------------
+# dead ends
+_THING = (
+    r"\b(?:build|search|query|request|download|upload|deploy\w*|tests?|job|server|site|website|page|"
+    r"script|install\w*|compil\w+|sync|backup|import|export|file|attachment|tool|api|link|model|"
+    r"connection|agent|assistant|attempt|command|process|task|pipeline|migration|database|app|call|"
+    r"update|render\w*|scan|program)\b"
+)
+_STATE = (
+    r"\b(?:(?:is|are|was|were) (?:still |currently |now )?(?:running(?! (?:an?|the|for|in)\b)|"
+    r"building|loading|pending|queued|waiting|processing|compiling|uploading|downloading|down|stuck|offline|unavailable)"
+    r"|in progress|(?:is )?at \d+ ?(?:%|percent)|timed out|time-?out|crashed|failed"
+    r"|(?:returned|gave|had|has|found|with|shows?) (?:no|nothing)"
+    r"|(?:does|did|do|could|would|will)(?: not|n'?t) (?:load|open|work|respond|answer|finish|start|"
+    r"find)|not (?:found|available|able)|no results?|errors?\b)"
+)
+_FAILED = (
+    r"\b(?:could(?: not|n'?t)|cannot|can'?t|(?:was|were|is)(?: not|n'?t) able to|unable to|"
+    r"failed to|did(?: not|n'?t)|does(?: not|n'?t)|has no|found no)\b"
+)
+_DEAD_ENDS = re.compile(
+    rf"{_THING}.{{0,40}}?{_STATE}|\b(?:assistant|agent|model|tool|ai|i)\b.{{0,10}}{_FAILED}"
+    r"|\bno (?:results?|information|data|matches|records?)\b.{0,20}"
+    r"\b(?:found|available|about|on|for)\b"
+    r"|\b(?:there (?:is|was|are)|found) (?:no|nothing)\b|\bnothing (?:was )?found\b"
+    r"|\b(?:is|was|it is) (?:not known|unknown|unclear)\b|\bnot (?:specified|mentioned|provided)\b",
+    re.IGNORECASE,
+)
+
+
+def dead_ends(view: NamespaceView) -> Iterator[Finding]:
+    """Yield entries about what failed or was going on: not of a person, and soon not true."""
+    for entry in view.entries:
+        match = _DEAD_ENDS.search(entry.content)
+        if match:
+            line, _ = view.saying(entry, view.lines_of(entry))
+            why = f"{match[0][:60]!r} was the state of a task, not a fact to keep"
+            yield view.finding(Fault.DEAD_ENDS, entry, why, view.removal(entry), line)

@@ -1,0 +1,170 @@
+"""BEAM (arXiv 2510.27246): long chats of a user with an assistant, asked about ten abilities.
+
+Read are a folder of its repository (``chats/100K``, with ``N/chat.json`` and
+``N/probing_questions/probing_questions.json``), the folder of one chat, and its rows on the Hub. A
+chat is an instance, a batch of it a session. The date of a batch stands at its first message.
+Departures: a mark of the chat's plan at the end of a message (``->-> 1,3``) is taken off; a
+question is scored point by point of its rubric by a judge that says yes or no (there also half).
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from memalpha.data.rows import Row, iter_rows, path_exists, read_json
+from memalpha.data.source import (
+    EMPTY_ANSWER,
+    Draft,
+    Loaded,
+    Metric,
+    Session,
+    Skipped,
+    Source,
+    TextOptions,
+    Turn,
+    dialogue_chunks,
+    read_each,
+    turn_chunks,
+)
+from memalpha.errors import InputError
+from memalpha.qa.metrics import RUBRIC
+from memalpha.text import to_iso
+from memalpha.types import Question, TokenCounter
+
+_CHAT = "chat.json"
+_QUESTIONS = "probing_questions/probing_questions.json"
+# where the answer of a question stands, by its ability; the last: what an answer should do
+_ANSWERS = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expected_compliance")
+# groups of turns of an update
+_OLDER = "original_info"
+_NEWER = "updated_info"
+_MARK = re.compile(r"\s*->->[\s0-9,]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOptions(TextOptions):
+    """How BEAM becomes instances."""
+
+    split: str = "100K"  # split of the data set on the Hub
+    # a chunk for each turn, without headers, so that evidence is counted turn by turn (a turn of
+    # more than ``chunk_tokens`` takes several)
+    turns: bool = False
+    # metric of every question; rubric and judge need a judge, others compare with the ideal answer
+    metric: Metric = RUBRIC
+
+
+def _load(source: str, options: BeamOptions, seed: int, count: TokenCounter) -> Iterator[Loaded]:
+    is_folder = path_exists(source) and Path(source).is_dir()
+    rows = _folder_rows(Path(source)) if is_folder else iter_rows(source, options.split)
+    return read_each(rows, _chat, options, count)
+
+
+def _folder_rows(folder: Path) -> Iterator[Row]:
+    """Yield a row as on the Hub for each chat of a folder, by number."""
+    chats = (
+        [folder]
+        if (folder / _CHAT).is_file()
+        else [path.parent for path in folder.glob(f"*/{_CHAT}")]
+    )
+    InputError.raise_if(
+        not chats,
+        f"{folder} has no chat",
+        expected=f"N/{_CHAT} and N/{_QUESTIONS}, or the folder of one chat",
+    )
+    for chat in sorted(chats, key=_number):
+        name = chat.resolve().name
+        data = {
+            "conversation_id": name,
+            "chat": read_json(chat / _CHAT).data,
+            "probing_questions": read_json(chat / _QUESTIONS).data,
+        }
+        yield Row(f"chat {name}", data)
+
+
+def _number(chat: Path) -> tuple[int, str]:
+    return (int(chat.name) if chat.name.isdecimal() else 0, chat.name)
+
+
+def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
+    sessions = _sessions(row["chat"])
+    if options.turns:
+        dialogue = turn_chunks(sessions, options.chunk_tokens, count)
+    else:
+        dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
+
+    def question(item: tuple[str, Row]) -> Question | Skipped:
+        kind, asked = item
+        ideal = next(filter(None, (asked[name].scalar() for name in _ANSWERS)), "")
+        points = tuple(point.text() for point in asked["rubric"].items(needed=False))
+        golds = points if options.metric == RUBRIC else (ideal,) if ideal else points
+        text = asked["question"].text()
+        named = asked["source_chat_ids"]
+        groups = named.fields() if isinstance(named.data, dict) else {"": named}
+        turns = {name: [str(id) for id in _ids(group)] for name, group in groups.items()}
+        evidence = dialogue.evidence(id for ids in turns.values() for id in ids)
+        older = dialogue.evidence(turns.get(_OLDER, [])) or ()
+        newer = dialogue.evidence(turns.get(_NEWER, [])) or ()
+        outdated = tuple(place for place in older if place not in newer)
+        made = Question(text, golds, options.metric, kind, evidence=evidence, outdated=outdated)
+        return made if golds else Skipped(EMPTY_ANSWER)
+
+    abilities = _spelled(row["probing_questions"]).fields().items()
+    asked = [(kind, item) for kind, items in abilities for item in items.items()]
+    name = row["conversation_id"].scalar() or row.where
+    made: list[Question | Skipped] = list(read_each(asked, question))
+    undated = sum(bool(session.time) and to_iso(session.time) is None for session in sessions)
+    if undated:
+        made.append(Skipped("sessions with a date that cannot be read", 0))
+    return Draft(f"beam-{name}", "beam", dialogue.chunks, made)
+
+
+def _spelled(row: Row) -> Row:
+    """Return what a text spells in Python, as the Hub has the questions."""
+    if not isinstance(row.data, str):
+        return row
+    try:
+        return replace(row, data=ast.literal_eval(row.data))
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise row.unfit("questions by ability") from error
+
+
+def _ids(row: Row) -> Iterator[int]:
+    """Yield the ids of messages in a list, in which some chats have lists."""
+    for item in row.items(needed=False):
+        if isinstance(item.data, list):
+            yield from _ids(item)
+        else:
+            yield item.integer()
+
+
+def _sessions(chat: Row) -> list[Session]:
+    sessions = []
+    for number, batch in enumerate(chat.items(), start=1):
+        parts = batch.items() if isinstance(batch.data, list) else batch["turns"].items()
+        messages = [
+            message
+            for part in parts
+            for message in (part.items() if isinstance(part.data, list) else [part])
+        ]
+        dates = [message["time_anchor"].scalar() for message in messages]
+        turns = [
+            Turn(message["role"].text(), _MARK.sub("", message["content"].string()), key)
+            for message in messages
+            for key in [message["id"].scalar()]
+        ]
+        spoken = [turn for turn in turns if turn.text]
+        date = next(filter(None, dates), "")
+        sessions.append(Session(spoken, f"Session {number}", date))
+    return sessions
+
+
+SOURCES = [
+    Source(
+        "beam",
+        "BEAM: a folder of chats with their probing questions, one chat, or rows of the Hub",
+        _load,
+        BeamOptions,
+    )
+]

@@ -1,0 +1,210 @@
+"""``memalpha audit`` on small stores: what it finds, what it does, and how it shows it."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from memalpha.audit.apply import BY, carry_out
+from memalpha.audit.run import DETECTORS, audit, choose
+from memalpha.audit.texts import identifier_spans, secret_spans
+from memalpha.audit.view import Action, NamespaceView, Proposal
+from memalpha.cli import run
+from memalpha.cli.audit import look, review
+from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.retrieval.archive import archive_chunk
+from memalpha.store.journal import Journal, Namespace, Origin
+from memalpha.types import Chunk, Operation, OperationKind
+
+pytest.importorskip("detect_secrets", reason="needs the extra audit")
+
+ANN = Namespace("ann")
+KEY = "gh" + "p_" + "a1B2c3D4e5F6g7H8i9" * 2
+# chunk and the entry written by it; numbers of operations: entry, then the lines
+STORY = [
+    ("Ann: I live in Oslo.", "Ann lives in Oslo"),  # 1
+    ("Ann: My brother plays the harp.", "Ann plays the harp"),  # 2
+    (f"Ann: The token is {KEY}", f"Ann's token is {KEY}"),  # 3
+    ("Ann: It rains.", "Ann has a boat named Gull"),  # 4
+    ("Ann: I live in Rome now.", "Ann lives in Rome"),  # 5
+    ("Ann: Rome is where I live.", "Ann is living in Rome"),  # 6
+    ("Ann: <b>Tea</b> is fine.", "Ann drinks <b>tea</b>"),  # 7
+]
+FOUND = {
+    "secrets": ["3"],
+    "unsupported": ["4"],
+    "wrong-subject": ["2"],
+    "contradictions": ["1"],
+    "repeats": ["6"],
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "memories.db"
+    with Journal.open(path) as journal:
+        durable = journal.memory(ANN, MemorySchema.load("facts"))
+        for text, fact in STORY:
+            with durable.writing(Origin("policy")) as memory:
+                index, start = memory.clock, len(memory.changes)
+                chunk = Chunk(text, f"2024-01-{index:02d}")
+                insert = Operation(OperationKind.INSERT, "facts", fact)
+                memory.apply(insert, chunk=index, time=chunk.time)
+                archive_chunk(memory, index, chunk, memory.changes[start:])
+    return path
+
+
+@pytest.fixture
+def durable(store):
+    with Journal.open(store) as journal:
+        yield journal.memory(ANN, journal.schema(ANN))
+
+
+def shown(capsys, *words, code=0):
+    assert run(["audit", *map(str, words)]) == code
+    return capsys.readouterr().out
+
+
+def by_kind(findings):
+    found = {}
+    for finding in findings:
+        found.setdefault(str(finding.kind), []).append(finding.entry.id)
+    return found
+
+
+def test_each_finding_has_its_kind_line_operation_and_proposal(durable):
+    findings = audit(NamespaceView.of(durable.history()), DETECTORS).findings
+    assert by_kind(findings) == FOUND
+    told = {each.kind: (each.operation, each.proposed, each.line, each.other) for each in findings}
+    lines = {line.content: line for line in durable.memory.entries(ARCHIVE.name)}
+    entries = {entry.id: entry for entry in durable.memory}
+    assert told["wrong-subject"] == (
+        3,
+        "edit 2: Ann's brother plays the harp",
+        lines["Ann: My brother plays the harp."],
+        None,
+    )
+    assert told["secrets"][1] == "forget 3 line-6"
+    assert told["unsupported"][:3] == (7, "undo 7", None)
+    assert told["contradictions"][1] == "undo 1" and told["contradictions"][3] == entries["5"]
+    assert told["repeats"][1] == "delete 6" and told["repeats"][3] == entries["5"]
+
+
+def test_apply_does_what_is_proposed_through_the_journal(store, capsys):
+    report = json.loads(shown(capsys, store, "--apply", "all", "--json"))["namespaces"][0]
+    assert (len(report["applied"]), report["left"]) == (5, {})
+    with Journal.open(store) as journal:
+        assert journal.verify().ok
+        durable = journal.memory(ANN, journal.schema(ANN))
+        texts = [entry.content for entry in durable.memory]
+        assert texts == ["Ann's brother plays the harp", "Ann lives in Rome", STORY[-1][1]]
+        lines = [line.content for line in durable.memory.entries(ARCHIVE.name)]
+        assert "Ann: Rome is where I live." in lines  # a repeat's line stays
+        assert not any(KEY in line for line in lines)
+        events = durable.history()
+        edit, delete = (
+            next(event for event in reversed(events) if event.entry == entry) for entry in "26"
+        )
+        assert edit.origin == delete.origin == BY
+        durable.undo(edit.seq, Origin("ann"))
+        durable.undo(delete.seq, Origin("ann"))
+        assert {"Ann plays the harp", "Ann is living in Rome"} <= {
+            entry.content for entry in durable.memory
+        }
+    assert KEY.encode() not in store.read_bytes()
+
+
+def test_what_changed_since_is_skipped_and_told(durable):
+    findings = audit(NamespaceView.of(durable.history()), DETECTORS).findings
+    (subject,) = (each for each in findings if each.kind == "wrong-subject")
+    assert carry_out(durable, subject, Proposal(Action.EDIT, text="Ann sings")).done
+    again = carry_out(durable, subject)
+    assert (again.done, again.said) == (False, "skipped: entry 2 was changed since it was found")
+    keep = carry_out(durable, findings[0], Proposal(Action.KEEP))
+    assert not keep.done and durable.memory.get("2").content == "Ann sings"
+
+
+def test_one_key_carries_a_finding_out(durable, capsys):
+    keys = iter("x" + "f" + "k" + "y" + "k" + "q")  # x is no key: the finding stays
+    assert not review(look(durable, DETECTORS, 0), lambda: next(keys))
+    texts = [entry.content for entry in durable.memory]
+    assert STORY[2][1] not in texts and "Ann has a boat named Gull" in texts
+    assert "Ann's brother plays the harp" in texts and "Ann lives in Oslo" in texts
+    assert "Ann is living in Rome" in texts
+    assert "5 of 5" in capsys.readouterr().out
+
+
+def test_a_detector_of_ones_own_and_wrong_options(store, tmp_path, monkeypatch, capsys):
+    (tmp_path / "own_detector.py").write_text(
+        "from memalpha.audit.view import Action, Proposal\n"
+        "def tea(view):\n"
+        "    for entry in view.entries:\n"
+        "        if 'tea' in entry.content:\n"
+        "            yield view.finding('tea', entry, 'it is tea', Proposal(Action.KEEP))\n"
+        "def broken(view):\n    return [1 / 0]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    shows = shown(capsys, store, "--kinds", "repeats", "--detector", "own_detector:tea", "--json")
+    report = json.loads(shows)["namespaces"][0]
+    assert report["counts"] == {"repeats": 1, "tea": 1}
+    assert report["findings"][1]["proposed"] == "keep"
+    for words, message in [
+        (["--detector", "own_detector:broken"], "ZeroDivisionError"),
+        (["--kinds", "typos"], "typos"),
+        (["--apply", "typos"], "typos"),
+        (["--page", "page.txt"], "page.txt"),
+        (["-n", "nobody"], "nobody"),
+    ]:
+        assert run(["audit", str(store), *words]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_what_cannot_be_checked_is_told(store, monkeypatch, capsys):
+    from memalpha.audit import texts
+
+    texts._secret_patterns.cache_clear()
+    monkeypatch.setitem(sys.modules, "detect_secrets.plugins", None)
+    with Journal.open(store) as journal:
+        loose = journal.memory(ANN, journal.schema(ANN))
+        loose.apply(Operation(OperationKind.INSERT, "facts", "Ann sails"), Origin("import"))
+    text = shown(capsys, store)
+    assert "not checked: secrets (detect-secrets is not installed" in text and "[audit]" in text
+    assert "not checked: unsupported (1 of 8 entries: no line of theirs is kept)" in text
+    texts._secret_patterns.cache_clear()
+
+
+def test_the_page_is_one_file_without_scripts_markup_or_secrets(store, tmp_path, capsys):
+    page = tmp_path / "audit.html"
+    shown(capsys, store, "--page", page)
+    text = page.read_text()
+    assert "Ann plays the harp" in text and "edit 2: Ann&#39;s brother plays the harp" in text
+    assert "<script" not in text and KEY not in text and "[github token removed]" in text
+    assert not re.search(r"(?:src|href)=\"(?!#|data:)", text)
+    assert len(re.search(r'polyline points="([^"]*)"', text)[1].split()) == 11
+    assert "<b>tea</b>" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("his password is hunter2x", ["password"]),
+        ("the password is the name of her dog", []),
+        ("she forgot her password yesterday", []),
+        ("commit 9fceb02d0ae598e95dc970b74767f19372d61af8", []),
+        ("order 4539148803436467 was late", ["card number"]),
+        ("order 4539148803436468 was late", []),  # no check digit
+        ("call +44 20 7946 0018", ["phone number"]),
+        ("version 10.2.4, flight LH2032, 2024-03-05T14:30", []),
+        ("pay to DE89 3704 0044 0532 0130 00", ["bank account (IBAN)"]),
+        ("mail a.b@example.org", ["e-mail address"]),
+        ("at postgres://app:gr33nTea@db.example.com", ["Basic Auth Credentials"]),
+        ("he is @otter on the forum", []),
+    ],
+)
+def test_secrets_and_identifiers_by_hand(text, what):
+    assert [span.what for span in (*secret_spans(text), *identifier_spans(text))] == what
+
+
+def test_kinds_keep_their_order():
+    assert list(choose(["repeats", "secrets"])) == ["secrets", "repeats"]
