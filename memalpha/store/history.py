@@ -17,7 +17,7 @@ from typing import Any
 from memalpha.errors import ForgottenError, JournalConflictError, JournalDamagedError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
-from memalpha.retrieval.archive import line_of
+from memalpha.retrieval.archive import line_of, words_said
 from memalpha.retrieval.lexical import tokenize
 from memalpha.store.records import Body, Note, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation
@@ -272,10 +272,11 @@ def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ..
     """Return the entries that have a word of some texts, one of each id, those with most and with
     the rarest words first.
 
-    A word does not count if more than half of the entries, and more than 50, have it.
+    The names of speakers do not count, nor does a word if more than half of the entries, and more than 50, have
+    it.
     """
-    words = set(chain.from_iterable(map(tokenize, texts)))
-    shared = [(entry, words.intersection(tokenize(entry.content))) for entry in entries]
+    words = set(chain.from_iterable(map(words_said, texts)))
+    shared = [(entry, words & words_said(entry.content)) for entry in entries]
     counts = Counter(word for _, common in shared for word in common)
     most = max(_FEW, len(shared) / 2)
     weighed = list[tuple[float, Entry]]()

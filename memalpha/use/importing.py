@@ -43,6 +43,7 @@ _LONGEST_ID = 60  # characters
 _GONE = "message of which a line was forgotten or taken back"
 _BEGUN = "message that an agent has read in part: import with it again"
 _AGAIN = "message that the file holds twice"
+_SAID = "entry that the memory says already"
 
 
 class Sourced(NamedTuple):
@@ -197,10 +198,10 @@ def _in_batches(
                 durable.sign(Origin(WRITER, message.source))
                 if reason:
                     lost[reason] += 1
-                else:
+                if reason in ("", _SAID):  # what is refused may fit another time
                     kept.append(message.digest)
             durable.note_read(Origin(WRITER), kept)
-        report.read += len(kept)
+        report.read += len(new) - lost.total()
         report.there += len(batch) - len(new)
         report.skipped += lost
         done += len(batch)
@@ -224,7 +225,7 @@ def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
     result = memory.apply(insert, chunk=memory.clock, time=message.what.time)
     if result.changed:
         return ""
-    return "entry that the memory says already" if result.ok else f"entry refused: {result.code}"
+    return _SAID if result.ok else f"entry refused: {result.code}"
 
 
 # ------------------------------------------------------------------------------------------------
