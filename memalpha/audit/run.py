@@ -1,7 +1,8 @@
 """An audit: all detectors over a namespace, and its counts over time.
 
 A detector of entries beside others or their lines sees what those before it found nothing wrong
-with: an invented value contradicts nothing. A kind that cannot be checked (no lines kept, no extra ``audit``) is told in ``unchecked``.
+with: an invented value contradicts nothing. A kind that cannot be checked (no lines kept, no extra
+``audit``) is told in ``unchecked``.
 """
 
 from __future__ import annotations

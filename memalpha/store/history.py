@@ -18,7 +18,6 @@ from memalpha.errors import ForgottenError, JournalConflictError, JournalDamaged
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.retrieval.archive import line_of, words_said
-from memalpha.retrieval.lexical import tokenize
 from memalpha.store.records import Body, Note, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation
 
@@ -243,7 +242,9 @@ def line_changes(history: Sequence[Event], first: int) -> list[tuple[int, Change
     now = _undone(history)
 
     def stands(event: Event, undone: set[int]) -> bool:
-        siblings = {number for number in named_by if history[number - 1].chunk == event.chunk}
+        # what came later to the entry of a chunk, as by an audit, brought no line
+        before = (number for number in named_by if number < event.seq)
+        siblings = {number for number in before if history[number - 1].chunk == event.chunk}
         naming = {number for number in siblings if event.entry in named_by[number]}
         if naming:
             return not naming & undone
@@ -272,8 +273,8 @@ def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ..
     """Return the entries that have a word of some texts, one of each id, those with most and with
     the rarest words first.
 
-    The names of speakers do not count, nor does a word if more than half of the entries, and more than 50, have
-    it.
+    The names of speakers do not count, nor does a word that more than half of the entries, and more
+    than 50, have.
     """
     words = set(chain.from_iterable(map(words_said, texts)))
     shared = [(entry, words & words_said(entry.content)) for entry in entries]

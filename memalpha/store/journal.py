@@ -383,10 +383,6 @@ class DurableMemory:
         self._key = ("", "")
         self._sources: defaultdict[str, set[str]] = defaultdict(set)
 
-    def _has_lines_alone(self, ns: str) -> bool:
-        """Whether a namespace never had an entry, so that any schema fits."""
-        return all(_is_line(record.entry) for record in self._journal.database.rows(ns, 0))
-
     def _tail_of(self, ns: str) -> Tail:
         return Tail(self._journal.database, self._journal.key, ns, f"namespace {self.namespace}")
 
@@ -506,18 +502,18 @@ class DurableMemory:
         if ns != self._tail.ns or (registration and registration.seq != self._begun):
             self._start("")
         if registration is not None and not self._tail.ns:
-            recorded = registration.read(Registered).shape
-            adopts = recorded != shape(self.schema)
-            if adopts and not self._has_lines_alone(ns):
-                raise InputError(
-                    f"namespace {self.namespace} was begun with the schema {recorded}",
-                    fix="use a schema of that name, sections, kinds and times, "
-                    "or another namespace",
-                )
             self._start(ns)
             self._begun = registration.seq
-            self._adopts = adopts
+            self._adopts = registration.read(Registered).shape != shape(self.schema)
         records = self._tail.read_on() if ns else []
+        if self._adopts and not all(_is_line(record.entry) for record in records):
+            self._start("")
+            assert registration is not None
+            raise InputError(
+                f"namespace {self.namespace} was begun with the schema "
+                f"{registration.read(Registered).shape}",
+                fix="use a schema of that name, sections, kinds and times, or another namespace",
+            )
         if any(record.kind == RecordKind.FORGET for record in records):
             begun = self._begun, self._adopts
             self._start(ns)  # the memory in this process holds what was erased

@@ -187,7 +187,7 @@ def _in_batches(
         if report.stopped:
             return
         batch = messages[start : start + BATCH]
-        kept = []
+        done_with = []  # what a later import must not read again: forgotten, it would come back
         lost: Reasons = Counter()
         with durable.writing(Origin(WRITER)) as memory:
             known = durable.sources()
@@ -198,9 +198,9 @@ def _in_batches(
                 durable.sign(Origin(WRITER, message.source))
                 if reason:
                     lost[reason] += 1
-                if reason in ("", _SAID):  # what is refused may fit another time
-                    kept.append(message.digest)
-            durable.note_read(Origin(WRITER), kept)
+                if reason in ("", _SAID):
+                    done_with.append(message.digest)
+            durable.note_read(Origin(WRITER), done_with)
         report.read += len(new) - lost.total()
         report.there += len(batch) - len(new)
         report.skipped += lost
@@ -261,7 +261,9 @@ def read_with(
     for group in _days(found.messages):
         new = [each for each in group if each.digest not in known]
         begun = [each for each in new if _part_digest(each, 0) in known]
-        whole = [each for each in new if each in begun or not lines.lost_of(each)]
+        with agent.durable(namespace) as durable:
+            memory = durable.memory
+        whole = [each for each in new if each in begun or not lines.lost_of(each, memory)]
         report.there += len(group) - len(new)
         report.skipped += Counter({_GONE: len(new) - len(whole)})
         for chunk, parts in _chunks(agent, whole, known):
@@ -325,6 +327,7 @@ def _keep(
     """Archive the parts of a chunk, each with its own date and origin, and record them as read."""
     if not durable.sources(agent.name).isdisjoint(part.digest for part in parts):
         raise JournalConflictError("another import has read the same messages", fix="import again")
+    lines.check(durable, memory, parts)
     durable.sign(origin)
     if agent.step.config.archive:
         for part in parts:
@@ -345,20 +348,31 @@ class _Lines:
     """The lines that earlier imports have archived, by the source of their message."""
 
     def __init__(self, durable: DurableMemory) -> None:
-        self._archived = set(durable.sources())
-        self._memory = durable.memory
+        self._archived = frozenset(durable.sources())
         self._ids: defaultdict[str, list[str]] = defaultdict(list)
         for event in durable.history() if self._archived else ():
             if event.origin and event.after and event.after.section == ARCHIVE.name:
                 self._ids[event.origin.source].append(event.entry)
 
-    def lost_of(self, message: Sourced) -> bool:
+    def check(self, durable: DurableMemory, memory: Memory, parts: Sequence[_Part]) -> None:
+        """Raise JournalConflictError if, since the import began, another one archived what these
+        parts begin, or something of it was forgotten.
+        """
+        begun = [part.message for part in parts if part.place == 0]
+        archived = durable.sources() & {message.digest for message in begun}
+        if archived - self._archived or any(self.lost_of(each, memory) for each in begun):
+            raise JournalConflictError(
+                "lines of the same messages were imported or forgotten meanwhile",
+                fix="import again",
+            )
+
+    def lost_of(self, message: Sourced, memory: Memory) -> bool:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False
         label = f"{_utterance(message).label}:"
         left = "".join(message.what.text.split())
-        lines = self.alive(self._memory, message.source)
+        lines = self.alive(memory, message.source)
         said = [line.content.removeprefix(label) for line in lines]
         for text in sorted(said, key=len, reverse=True):
             left = left.replace("".join(text.split()), "")
