@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from memalpha.conversation.messages import ASSISTANT
+from memalpha.conversation.messages import ASSISTANT, USER
 from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
@@ -114,8 +114,9 @@ def _by_assistant(entry: Entry) -> bool:
 
 
 def words_said(line: str) -> set[str]:
-    """Return the words of a line, without the name of who speaks."""
-    return set(tokenize(_parted(line)[1]))
+    """Return the words of a line, the name of who speaks included, unless it is a role."""
+    speaker, text = _parted(line)
+    return set(tokenize(text)) | (speaker - {USER, ASSISTANT})
 
 
 def _parted(line: str) -> tuple[set[str], str]:

@@ -273,7 +273,7 @@ def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ..
     """Return the entries that have a word of some texts, one of each id, those with most and with
     the rarest words first.
 
-    The names of speakers do not count, nor does a word that more than half of the entries, and more
+    Roles of speakers do not count, nor does a word that more than half of the entries, and more
     than 50, have.
     """
     words = set(chain.from_iterable(map(words_said, texts)))

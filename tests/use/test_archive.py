@@ -136,3 +136,15 @@ def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_a
         word.lower().encode()
         not in b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
     )
+
+
+def test_a_fact_that_is_said_again_takes_no_line_of_what_it_said_before(tmp_path):
+    script = ["+ Marta city Oslo", "= 1 Marta city Rome", "+ Marta city Rome"]
+    with opened(tmp_path / "m.db", script) as agent:
+        for text, day in (
+            ("Marta: I live in Oslo, zebrastreet.", "2024-01-01"),
+            ("Marta: I moved to Rome.", "2024-02-01"),
+            ("Marta: Rome in the rain.", "2024-03-01"),
+        ):
+            agent.add(text, day, namespace="marta")
+        assert lines(agent) == ["Marta: I moved to Rome.", "Marta: Rome in the rain."]
