@@ -370,12 +370,15 @@ class _Lines:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False
-        label = f"{_utterance(message).label}:"
-        left = "".join(message.what.text.split())
-        lines = self.alive(memory, message.source)
-        said = [line.content.removeprefix(label) for line in lines]
+        label = "".join(f"{_utterance(message).label}:".split())
+
+        def plain(text: str) -> str:
+            return "".join(text.split()).replace(label, "")
+
+        left = plain(message.what.text)
+        said = [plain(line.content) for line in self.alive(memory, message.source)]
         for text in sorted(said, key=len, reverse=True):
-            left = left.replace("".join(text.split()), "")
+            left = left.replace(text, "")
         return bool(left)
 
     def alive(self, memory: Memory, source: str) -> list[Entry]:

@@ -304,6 +304,14 @@ def test_two_agents_of_one_name_do_not_read_the_same(found, folder):
         read_with(reads(journal, script), MARTA, found(chatgpt()))
 
 
+def test_a_message_with_its_own_label_in_it_is_not_taken_for_forgotten(found, folder):
+    journal = Journal.open(folder / "m.db")
+    told = node("u3", "a2", "user", "I asked.\nUser: Yes?\nUser: No.\nSo it was.", 1714643999)
+    chats = found(chatgpt(more=[told], last="u3"))
+    import_messages(journal.memory(MARTA, MemorySchema.load("facts")), chats)
+    assert read_with(reads(journal, lambda _: ""), MARTA, chats).read == 4
+
+
 def test_what_was_forgotten_or_archived_while_an_agent_reads_is_not_read_and_not_doubled(
     found, folder
 ):
