@@ -511,8 +511,8 @@ class DurableMemory:
             assert registration is not None
             raise InputError(
                 f"namespace {self.namespace} was begun with the schema "
-                f"{registration.read(Registered).shape}",
-                fix="use a schema of that name, sections, kinds and times, or another namespace",
+                f"{_told(registration.read(Registered).shape)}, not {_told(shape(self.schema))}",
+                fix="an agent of that schema, or another namespace; of an import: --schema",
             )
         if any(record.kind == RecordKind.FORGET for record in records):
             begun = self._begun, self._adopts
@@ -710,6 +710,14 @@ class DurableMemory:
 def _columns(value: Entry | Operation) -> JsonObject:
     """Return the fields by name; ``asdict``, which copies each value, takes ten times as long."""
     return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _told(shape: Any) -> str:
+    """A shape in a few words."""
+    sections = [
+        f"{name}, {kind}{', with times' * bool(times)}" for name, kind, times in shape["sections"]
+    ]
+    return f"{shape['name']!r} ({'; '.join(sections)})"
 
 
 def _is_line(entry_id: str) -> bool:
