@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memalpha.audit.view import Action, Finding, Proposal
-from memalpha.errors import JournalError
+from memalpha.errors import JournalConflictError, JournalError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import SectionKind
 from memalpha.store.journal import DurableMemory, Origin
@@ -57,6 +57,8 @@ def _done(durable: DurableMemory, entry: Entry, proposal: Proposal) -> str:
             receipt = durable.forget(entry.id, also)
             return f"entry {entry.id} was forgotten: {receipt.operations} records erased"
     with durable.writing(BY) as memory:
+        if memory.get(entry.id) != entry:  # by another process, a moment ago
+            raise JournalConflictError(f"entry {entry.id} was changed since it was found")
         operation = _operation(memory, entry, proposal)
         result = memory.apply(operation, chunk=entry.source_chunk)
     return (

@@ -164,9 +164,9 @@ class NamespaceView:
         return Finding(kind, entry, why, proposal, number, line, other)
 
     def removal(self, entry: Entry) -> Proposal:
-        """Return how to take an entry out: undo what wrote it, or delete what was changed since."""
+        """Return how to take an entry out: undo what wrote it, and it alone; or delete it."""
         written = self.writes.get(entry.id, [])
-        if len(written) == 1 and written[0].undoes is None:
+        if len(written) == 1 and written[0].undoes is None and written[0].call is None:
             return Proposal(Action.UNDO, written[0].seq)
         return Proposal(Action.DELETE)
 

@@ -23,7 +23,6 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from memalpha.errors import MemAlphaError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
@@ -56,7 +55,7 @@ def _wrapped(
     client: _Client,
     memory: ChatMemory,
     namespace: Namespace | str | None,
-    failures: list[MemAlphaError],
+    failures: list[Exception],
 ) -> _Client:
     from openai import AsyncOpenAI
 
@@ -86,7 +85,7 @@ class _Call:
         self,
         memory: ChatMemory,
         namespace: Namespace | str | None,
-        failures: list[MemAlphaError],
+        failures: list[Exception],
         options: JsonObject,
     ) -> None:
         self.memory = memory
@@ -112,7 +111,7 @@ class _Call:
             return
         try:
             self.memory.remember(turn, "".join(self.heard))
-        except MemAlphaError as error:
+        except Exception as error:  # noqa: BLE001 - the answer is not lost
             self.failures.append(error)
             told = f"a chat went on and was not remembered: {error}"
             warnings.warn(told, RuntimeWarning, stacklevel=3)

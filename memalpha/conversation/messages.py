@@ -33,8 +33,9 @@ class Utterance:
 
     @property
     def label(self) -> str:
-        """How its speaker is shown, on one line."""
-        return " ".join(self.speaker.split()) or self.role.capitalize()
+        """How its speaker is shown, on one line: an assistant by its role, which ranks it."""
+        name = "" if self.role == ASSISTANT else " ".join(self.speaker.split())
+        return name or self.role.capitalize()
 
     @property
     def labelled(self) -> tuple[str, list[Span]]:

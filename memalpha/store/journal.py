@@ -75,6 +75,7 @@ __all__ = [
     "hash_prompt",
 ]
 
+_MOST_CHUNKS = 1 << 63
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
 _SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
 _SCRUB_EVERY = 1.0  # seconds between two tries when the store is idle
@@ -382,10 +383,6 @@ class DurableMemory:
         self._key = ("", "")
         self._sources: defaultdict[str, set[str]] = defaultdict(set)
 
-    def _has_lines_alone(self, ns: str) -> bool:
-        """Whether a namespace never had an entry, so that any schema fits."""
-        return all(_is_line(record.entry) for record in self._journal.database.rows(ns, 0))
-
     def _tail_of(self, ns: str) -> Tail:
         return Tail(self._journal.database, self._journal.key, ns, f"namespace {self.namespace}")
 
@@ -505,18 +502,18 @@ class DurableMemory:
         if ns != self._tail.ns or (registration and registration.seq != self._begun):
             self._start("")
         if registration is not None and not self._tail.ns:
-            recorded = registration.read(Registered).shape
-            adopts = recorded != shape(self.schema)
-            if adopts and not self._has_lines_alone(ns):
-                raise InputError(
-                    f"namespace {self.namespace} was begun with the schema {recorded}",
-                    fix="use a schema of that name, sections, kinds and times, "
-                    "or another namespace",
-                )
             self._start(ns)
             self._begun = registration.seq
-            self._adopts = adopts
+            self._adopts = registration.read(Registered).shape != shape(self.schema)
         records = self._tail.read_on() if ns else []
+        if self._adopts and not all(_is_line(record.entry) for record in records):
+            self._start("")
+            assert registration is not None
+            raise InputError(
+                f"namespace {self.namespace} was begun with the schema "
+                f"{registration.read(Registered).shape}",
+                fix="use a schema of that name, sections, kinds and times, or another namespace",
+            )
         if any(record.kind == RecordKind.FORGET for record in records):
             begun = self._begun, self._adopts
             self._start(ns)  # the memory in this process holds what was erased
@@ -536,13 +533,17 @@ class DurableMemory:
             assert entry is not None
             body = {
                 "origin": by,
-                "operation": operation and _given(_columns(operation)),
+                "operation": operation and _given(operation, change.after),
                 "chunk": chunk,
                 "call": call,
                 "after": change.after and _columns(change.after),
                 **more,
             }
             records.append(self._tail.seal(kind, entry.id, now, body=body))
+            text = records[-1].body or ""
+            fits = chunk is None or 0 <= chunk < _MOST_CHUNKS
+            if fits and len(records) > 1 and "\\ud" not in text:
+                continue  # nothing in it but ASCII, or signs that UTF-8 can hold
             try:
                 records[-1].read(Body)
             except JournalDamagedError as error:
@@ -716,8 +717,14 @@ def _is_line(entry_id: str) -> bool:
     return not entry_id or entry_id.startswith(LINE)
 
 
-def _given(fields: JsonObject) -> JsonObject:
-    return {name: value for name, value in fields.items() if value is not None}
+def _given(operation: Operation, after: Entry | None) -> JsonObject:
+    """The fields of an operation that has them; a content that is the entry's stands there alone
+    (``history.events_of``).
+    """
+    fields = {name: value for name, value in _columns(operation).items() if value is not None}
+    if after is not None and fields.get("content") == after.content:
+        del fields["content"]
+    return fields
 
 
 def _texts(events: Sequence[Event], ids: set[str]) -> set[str]:

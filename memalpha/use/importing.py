@@ -43,6 +43,7 @@ _LONGEST_ID = 60  # characters
 _GONE = "message of which a line was forgotten or taken back"
 _BEGUN = "message that an agent has read in part: import with it again"
 _AGAIN = "message that the file holds twice"
+_SAID = "entry that the memory says already"
 
 
 class Sourced(NamedTuple):
@@ -186,7 +187,7 @@ def _in_batches(
         if report.stopped:
             return
         batch = messages[start : start + BATCH]
-        kept = []
+        done_with = []  # what a later import must not read again: forgotten, it would come back
         lost: Reasons = Counter()
         with durable.writing(Origin(WRITER)) as memory:
             known = durable.sources()
@@ -197,10 +198,10 @@ def _in_batches(
                 durable.sign(Origin(WRITER, message.source))
                 if reason:
                     lost[reason] += 1
-                else:
-                    kept.append(message.digest)
-            durable.note_read(Origin(WRITER), kept)
-        report.read += len(kept)
+                if reason in ("", _SAID):
+                    done_with.append(message.digest)
+            durable.note_read(Origin(WRITER), done_with)
+        report.read += len(new) - lost.total()
         report.there += len(batch) - len(new)
         report.skipped += lost
         done += len(batch)
@@ -224,7 +225,7 @@ def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
     result = memory.apply(insert, chunk=memory.clock, time=message.what.time)
     if result.changed:
         return ""
-    return "entry that the memory says already" if result.ok else f"entry refused: {result.code}"
+    return _SAID if result.ok else f"entry refused: {result.code}"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -260,7 +261,9 @@ def read_with(
     for group in _days(found.messages):
         new = [each for each in group if each.digest not in known]
         begun = [each for each in new if _part_digest(each, 0) in known]
-        whole = [each for each in new if each in begun or not lines.lost_of(each)]
+        with agent.durable(namespace) as durable:
+            memory = durable.memory
+        whole = [each for each in new if each in begun or not lines.lost_of(each, memory)]
         report.there += len(group) - len(new)
         report.skipped += Counter({_GONE: len(new) - len(whole)})
         for chunk, parts in _chunks(agent, whole, known):
@@ -324,6 +327,7 @@ def _keep(
     """Archive the parts of a chunk, each with its own date and origin, and record them as read."""
     if not durable.sources(agent.name).isdisjoint(part.digest for part in parts):
         raise JournalConflictError("another import has read the same messages", fix="import again")
+    lines.check(durable, memory, parts)
     durable.sign(origin)
     if agent.step.config.archive:
         for part in parts:
@@ -344,23 +348,37 @@ class _Lines:
     """The lines that earlier imports have archived, by the source of their message."""
 
     def __init__(self, durable: DurableMemory) -> None:
-        self._archived = set(durable.sources())
-        self._memory = durable.memory
+        self._archived = frozenset(durable.sources())
         self._ids: defaultdict[str, list[str]] = defaultdict(list)
         for event in durable.history() if self._archived else ():
             if event.origin and event.after and event.after.section == ARCHIVE.name:
                 self._ids[event.origin.source].append(event.entry)
 
-    def lost_of(self, message: Sourced) -> bool:
+    def check(self, durable: DurableMemory, memory: Memory, parts: Sequence[_Part]) -> None:
+        """Raise JournalConflictError if, since the import began, another one archived what these
+        parts begin, or something of it was forgotten.
+        """
+        begun = [part.message for part in parts if part.place == 0]
+        archived = durable.sources() & {message.digest for message in begun}
+        if archived - self._archived or any(self.lost_of(each, memory) for each in begun):
+            raise JournalConflictError(
+                "lines of the same messages were imported or forgotten meanwhile",
+                fix="import again",
+            )
+
+    def lost_of(self, message: Sourced, memory: Memory) -> bool:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False
-        label = f"{_utterance(message).label}:"
-        left = "".join(message.what.text.split())
-        lines = self.alive(self._memory, message.source)
-        said = [line.content.removeprefix(label) for line in lines]
+        label = "".join(f"{_utterance(message).label}:".split())
+
+        def plain(text: str) -> str:
+            return "".join(text.split()).replace(label, "")
+
+        left = plain(message.what.text)
+        said = [plain(line.content) for line in self.alive(memory, message.source)]
         for text in sorted(said, key=len, reverse=True):
-            left = left.replace("".join(text.split()), "")
+            left = left.replace(text, "")
         return bool(left)
 
     def alive(self, memory: Memory, source: str) -> list[Entry]:

@@ -25,12 +25,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Namespace, Origin
 from memalpha.text import to_iso
 from memalpha.types import Change, Entry, JsonObject
-from memalpha.use.access import Caller, Callers, Problem
+from memalpha.use.access import HEADERS, Caller, Callers, Problem
 from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of
 
 _PATH = re.compile(r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/ping")
@@ -61,11 +62,12 @@ class Mem0Request(BaseModel):
     def named(self) -> dict[str, str]:
         """Return the parts of the namespace that are named; Problem (400) for other filters."""
         both = self.filters.get("AND")
-        filters = [self.filters] if both is None else both
-        flat = {name: value for each in filters for name, value in dict(each).items()}
+        filters = both if isinstance(both, list) else [self.filters]
+        known = [each for each in filters if isinstance(each, dict)]
+        flat = {name: value for each in known for name, value in each.items()}
         wrong = [name for name, value in flat.items() if not isinstance(value, str)]
         wrong += [name for name in flat if name not in _PARTS]
-        if wrong or (both is not None and len(self.filters) > 1):
+        if wrong or len(known) < len(filters) or (both is not None and len(self.filters) > 1):
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
                 f"the filters {json.dumps(self.filters)}",
@@ -78,7 +80,7 @@ class Mem0Request(BaseModel):
 class _Asked(NamedTuple):
     request: Mem0Request
     caller: Caller
-    named: dict[str, str]  # parts of the namespace that the token or the request names
+    named: dict[str, str]  # parts of the namespace that the token, the request or a header names
     entry: str  # of a path that names one
 
 
@@ -140,13 +142,24 @@ async def _asked(request: Request, callers: Callers) -> _Asked:
     entry = ""
     named = asked.named()
     if "id" in request.path_params:
-        *names, entry = map(unquote, str(request.path_params["id"]).split(":"))
+        *names, entry = map(_unquoted, str(request.path_params["id"]).split(":"))
         if len(names) != len(_PARTS):
             raise _unknown(entry)
         named = dict(zip(_PARTS.values(), names, strict=True))
     caller = callers.identify(request.headers, named)
-    fixed = callers.granted(request.headers).fixed
-    return _Asked(asked, caller, {**fixed, "user": caller.namespace.user, **named}, entry)
+    chosen = {"user", *named, *callers.granted(request.headers).fixed}
+    chosen |= {part for part, header in HEADERS.items() if header in request.headers}
+    whole = {part: getattr(caller.namespace, part) for part in sorted(chosen)}
+    return _Asked(asked, caller, whole, entry)
+
+
+def _quoted(part: str) -> str:
+    """A part of an id, in characters that no client and no server changes in a path."""
+    return quote(part, safe="").replace("~", "%7E").replace("%", "~")
+
+
+def _unquoted(part: str) -> str:
+    return unquote(part.replace("~", "%"))
 
 
 def _unknown(entry: str) -> Problem:
@@ -184,9 +197,10 @@ class _Mem0:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         messages = [_dated(message) for message in messages]
-        time = None
+        said = datetime.now(UTC)
         if request.timestamp is not None:
-            time = datetime.fromtimestamp(request.timestamp, UTC).isoformat()
+            said = datetime.fromtimestamp(request.timestamp, UTC)
+        time = said.isoformat(timespec="seconds")
         if request.infer:
             added = self._operations.read(asked.caller, messages, time)
             changes = [change for step in added.steps for change in step.outcome.changes]
@@ -248,10 +262,11 @@ class _Mem0:
 
     def get(self, asked: _Asked) -> JsonObject:
         """Return one memory."""
-        events = self._agent.history(asked.entry, namespace=asked.caller.namespace)
-        if not events or events[-1].after is None:
+        with self._agent.durable(asked.caller.namespace) as durable:
+            entry = durable.memory.get(asked.entry)
+        if entry is None:
             raise _unknown(asked.entry)
-        return _item(events[-1].after, asked.caller.namespace)
+        return _item(entry, asked.caller.namespace)
 
     def delete(self, asked: _Asked) -> JsonObject:
         """Forget one memory for good."""
@@ -261,13 +276,19 @@ class _Mem0:
 
     def delete_all(self, asked: _Asked) -> JsonObject:
         """Forget all memories of a user, or of the agent or session that is named beside."""
-        schema = self._agent.step.schema.name
         for whose in self._agent.journal.namespaces():
             parts = {part: getattr(whose, part) for part in _PARTS.values()}
-            is_named = parts.items() >= asked.named.items()
-            if is_named and self._agent.journal.schema(whose).name == schema:
+            if parts.items() >= asked.named.items() and self._is_own(whose):
                 self._call("forget_all", Caller(asked.caller.name, whose))
         return {"message": "Memories deleted successfully!"}
+
+    def _is_own(self, whose: Namespace) -> bool:
+        """Whether a namespace is one that this agent reads: of its schema, or of lines alone."""
+        try:
+            with self._agent.durable(whose) as durable:
+                return durable.memory is not None
+        except InputError:  # such as the files of Claude's memory tool
+            return False
 
 
 def _dated(message: JsonObject) -> JsonObject:
@@ -293,7 +314,7 @@ def _item(entry: Entry, whose: Namespace) -> JsonObject:
     parts = (whose.user, whose.agent, whose.session, entry.id)
     ids = {name: getattr(whose, part) for name, part in _PARTS.items()}
     return {
-        "id": ":".join(quote(part, safe="") for part in parts),
+        "id": ":".join(map(_quoted, parts)),
         "memory": entry.content,
         **{name: None if value == "default" else value for name, value in ids.items()},
         "metadata": None,

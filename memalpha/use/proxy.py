@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, MemAlphaError
+from memalpha.errors import InputError
 from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, Caller, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
@@ -68,11 +68,11 @@ class _Proxy:
 
     async def _complete(self, request: Request) -> Response:
         caller: Caller = request.scope[CALLER]
-        body, turn = await to_thread.run_sync(self._recall, caller, await request.body())
-        answer = await self._send("POST", "chat/completions", body)
+        sent, streams, turn = await to_thread.run_sync(self._recall, caller, await request.body())
+        answer = await self._send("POST", "chat/completions", sent)
         if answer.status_code != HTTPStatus.OK:
             return Response(await self._data(answer), answer.status_code, _headers(answer))
-        if body.get("stream"):
+        if streams:
             return StreamingResponse(self._stream(answer, turn), headers=_headers(answer))
         data = await self._data(answer)
         headers = _headers(answer)
@@ -80,12 +80,17 @@ class _Proxy:
             headers["Memalpha-Remembered"] = "no"
         return Response(data, headers=headers)
 
-    def _recall(self, caller: Caller, data: bytes) -> tuple[JsonObject, ChatTurn]:
-        """Return the body of the request to the server, and the turn."""
+    def _recall(self, caller: Caller, data: bytes) -> tuple[bytes, bool, ChatTurn]:
+        """Return the body of the request to the server, whether it asks for a stream, and the
+        turn.
+        """
         try:
             body: JsonObject = json.loads(data)
             messages = list(body["messages"])
             turn = self._memory.recall(messages, caller.namespace)
+            model = {"model": self._model} if self._model else {}
+            asked = {**body, **model, "messages": with_block(messages, turn.block)}
+            return json.dumps(asked, allow_nan=False).encode(), bool(body.get("stream")), turn
         except InputError as error:  # of its messages
             raise problem_of(error) from error
         except (ValueError, TypeError, KeyError) as error:
@@ -93,13 +98,11 @@ class _Proxy:
             raise Problem(HTTPStatus.BAD_REQUEST, what, "a JSON object with messages") from error
         except Exception as error:  # the store, the embedder
             raise problem_of(error) from error
-        model = {"model": self._model} if self._model else {}
-        return {**body, **model, "messages": with_block(messages, turn.block)}, turn
 
-    async def _send(
-        self, method: str, route: str, body: JsonObject | None = None
-    ) -> httpx2.Response:
-        request = self._http.build_request(method, f"{self._url}/{route}", json=body)
+    async def _send(self, method: str, route: str, body: bytes | None = None) -> httpx2.Response:
+        kind = {"Content-Type": "application/json"} if body else {}
+        url = f"{self._url}/{route}"
+        request = self._http.build_request(method, url, content=body, headers=kind)
         try:
             return await self._http.send(request, stream=True)
         except httpx2.HTTPError as error:
@@ -117,11 +120,12 @@ class _Proxy:
         return Problem(HTTPStatus.BAD_GATEWAY, what, fix="try again later")
 
     async def _stream(self, answer: httpx2.Response, turn: ChatTurn) -> AsyncIterator[bytes]:
-        """Pass the events on as they come, the last when the turn is remembered; a failure of the
+        """Pass the events on as they come, and end when the turn is remembered; a failure of the
         server cuts the stream.
         """
         events: list[bytes] = []
         rest = b""
+        is_last = False
         try:
             async for data in answer.aiter_bytes():
                 *lines, rest = (rest + data).split(b"\n")
@@ -130,6 +134,8 @@ class _Proxy:
                 if is_last:
                     await to_thread.run_sync(self._remember, turn, events)
                 yield data
+            if not is_last:  # of a server that says no [DONE], or answers in one piece
+                await to_thread.run_sync(self._remember, turn, [*events, rest])
         finally:
             await answer.aclose()
 
@@ -139,13 +145,13 @@ class _Proxy:
         for part in parts:
             text = part.removeprefix(_EVENT).strip()
             try:
-                texts.append(answer_of(json.loads(text)) if text != b"[DONE]" else "")
+                texts.append(answer_of(json.loads(text)) if text not in (b"", b"[DONE]") else "")
             except (ValueError, TypeError, AttributeError) as error:
                 _LOG.error("%s sent what is no completion: %s", self._url, error)
         try:
             self._memory.remember(turn, "".join(texts))
-        except MemAlphaError as error:  # the answer is not lost for it
-            _LOG.error("a chat was not remembered: %s", error)
+        except Exception as error:  # noqa: BLE001 - the answer is not lost
+            _LOG.error("a chat was not remembered: %s: %s", type(error).__name__, error)
             return False
         return True
 

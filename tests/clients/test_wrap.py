@@ -301,3 +301,11 @@ def test_a_memory_that_fails_is_told_and_the_answer_is_not_lost(agent, server):
     with pytest.raises(memalpha.JournalError, match="closed"):
         wrapped.chat.completions.create(model="m", messages=[message])
     assert len(server.bodies) == asked  # nothing was spent
+
+
+def test_whatever_the_model_raises_the_answer_is_not_lost(agent, server, monkeypatch):
+    wrapped = memalpha.wrap(client(server), agent, "marta")
+    monkeypatch.setattr(agent, "add", lambda *_, **__: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="division by zero"):
+        wrapped.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+    assert len(wrapped.not_remembered) == 1

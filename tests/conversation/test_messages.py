@@ -76,3 +76,9 @@ def test_what_the_user_said_stays_above_what_an_assistant_said_later(tmp_path):
         assert best.content == "User: " + guess["content"]
         with pytest.raises(InputError, match="without a word"):
             agent.add([{"role": "system", "content": "Talk."}], namespace="marta")
+
+
+def test_an_assistant_with_a_name_is_an_assistant():
+    named = {"role": "assistant", "name": "Clara", "content": "Hi."}
+    (said,) = read_messages([named])
+    assert said.labelled[0] == "Assistant: Hi."

@@ -1,5 +1,7 @@
 """What counts as a restatement of what a memory gave, and what does not."""
 
+import time
+
 import pytest
 
 from memalpha.conversation.recalled import CLOSE, OPEN, tagged, without_recalled
@@ -69,3 +71,10 @@ def test_tagged_blocks_go_whoever_sends_them_and_no_passage_closes_one():
     assert without_recalled(f"{block}\n{mine}") == (f"\n{mine}", [block])
     assert without_recalled(f"{mine} < RECALLED_MEMORY > more") == (f"{mine}  more", [])
     assert without_recalled(mine) == (mine, []) and tagged([]).endswith(CLOSE)
+
+
+@pytest.mark.parametrize("text", ["<recalled_memory>" * 20_000, "<" + " " * 200_000])
+def test_tags_without_an_end_take_no_time(text):
+    start = time.process_time()
+    assert without_recalled(f"{text} x")[0].split()[-1] == "x"
+    assert time.process_time() - start < 1

@@ -157,3 +157,19 @@ def test_a_memory_of_lines_alone_takes_the_schema_of_its_first_entry(folder):
         journal.forget(MARTA)
         assert journal.verify().ok and not journal.namespaces()
     assert b"marta" not in place.read_bytes()
+
+
+def test_of_two_that_have_read_lines_alone_the_first_to_write_an_entry_decides(folder):
+    place = folder / "m.db"
+    facts, core = (MemorySchema.load(name) for name in ("facts", "small_core"))
+    with Journal.open(place) as journal, Journal.open(place) as other:
+        first = journal.memory(MARTA, facts)
+        first.apply(Operation(OperationKind.INSERT, ARCHIVE.name, "User: Hi."), BY, chunk=1)
+        second = other.memory(MARTA, core)
+        assert len(second.memory) == 0
+        first.apply(insert("Marta lives in Oslo"), BY)
+        for section in core.lists:
+            with pytest.raises(InputError, match="was begun with the schema"):
+                second.apply(Operation(OperationKind.INSERT, section.name, "tea"), BY)
+        assert journal.schema(MARTA).name == "facts" and journal.verify().ok
+        assert [entry.content for entry in first.memory] == ["Marta lives in Oslo"]

@@ -1,9 +1,15 @@
 """Mem0's routes: the real client where it is installed, the same requests by hand, and the rights
 of tokens."""
 
+from urllib.parse import quote
+
 import httpx
 import pytest
 from servers import bearer, client, line, running, tokens_file
+
+from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.store.journal import Journal, Namespace, Origin
+from memalpha.types import Operation, OperationKind
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +123,38 @@ def test_a_token_stays_within_its_reach(server, backend):
         assert httpx.get(f"{server.url}{path}", trust_env=False).status_code == 401
 
 
+@pytest.mark.parametrize("user", ["org:marta", "a/b?c#d", "50%3A", "ma~b", "zoë@x.org"])
+@pytest.mark.parametrize("quoted", [True, False])
+def test_an_id_leads_back_to_any_user_in_any_clients_path(backend, user, quoted):
+    added = backend.post("/memories", json={"messages": "I like tea", "user_id": user}).json()
+    name = added["results"][0]["id"]
+    path = f"/v1/memories/{quote(name, safe='') if quoted else name}"
+    assert backend.get(path).json()["user_id"] == user
+    assert backend.delete(path).status_code == 200
+
+
+def test_delete_all_erases_what_the_caller_named_and_lines_of_any_schema(tmp_path):
+    place = tmp_path / "s.db"
+    line = Operation(OperationKind.INSERT, ARCHIVE.name, "User: I have a dog")
+    with Journal.open(place) as journal:  # as an import without a model
+        core = journal.memory(Namespace("marta"), MemorySchema.load("small_core"))
+        core.apply(line, Origin("import"), chunk=1)
+    with (
+        running(store=place, user="marta", archive=True) as server,
+        client(server) as http,
+    ):
+        for session in ("one", "two"):
+            http.post("/memories", json={"messages": "I like tea", "run_id": session})
+        http.delete("/memories", headers={"Memalpha-Session": "one"})
+        left = [http.get("/memories", params=each).json()["count"] for each in SESSIONS]
+        assert left == [1, 0, 2]
+        http.delete("/memories")
+        assert [http.get("/memories", params=each).json()["count"] for each in SESSIONS] == [0] * 3
+
+
+SESSIONS = ({}, {"run_id": "one"}, {"run_id": "two"})
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
@@ -133,6 +171,8 @@ def test_a_token_stays_within_its_reach(server, backend):
         ("/memories", [1], 400, "no JSON object"),
         ("/search", {"query": "x", "filters": {"OR": [{"user_id": "a"}]}}, 400, "the filters"),
         ("/search", {"query": "x", "filters": {"user_id": "a", "app_id": "b"}}, 400, "the filters"),
+        ("/search", {"query": "x", "filters": {"AND": 5}}, 400, "the filters"),
+        ("/search", {"query": "x", "filters": {"AND": [None]}}, 400, "the filters"),
         ("/search", {"query": " ", "user_id": "a"}, 400, "no query"),
         ("/search", {"query": "x", "user_id": "a", "top_k": 0}, 422, "top_k"),
         ("/memories", {"messages": "x", "user_id": " "}, 400, "user of a namespace"),

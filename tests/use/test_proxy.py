@@ -128,6 +128,33 @@ def test_what_the_upstream_says_passes_and_what_fails_is_told(server, upstream):
     assert held(server, "marta") == before
 
 
+@pytest.mark.parametrize(
+    ("form", "cut"), [("text/event-stream", 16), ("text/event-stream", 4), ("application/json", 0)]
+)
+def test_a_stream_is_remembered_however_it_ends(server, upstream, form, cut):
+    body = {"stream": True, "messages": [{"role": "user", "content": f"Lima {form} {cut}"}]}
+    if cut:  # without the last event, or the end of its line
+        upstream.script = [Fault(200, sse(["Noted."])[:-cut], {"Content-Type": form})]
+    with client(server, "marta") as http:
+        before = held(server, "marta")
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+    assert len(held(server, "marta")) > len(before)
+
+
+def test_odd_requests_are_refused_and_a_crash_loses_no_answer(server, upstream):
+    upstream.reply = lambda body: "Fine."
+    with client(server, "marta") as http:
+        url = "/v1/chat/completions"
+        message = '"messages": [{"role": "user", "content": "Hello, Oslo"}]'
+        odd = http.post(url, content=f'{{"temperature": NaN, {message}}}')
+        assert odd.status_code == 400 and "no chat request" in odd.json()["what"]
+        assert http.post(url, content=f'{{"user": "\\ud800", {message}}}').status_code == 200
+        assert upstream.bodies[-1]["user"] == "\ud800"
+        body = {"messages": [{"role": "user", "content": "crash now"}]}
+        answer = http.post(url, json=body)
+    assert answer.status_code == 200 and answer.headers["Memalpha-Remembered"] == "no"
+
+
 def test_an_upstream_that_is_gone_is_told_and_one_that_is_no_url_refused(tmp_path):
     with running(store=tmp_path / "s.db", user="marta", upstream="http://127.0.0.1:9/v1") as server:
         url = f"{server.url}/v1/chat/completions"
