@@ -115,14 +115,19 @@ def read(group: type[_T], values: object, what: str, listed: str = "") -> _T:
 
 
 def parse(
-    arguments: Sequence[str], groups: Sequence[type], program: str, presets: Path | None = None
+    arguments: Sequence[str],
+    groups: Sequence[type],
+    program: str,
+    presets: Path | None = None,
+    replaced: Mapping[str, str] | None = None,
 ) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several
     groups goes to each.
 
     Several words make a list, no word means true; a list or mapping may be given as YAML. ``base:
     FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one of
-    ``presets``. InputError if an option does not fit.
+    ``presets``. ``replaced`` says what took the place of an option that is gone. InputError if an
+    option does not fit.
     """
     flags = _flags(arguments, program)
     path = flags.pop("config", None)
@@ -132,6 +137,8 @@ def parse(
         values = {**read_yaml(presets / f"{preset}.yaml"), **values}
     listed = f"{program} --options lists them all"
     for name, value in values.items():
+        instead = (replaced or {}).get(name, "")
+        InputError.raise_if(instead, f"{program} has no option {name!r} any more", expected=instead)
         check_name(str(name), groups, program, listed)
         if "***" in repr(value):  # as ``record.folder.masked`` writes
             raise InputError(

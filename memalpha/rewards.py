@@ -48,6 +48,8 @@ class RewardConfig(Options):
         judge_all: Whether r4 is over all calls, failed and repeated writes judged, too, and deletes
             0 (published: yes).
         clip_compression: Whether r3 is at least 0 (published: no).
+        graded_accuracy: Whether a question scores how probable the right answer is to the reader,
+            not whether its answer is right (published: no); needs a reader with a model here.
         rewards: Weights of functions of your own, e.g. ``{my_module:brevity: 0.2}``
             (docs/recipe.md); Python may give functions.
     """
@@ -65,6 +67,7 @@ class RewardConfig(Options):
     judge_deletes: bool = True
     judge_all: bool = False
     clip_compression: bool = True
+    graded_accuracy: bool = False
     rewards: dict[str | RewardFunction, float] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -117,12 +120,12 @@ def _own_name(reward: str | RewardFunction) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # the parts
-def accuracy(records: Sequence[QuestionRecord]) -> float | None:
-    """r1: mean score of the questions on the final memory.
+def accuracy(records: Sequence[QuestionRecord], *, graded: bool = False) -> float | None:
+    """r1: mean score of the questions on the final memory; ``graded``: of their graded scores.
 
     None without questions or if any failed (else questions differ).
     """
-    scores = [record.score for record in records]
+    scores = [record.graded if graded else record.score for record in records]
     return sum(scores) / len(scores) if scores and not any(map(math.isnan, scores)) else None
 
 
@@ -200,7 +203,7 @@ def judged(results: Sequence[OperationResult], config: RewardConfig) -> list[Ope
 # ------------------------------------------------------------------------------------------------
 # the parts of a rollout
 def _accuracy(config: RewardConfig, rollout: Rollout) -> PartScores:
-    return accuracy(rollout.questions)
+    return accuracy(rollout.questions, graded=config.graded_accuracy)
 
 
 def _tool(config: RewardConfig, rollout: Rollout) -> PartScores:
@@ -225,7 +228,9 @@ def _content(config: RewardConfig, rollout: Rollout) -> PartScores:
 
 
 def _immediate(config: RewardConfig, rollout: Rollout) -> PartScores:
-    return [accuracy(records or rollout.questions) for records in rollout.immediate] or None
+    graded = config.graded_accuracy
+    asked = [records or rollout.questions for records in rollout.immediate]
+    return [accuracy(records, graded=graded) for records in asked] or None
 
 
 def _silences(config: RewardConfig, rollout: Rollout) -> list[float]:

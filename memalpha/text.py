@@ -151,6 +151,13 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) ->
     return PromptEncoder(tokenizer, layout).encode(texts, shared="")[0]
 
 
+def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
+    """Return the ids of a text alone, none of them special."""
+    with _TOKENIZING:
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+    return tuple(ids)
+
+
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
     name = "probe_tool_7f3a"

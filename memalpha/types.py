@@ -5,6 +5,7 @@ This module imports nothing from this package, and no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -273,6 +274,8 @@ class QuestionRecord:
     answer: Answer | None  # None if the reader failed
     score: float  # in [0, 1]; NaN (masked) if the reader or judge failed
     error: str | None = None  # why it failed
+    # how probable the right answer was to the reader, in [0, 1]; NaN if that was not asked
+    graded: float = math.nan
 
 
 # ------------------------------------------------------------------------------------------------

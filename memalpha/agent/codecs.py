@@ -42,13 +42,30 @@ class _Codec:
 
         ``cut_off``: the text ended at a length limit.
         """
+        content, open_at = self._without_thinking(text)
+        items = self._items(content, cut_off)
+        if open_at is not None:
+            items.append(CallError("the thinking never ends", open_at, len(text)))
+        return items
+
+    def spans(self, text: str, cut_off: bool = False) -> list[tuple[int, int]]:
+        """Return where each call and each error begins and ends, in order.
+
+        Without any: all that is no thinking, which is what is written for silence.
+        """
+        items = self.parse(text, cut_off)
+        if items:
+            return [(item.start, item.end) for item in items]
+        content, _ = self._without_thinking(text)
+        start = len(content) - len(content.lstrip())
+        return [(start, len(content.rstrip()))] if content.strip() else []
+
+    def _without_thinking(self, text: str) -> tuple[str, int | None]:
+        """Return the text, its thinking blanked, and where thinking begins that never ends."""
         before = THINK if self.begins_thinking else ""
         content, open_at = content_of(before + text, in_place=True, lines=self.reads_lines)
-        items = self._items(content[len(before) :], cut_off)
-        if open_at is not None:
-            start = max(0, open_at - len(before))
-            items.append(CallError("the thinking never ends", start, len(text)))
-        return items
+        begins = None if open_at is None else max(0, open_at - len(before))
+        return content[len(before) :], begins
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         raise NotImplementedError

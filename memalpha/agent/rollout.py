@@ -49,7 +49,9 @@ class Rollout:
     asked on the final memory, ``immediate`` after each step (empty: were not). ``verdicts`` are
     those of the content judge on each step, ``nothing_due`` whether it finds that no write was due
     there; None where it has none. ``errors`` say, by chunk index, why a part of the reward could
-    not be scored. ``tokens_before`` are those of the memory that it began with.
+    not be scored. ``evidence`` is what the questions owe to each step, ``asked_again`` how many
+    more were asked to know it (credit ``evidence``). ``tokens_before`` are those of the memory that
+    it began with.
     """
 
     instance: Instance
@@ -61,6 +63,8 @@ class Rollout:
     verdicts: list[list[bool] | None] = field(default_factory=list)
     nothing_due: list[bool | None] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
+    evidence: list[float] = field(default_factory=list)
+    asked_again: int = 0
     tokens_before: int = 0
 
     @property

@@ -56,6 +56,8 @@ _ATTRIBUTE = {
     )
     for name, said in _SAID.items()
 }
+# how an entry begins that leaves its subject out, the user
+_NO_SUBJECT = frozenset("Lives Resides Moved Works Is Has Was".split())
 _OF = re.compile(
     r"(?P<who>[^\W\d_][\w-]*)['’]s (?P<what>(?:favou?rite )?[\w-]+(?: [\w-]+)?) "
     r"(?:is|are)(?: now)?(?P<how> called| named| on| at| in| with)? (?P<value>.+)"
@@ -76,6 +78,9 @@ def said(text: str) -> Said | None:
     """Return whose attribute has which value by a text, None if it says no such thing."""
     if negated(text):
         return None
+    first = text.split(maxsplit=1)[0] if text.strip() else ""
+    if first in _NO_SUBJECT:
+        text = f"User {first.lower()}{text[len(first) :]}"
     for name, pattern in _ATTRIBUTE.items():
         match = pattern.match(text)
         if match and not _PAST.search(text.replace("moved", "").replace("was born", "")):

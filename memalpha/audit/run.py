@@ -1,7 +1,8 @@
 """An audit: all detectors over a namespace, and its counts over time.
 
-A detector sees what those before it found nothing wrong with: an invented value contradicts
-nothing. A kind that cannot be checked (no lines kept, no extra ``audit``) is told in ``unchecked``.
+A detector of entries beside others or their lines sees what those before it found nothing wrong
+with: an invented value contradicts nothing. A kind that cannot be checked (no lines kept, no extra
+``audit``) is told in ``unchecked``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import datetime
 from memalpha.audit import pairs, sources, texts
 from memalpha.audit.view import Fault, Finding, NamespaceView
 from memalpha.errors import InputError, MissingExtraError
+from memalpha.memory.schema import ARCHIVE
 from memalpha.store.history import Event
 
 Detector = Callable[[NamespaceView], Iterable[Finding]]
@@ -37,6 +39,8 @@ OF_PROGRAMS: Mapping[str, str] = {
 """Schemas of ``memalpha.clients``, whose entries are looked at for ``OF_ANY_TEXT`` alone, and
 why."""
 OF_ANY_TEXT = (Fault.SECRETS, Fault.IDENTIFIERS)
+BY_WORDS = (Fault.SECRETS, Fault.IDENTIFIERS, Fault.INSTRUCTIONS, Fault.DEAD_ENDS)
+"""Kinds that the words of an entry alone show; each sees all entries."""
 BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)
 
 
@@ -58,7 +62,12 @@ class Audit:
     @property
     def faulty(self) -> int:
         """The number of entries with a finding; lines are not counted."""
-        return len({each.entry.id for each in self.findings if each.entry.section != "_archive"})
+        return len({each.entry.id for each in self.findings if each.entry.section != ARCHIVE.name})
+
+    @property
+    def lines(self) -> int:
+        """The number of lines of the archive with a finding."""
+        return len({each.entry.id for each in self.findings if each.entry.section == ARCHIVE.name})
 
 
 def choose(kinds: Sequence[str]) -> dict[str, Detector]:
@@ -80,7 +89,7 @@ def audit(view: NamespaceView, detectors: Mapping[str, Detector]) -> Audit:
     for kind, detector in detectors.items():
         own = kind not in DETECTORS
         try:
-            found = list(detector(view if own else left))
+            found = list(detector(view if own or kind in BY_WORDS else left))
         except MissingExtraError as error:
             unchecked[kind] = str(error)
             continue

@@ -269,8 +269,8 @@ def _show(reports: Sequence[AuditReport], page: str | None, listed: bool = True)
     for report in reports:
         now = report.now
         out(
-            f"{report.durable.namespace}: {now.entries} entries, {now.faulty} with findings "
-            f"({_counted(now.counts)})"
+            f"{report.durable.namespace}: {now.entries} entries, {now.faulty} with findings; "
+            f"{now.lines} lines with findings ({_counted(now.counts)})"
         )
         for kind, why in now.unchecked.items():
             out(f"  not checked: {kind} ({why})")

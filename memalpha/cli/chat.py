@@ -74,9 +74,11 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     quiet_libraries()
     trained, about, who = read_options(context, options, AgentOptions, WhoseOptions)
     InputError.raise_if(not who.user, "nobody whose memory it is", expected="--user NAME")
+    namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     if not new:
         need_store(about.store)
-    namespace = Namespace(who.user, who.agent or "default", who.session or "default")
+        with opened(about.store, about.key_file, 30.0) as journal, journal.reading():
+            journal.registration(namespace)
     if trained is None and not about.endpoint:
         about = replace(about, schema=about.schema or _recorded(about, namespace))
     with about.load(trained) as agent:
@@ -139,7 +141,9 @@ class Conversation:
     def answer(self, question: str) -> None:
         """Answer a question, and learn nothing from it."""
         self.last = self.agent.ask(question, namespace=self.namespace)
-        self._tell(self.last)
+        self._tell(self.last, "what was read:")
+        if self.last.known and self.last.source is None:
+            self._show(self.last.read)
 
     def _answer(self, message: str) -> None:
         self.last = reply = self.agent.ask(message, namespace=self.namespace)
@@ -178,11 +182,11 @@ class Conversation:
             changes += new
         return changes
 
-    def _tell(self, reply: Reply) -> None:
+    def _tell(self, reply: Reply, hint: str = "/why shows what was read") -> None:
         out(reply.text if reply.known else "I do not know.")
         if reply.source is None:
             if reply.known:
-                out("  from no passage in these words: /why shows what was read")
+                out(f"  from no passage in these words: {hint}")
         elif render_entry(reply.source) not in reply.text:
             ((entry, section, time, content, _),) = self._rows([reply.source])
             out(printable(f"  from {section} {entry} [{time}]: {content}"))

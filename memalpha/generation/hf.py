@@ -8,9 +8,9 @@ from torch's global CPU generator (a fresh one for ``Sampling.seed``), so draws 
 linear-attention and compressed caches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +35,7 @@ from memalpha.generation.graphs import (
     window_of,
 )
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
-from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking
+from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking, plain_ids
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
 
 # ------------------------------------------------------------------------------------------------
@@ -131,6 +131,41 @@ class HFGenerator:
                 batch = self._batch(given, sampling, uniforms[rows], graphs)
                 completions.update(zip(rows, batch, strict=True))
         return [completions[i] for i in range(len(prompts))]
+
+    def probabilities(self, rows: Sequence[Prompt]) -> list[float]:
+        """Return the geometric mean of the probabilities of each row's ids after its ``shared``
+        ones, at least one, in one forward.
+        """
+        device = self.model.device
+        longest = max(len(row.ids) for row in rows)
+        most = max(len(row.ids) - row.shared for row in rows)
+        padded = [(0,) * (longest - len(row.ids)) + row.ids for row in rows]
+        ids = torch.tensor(padded, device=device)
+        starts = torch.tensor([longest - len(row.ids) for row in rows], device=device)
+        mask = torch.arange(longest, device=device) >= starts[:, None]
+        before = torch.arange(longest - most - 1, longest - 1, device=device)
+        with (
+            torch.no_grad(),
+            restored(self.model.modules(), "training"),
+            using(self._products if self.keep_products else Products()),
+            fast_linears(self.model, lay_out=self.keep_products),
+        ):
+            self.model.eval()
+            logits = self.model(
+                input_ids=ids,
+                attention_mask=mask.long(),
+                position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                use_cache=False,
+                logits_to_keep=before,
+            ).logits.float()
+        means = []
+        for row, of_row in zip(rows, logits, strict=True):
+            tokens = torch.tensor(row.ids[row.shared :], device=device)
+            own = of_row[most - len(tokens) :]
+            for token, bias in self.first_bias.items():
+                own[0, token] += bias
+            means.append(own.log_softmax(-1).gather(1, tokens[:, None]).mean())
+        return list(torch.stack(means).exp().tolist())
 
     def _batch(
         self,
@@ -389,10 +424,43 @@ def answer_chats(
     return [answers[prompt.ids] for prompt in prompts]
 
 
+@dataclass(frozen=True)
+class AnsweringModel:
+    """Answers chats with the model of a generator, as ``answer_chats``; ``within`` is entered for
+    it.
+    """
+
+    generator: HFGenerator
+    tokenizer: PreTrainedTokenizerBase
+    max_new_tokens: int
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def __call__(self, chats: list[list[Message]]) -> list[str]:
+        """Return an answer to each chat."""
+        with self.within():
+            return answer_chats(self.generator, self.tokenizer, chats, self.max_new_tokens)
+
+    def probabilities(self, chats: list[list[Message]], answers: list[str]) -> list[float]:
+        """Return how probable each answer to its chat is: the geometric mean over its tokens, the
+        end token among them. Equal ones are computed once.
+        """
+        rows = []
+        for chat, answer in zip(chats, answers, strict=True):
+            asked = chat_ids(self.tokenizer, chat)
+            said = (*plain_ids(self.tokenizer, answer), self.tokenizer.eos_token_id)
+            rows.append(Prompt((), (*asked, *said), len(asked)))
+        values: dict[Prompt, float] = {}
+        with self.within():
+            for batch in within_tokens(list(dict.fromkeys(rows)), BATCH_TOKENS, 0):
+                probabilities = self.generator.probabilities(batch)
+                values.update(zip(batch, probabilities, strict=True))
+        return [values[row] for row in rows]
+
+
 def frozen_base(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int = 32
-) -> Answering:
-    """Return a function that answers without the policy's adapters; InputError if it has none."""
+) -> AnsweringModel:
+    """Return what answers without the policy's adapters; InputError if it has none."""
     InputError.raise_if(
         not hasattr(model, "disable_adapter"),
         "reader 'base' with a fully fine-tuned policy",
@@ -400,11 +468,12 @@ def frozen_base(
     )
     generator = HFGenerator(model, tokenizer, merge_adapters=False)
 
-    def answer(chats: list[list[Message]]) -> list[str]:
+    @contextmanager
+    def without_adapters() -> Iterator[None]:
         with restored(model.parameters(), "requires_grad"), model.disable_adapter():
-            return answer_chats(generator, tokenizer, chats, max_new_tokens)
+            yield
 
-    return answer
+    return AnsweringModel(generator, tokenizer, max_new_tokens, without_adapters)
 
 
 def mark_prefixes(prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -6,14 +6,15 @@ this is said of turns, prepare a set with a chunk for each turn. A passage count
 entry of a memory for the chunk of its last write.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from memalpha.errors import InputError
-from memalpha.qa.readers import find_passages, within_budget
-from memalpha.record.measure import SearchedMemory
-from memalpha.record.statistics import Estimate, estimate
+from memalpha.errors import InputError, ServiceError
+from memalpha.qa.readers import within_budget
+from memalpha.record.measure import Examination, IngestedMemory
+from memalpha.record.rows import QuestionRow
 from memalpha.types import Instance, Question, TokenCounter
 
 
@@ -74,31 +75,42 @@ def evidence_row(
     )
 
 
-def evidence_rows(
-    instances: Sequence[Instance],
-    memories: Sequence[SearchedMemory],
-    budget_tokens: int,
-    count: TokenCounter,
-) -> list[EvidenceRow]:
-    """Return a row for each question with evidence, of what its memory's search finds."""
-    rows = []
-    for instance, memory in zip(instances, memories, strict=True):
-        for question in instance.questions:
-            if not question.evidence:
-                continue
-            found = find_passages(memory.memory, memory.retriever, question.text, memory.k)
-            chunks = [entry.source_chunk for entry in found.entries]
-            passages = list(map(FoundPassage, found.passages, chunks))
-            rows.append(evidence_row(instance.id, question, passages, budget_tokens, count))
-    return rows
+@dataclass(frozen=True, slots=True)
+class LooksForEvidence:
+    """An examiner without a reader: is a question's evidence found in ``budget`` tokens?
 
-
-def recall_by_kind(rows: Iterable[EvidenceRow]) -> dict[str, Estimate]:
-    """Return the mean recall of each kind of question and of ``all``, with intervals over
-    questions.
+    Questions that name no evidence are not asked.
     """
-    scores: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        for name in ("all", row.kind):
-            scores[name][f"{row.instance}/{row.question}"] = row.recall
-    return {name: estimate({0: by_question}) for name, by_question in scores.items()}
+
+    budget: int
+    count: TokenCounter
+
+    def __call__(
+        self, instances: Sequence[Instance], memories: Sequence[IngestedMemory]
+    ) -> list[Examination]:
+        """Search for every question of a batch; a search that fails gives a failed question."""
+        examinations = []
+        for instance, memory in zip(instances, memories, strict=True):
+            rows = []
+            tokens = []
+            for index, question in enumerate(instance.questions):
+                if not question.evidence:
+                    continue
+                name = question.id or str(index)
+                row = QuestionRow(name, question.kind, question.text, math.nan, None)
+                try:
+                    sourced = memory.sourced(question, self.budget)
+                    passages = [FoundPassage(*each) for each in sourced]
+                    ServiceError.raise_if(
+                        passages and all(passage.chunk is None for passage in passages),
+                        "the system does not say which chunks its passages are of",
+                    )
+                    found = evidence_row(instance.id, question, passages, self.budget, self.count)
+                    tokens.append(found.tokens)
+                    row = replace(row, score=found.recall, newer_first=found.newer_first)
+                except ServiceError as error:
+                    row = replace(row, error=str(error))
+                rows.append(row)
+            seen = sum(tokens) / len(tokens) if tokens else math.nan
+            examinations.append(Examination(tuple(rows), seen))
+        return examinations

@@ -6,7 +6,6 @@ incomplete batch is run again, and only missing rows are added. A failed reader 
 failed row, retried next time; if one answers nothing of a whole batch, the evaluation stops.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from memalpha.data.load import load_data
 from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import drop_cut_line
-from memalpha.measure.evidence import FoundPassage, evidence_row
+from memalpha.measure.evidence import LooksForEvidence
 from memalpha.measure.host import PolicyHost
 from memalpha.measure.options import (
     EVIDENCE,
@@ -160,47 +159,6 @@ class Asks:
             n = max(1, len(questions))
             cut = memory.left_out(budget) + round((offered - seen) / n)
             examinations.append(Examination(tuple(questions), seen / n, cut))
-        return examinations
-
-
-@dataclass(frozen=True, slots=True)
-class LooksForEvidence:
-    """An examiner without a reader: is a question's evidence found in ``budget`` tokens?
-
-    Questions that name no evidence are not asked.
-    """
-
-    budget: int
-    count: TokenCounter
-
-    def __call__(
-        self, instances: Sequence[Instance], memories: Sequence[IngestedMemory]
-    ) -> list[Examination]:
-        """Search for every question of a batch; a search that fails gives a failed question."""
-        examinations = []
-        for instance, memory in zip(instances, memories, strict=True):
-            rows = []
-            tokens = []
-            for index, question in enumerate(instance.questions):
-                if not question.evidence:
-                    continue
-                name = question.id or str(index)
-                row = QuestionRow(name, question.kind, question.text, math.nan, None)
-                try:
-                    sourced = memory.sourced(question, self.budget)
-                    passages = [FoundPassage(*each) for each in sourced]
-                    ServiceError.raise_if(
-                        passages and all(passage.chunk is None for passage in passages),
-                        "the system does not say which chunks its passages are of",
-                    )
-                    found = evidence_row(instance.id, question, passages, self.budget, self.count)
-                    tokens.append(found.tokens)
-                    row = replace(row, score=found.recall, newer_first=found.newer_first)
-                except ServiceError as error:
-                    row = replace(row, error=str(error))
-                rows.append(row)
-            seen = sum(tokens) / len(tokens) if tokens else math.nan
-            examinations.append(Examination(tuple(rows), seen))
         return examinations
 
 

@@ -10,6 +10,7 @@ that indexes and logs follow.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -76,9 +77,10 @@ class Memory:
         self.applied: list[Applied] = []
         self.writable = True
         self._entries: dict[str, Entry] = {}
-        self._by_content: dict[tuple[str, str], dict[str, None]] = {}
+        # ids by section and content, the last written last
+        self._by_content: dict[str, dict[str, list[str]]] = defaultdict(dict)
         self._sizes: dict[str, int] = {section.name: 0 for section in (*schema.sections, ARCHIVE)}
-        self._tokens: dict[str, int] = {}  # of every content that was ever held
+        self._tokens: dict[str, int] = {}  # of every content that was ever held, lines not
         self.tokens = 0  # of all contents, blocks included, the archive not
         self._lists = frozenset(section.name for section in schema.lists)
         self._written: dict[str, None] = {}  # ids of list entries, the last written last
@@ -102,7 +104,7 @@ class Memory:
         entries = [
             self._entries[key]
             for section in self.schema.lists
-            for key in self._by_content.get((section.name, content), ())
+            for key in self._by_content[section.name].get(content, ())
         ]
         return min(entries, key=_CREATED, default=None)
 
@@ -227,7 +229,7 @@ class Memory:
         self.clock = number
         if after != before:
             if after is not None:
-                self._tokens[after.content] = self.count_tokens(after.content)
+                self._count(after)
             self._commit(Change(before, after))
         if after is not None and (after.updated if before else after.created) < number:
             self._sort()
@@ -302,7 +304,9 @@ class Memory:
 
         What was read again in another chunk is another line.
         """
-        for key in self._by_content.get((section.name, content), ()):
+        keys = self._by_content[section.name].get(content, [])
+        # of equal lines only the last can be of the chunk that is read now
+        for key in keys[-1:] if section is ARCHIVE else keys:
             entry = self._entries[key]
             again = section is ARCHIVE and entry.source_chunk != chunk
             if entry is not old and _says(entry, content, named) and not again:
@@ -310,6 +314,8 @@ class Memory:
         return None
 
     def _over_limit(self, kind: OperationKind, section: Section, content: str) -> _Problem | None:
+        if section is ARCHIVE:
+            return None
         is_block = section.kind is SectionKind.BLOCK
         limit = section.max_tokens if is_block else section.max_entry_tokens
         tokens = self.count_tokens(content)
@@ -332,14 +338,19 @@ class Memory:
         self._next_id += 1
         return str(self._next_id - 1)
 
+    def _count(self, entry: Entry) -> None:
+        if entry.section != ARCHIVE.name and entry.content not in self._tokens:
+            self._tokens[entry.content] = self.count_tokens(entry.content)
+
     def _commit(self, change: Change) -> None:
         before, after = change
         if before is not None:
             self.tokens -= self._tokens[before.content] if before.section != ARCHIVE.name else 0
             self._written.pop(before.id, None)
-            del self._by_content[before.section, before.content][before.id]
-            if not self._by_content[before.section, before.content]:
-                del self._by_content[before.section, before.content]
+            same = self._by_content[before.section][before.content]
+            same.remove(before.id)
+            if not same:
+                del self._by_content[before.section][before.content]
             if after is None:
                 del self._entries[before.id]
                 self._sizes[before.section] -= 1
@@ -348,7 +359,7 @@ class Memory:
             if after.section in self._lists:
                 self._written[after.id] = None
             self._entries[after.id] = after
-            self._by_content.setdefault((after.section, after.content), {})[after.id] = None
+            self._by_content[after.section].setdefault(after.content, []).append(after.id)
             if before is None:
                 self._sizes[after.section] += 1
         self.changes.append(change)
@@ -389,8 +400,7 @@ class Memory:
             expected="what Memory.snapshot returned",
         )
         for entry in snapshot.entries:
-            if entry.content not in self._tokens:
-                self._tokens[entry.content] = self.count_tokens(entry.content)
+            self._count(entry)
         for entry in tuple(self._entries.values()):
             if wanted.get(entry.id) != entry:
                 self._commit(Change(entry, None))
@@ -409,7 +419,11 @@ class Memory:
         """
         other = Memory(self.schema, self.count_tokens)
         entries = tuple(entry for entry in self._entries.values() if entry.id not in without)
-        other._tokens = {entry.content: self._tokens[entry.content] for entry in entries}
+        other._tokens = {
+            entry.content: self._tokens[entry.content]
+            for entry in entries
+            if entry.section != ARCHIVE.name
+        }
         other.restore(Snapshot(self.schema.name, entries, self._next_id))
         other.clock = self.clock
         return other

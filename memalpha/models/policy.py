@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-    from memalpha.generation.hf import Answering
+    from memalpha.generation.hf import Answering, AnsweringModel
 
 log = logging.getLogger(__name__)
 
@@ -380,8 +380,8 @@ def trained_reader(
     device: Any = "cpu",
     max_new_tokens: int = 32,
     keep_products: bool = True,
-) -> Answering:
-    """Return a function that answers with a reader's adapter (``memalpha warmup --teaches reader``)
+) -> AnsweringModel:
+    """Return what answers with a reader's adapter (``memalpha warmup --teaches reader``)
     on a base of its own.
 
     ``keep_products``: as in ``HFGenerator``.
@@ -435,8 +435,8 @@ def _active(model: Any, name: str) -> Iterator[None]:
 
 def _answering(
     policy: PolicyModel, adapter: str | Path, max_new_tokens: int, keep_products: bool
-) -> Answering:
-    from memalpha.generation.hf import HFGenerator, answer_chats
+) -> AnsweringModel:
+    from memalpha.generation.hf import AnsweringModel, HFGenerator
 
     model, tokenizer = policy
     generator = HFGenerator(
@@ -447,7 +447,7 @@ def _answering(
         first_bias=unknown_bias(adapter, tokenizer),
         opening=reader_opening(tokenizer),
     )
-    return lambda chats: answer_chats(generator, tokenizer, chats, max_new_tokens)
+    return AnsweringModel(generator, tokenizer, max_new_tokens)
 
 
 def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
@@ -119,7 +120,8 @@ class ModelReader(_BudgetedReader):
     """Answers with ``generate``: a batch of chats to one reply each, in order.
 
     In training it is the base model without adapters. ``own_model``: whether nothing else runs its
-    model, so that it may run beside a generator.
+    model, so that it may run beside a generator. ``probabilities``: of given answers to chats, for
+    ``grade``.
     """
 
     def __init__(
@@ -129,15 +131,43 @@ class ModelReader(_BudgetedReader):
         count_tokens: TokenCounter,
         *,
         own_model: bool = False,
+        probabilities: Callable[[list[list[Message]], list[str]], list[float]] | None = None,
     ) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._generate = generate
+        self._probabilities = probabilities
         self.own_model = own_model
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request; PartialServiceError if one only thought."""
         replies = self._generate(self.messages(requests)) if requests else []
         return whole([_answer_of(reply) for reply in replies])
+
+    def grade(self, requests: Sequence[ReadRequest]) -> list[float]:
+        """Return how probable the model finds the right answer to each request, in [0, 1].
+
+        That is the geometric mean over the answer's tokens; of several answers the most probable
+        one counts. ValueError without ``probabilities``.
+        """
+        if self._probabilities is None:
+            raise ValueError("a reader without probabilities grades nothing")
+        chats = []
+        golds = []
+        for request, chat in zip(requests, self.messages(requests), strict=True):
+            for gold in wanted_answers(request.question):
+                chats.append(chat)
+                golds.append(gold)
+        values = iter(self._probabilities(chats, golds))
+        counts = [len(wanted_answers(request.question)) for request in requests]
+        return [max(islice(values, count)) for count in counts]
+
+
+def wanted_answers(question: Question) -> tuple[str, ...]:
+    """Return what a reader should write: one of these."""
+    if question.metric == "absent" or not question.answers:
+        return (UNKNOWN,)
+    needs_all = question.metric in ("bound_all", "keywords")
+    return (", ".join(question.answers),) if needs_all else question.answers
 
 
 def _answer_of(reply: str) -> Answer | ServiceError:
@@ -231,13 +261,20 @@ def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -
 class QAEvaluator:
     """Evaluates memories with one reader; retrieves ``k`` entries per question.
 
-    Metric ``judge`` needs a judge.
+    Metric ``judge`` needs a judge. ``grade``: asked beside the reader, for graded scores.
     """
 
-    def __init__(self, reader: Reader, k: int, judge: AnswerJudge | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        k: int,
+        judge: AnswerJudge | None = None,
+        grade: Callable[[Sequence[ReadRequest]], list[float]] | None = None,
+    ) -> None:
         self.reader = reader
         self.k = k
         self.judge = judge
+        self.grade = grade
 
     def evaluate_many(
         self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]
@@ -276,6 +313,7 @@ class QAEvaluator:
         self, requests: Sequence[ReadRequest], entry_ids: Sequence[tuple[str, ...]]
     ) -> list[QuestionRecord]:
         answers = answer(self.reader, requests)
+        grades = self.grade(requests) if self.grade else [math.nan] * len(requests)
         to_judge = [
             AnswerRequest(part, reply)
             for request, reply in zip(requests, answers, strict=True)
@@ -286,7 +324,9 @@ class QAEvaluator:
             ask_all(self.judge.judge, to_judge, type(self.judge).__name__) if self.judge else []
         )
         records = []
-        for (question, _), reply, ids in zip(requests, answers, entry_ids, strict=True):
+        for (question, _), reply, ids, graded in zip(
+            requests, answers, entry_ids, grades, strict=True
+        ):
             if isinstance(reply, ServiceError):
                 records.append(QuestionRecord(question, ids, None, math.nan, str(reply)))
                 continue
@@ -296,7 +336,7 @@ class QAEvaluator:
                 records.append(QuestionRecord(question, ids, reply, math.nan, str(errors[0])))
             else:
                 value = fmean(map(bool, given)) if given else score(question, reply)
-                records.append(QuestionRecord(question, ids, reply, float(value)))
+                records.append(QuestionRecord(question, ids, reply, float(value), graded=graded))
         return records
 
 

@@ -322,6 +322,7 @@ def _change(change: Change) -> JsonObject:
 
 def _question(record: QuestionRecord) -> JsonObject:
     question = record.question
+    graded = {} if math.isnan(record.graded) else {"graded": record.graded}
     return {
         "question": question.text,
         "kind": question.kind,
@@ -331,5 +332,6 @@ def _question(record: QuestionRecord) -> JsonObject:
         "answer": record.answer.text if record.answer else None,
         "entries": list(record.entry_ids),
         "score": record.score,
+        **graded,
         "error": record.error,
     }

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from memalpha.conversation.messages import ASSISTANT
+from memalpha.conversation.messages import ASSISTANT, USER
 from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
@@ -113,6 +113,12 @@ def _by_assistant(entry: Entry) -> bool:
     return entry.section == ARCHIVE.name and _parted(entry.content)[0] == {ASSISTANT}
 
 
+def words_said(line: str) -> set[str]:
+    """Return the words of a line, the name of who speaks included, unless it is a role."""
+    speaker, text = _parted(line)
+    return set(tokenize(text)) | (speaker - {USER, ASSISTANT})
+
+
 def _parted(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
     speaker = _speaker(line)
@@ -136,6 +142,7 @@ def archive_chunk(
 
     ``index`` and ``changes`` are those of the chunk; ``labels`` of its speakers, if they are known.
     """
+    changes = [change for change in changes if not _renews(change)]
     corrects = any(change.before is not None for change in changes)
     lines = list(memory.entries(ARCHIVE.name)) if corrects else []
     for before, after in changes:
@@ -151,6 +158,12 @@ def archive_chunk(
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens, labels):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
         memory.apply(insert, chunk=index, time=chunk.time)
+
+
+def _renews(change: Change) -> bool:
+    """Whether an entry says what it said, of a later time."""
+    before, after = change
+    return bool(before and after and before.content == after.content)
 
 
 def _versions(memory: Memory, entry: Entry) -> list[Entry]:

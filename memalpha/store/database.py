@@ -289,7 +289,10 @@ class Database(ABC):
     # Writing: call these inside ``writing``.
     def append(self, records: Sequence[Record]) -> None:
         """Add records at the end of one chain."""
-        self.execute(insert(LOG), [record._asdict() for record in records])
+        adding = insert(LOG).compile(dialect=self._engine.dialect)
+        rows = [tuple(record) if adding.positional else record._asdict() for record in records]
+        with self._session() as connection:
+            connection.exec_driver_sql(str(adding), rows)
         last = records[-1]
         self.execute(delete(HEADS).where(HEADS.c.ns == last.ns))
         self.execute(insert(HEADS), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])

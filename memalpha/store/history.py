@@ -17,8 +17,7 @@ from typing import Any
 from memalpha.errors import ForgottenError, JournalConflictError, JournalDamagedError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
-from memalpha.retrieval.archive import line_of
-from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.archive import line_of, words_said
 from memalpha.store.records import Body, Note, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation
 
@@ -96,7 +95,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
             RecordKind(record.kind),
             datetime.fromisoformat(record.time),
             Origin(*body.origin) if body.origin else None,
-            body.operation,
+            _whole(body),
             None if receipt else entries.get(record.entry),
             body.after,
             record.erased or receipt,
@@ -107,6 +106,14 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
         history.append(event)
         entries[record.entry] = body.after
     return history
+
+
+def _whole(body: Body) -> Operation | None:
+    """Return the operation of a body, with the content of the entry that it wrote."""
+    operation = body.operation
+    if operation is None or operation.content is not None or body.after is None:
+        return operation
+    return replace(operation, content=body.after.content)
 
 
 def _reading(record: Record) -> Event:
@@ -266,10 +273,11 @@ def still_say(texts: Iterable[str], entries: Iterable[Entry]) -> tuple[Entry, ..
     """Return the entries that have a word of some texts, one of each id, those with most and with
     the rarest words first.
 
-    A word does not count if more than half of the entries, and more than 50, have it.
+    Roles of speakers do not count, nor does a word that more than half of the entries, and more
+    than 50, have.
     """
-    words = set(chain.from_iterable(map(tokenize, texts)))
-    shared = [(entry, words.intersection(tokenize(entry.content))) for entry in entries]
+    words = set(chain.from_iterable(map(words_said, texts)))
+    shared = [(entry, words & words_said(entry.content)) for entry in entries]
     counts = Counter(word for _, common in shared for word in common)
     most = max(_FEW, len(shared) / 2)
     weighed = list[tuple[float, Entry]]()

@@ -75,6 +75,7 @@ __all__ = [
     "hash_prompt",
 ]
 
+_MOST_CHUNKS = 1 << 63
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
 _SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
 _SCRUB_EVERY = 1.0  # seconds between two tries when the store is idle
@@ -510,8 +511,8 @@ class DurableMemory:
             assert registration is not None
             raise InputError(
                 f"namespace {self.namespace} was begun with the schema "
-                f"{registration.read(Registered).shape}",
-                fix="use a schema of that name, sections, kinds and times, or another namespace",
+                f"{_told(registration.read(Registered).shape)}, not {_told(shape(self.schema))}",
+                fix="an agent of that schema, or another namespace; of an import: --schema",
             )
         if any(record.kind == RecordKind.FORGET for record in records):
             begun = self._begun, self._adopts
@@ -532,13 +533,17 @@ class DurableMemory:
             assert entry is not None
             body = {
                 "origin": by,
-                "operation": operation and _given(_columns(operation)),
+                "operation": operation and _given(operation, change.after),
                 "chunk": chunk,
                 "call": call,
                 "after": change.after and _columns(change.after),
                 **more,
             }
             records.append(self._tail.seal(kind, entry.id, now, body=body))
+            text = records[-1].body or ""
+            fits = chunk is None or 0 <= chunk < _MOST_CHUNKS
+            if fits and len(records) > 1 and "\\ud" not in text:
+                continue  # nothing in it but ASCII, or signs that UTF-8 can hold
             try:
                 records[-1].read(Body)
             except JournalDamagedError as error:
@@ -707,13 +712,27 @@ def _columns(value: Entry | Operation) -> JsonObject:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
+def _told(shape: Any) -> str:
+    """A shape in a few words."""
+    sections = [
+        f"{name}, {kind}{', with times' * bool(times)}" for name, kind, times in shape["sections"]
+    ]
+    return f"{shape['name']!r} ({'; '.join(sections)})"
+
+
 def _is_line(entry_id: str) -> bool:
     """Whether a record is of a line of the archive, or of no entry."""
     return not entry_id or entry_id.startswith(LINE)
 
 
-def _given(fields: JsonObject) -> JsonObject:
-    return {name: value for name, value in fields.items() if value is not None}
+def _given(operation: Operation, after: Entry | None) -> JsonObject:
+    """The fields of an operation that has them; a content that is the entry's stands there alone
+    (``history.events_of``).
+    """
+    fields = {name: value for name, value in _columns(operation).items() if value is not None}
+    if after is not None and fields.get("content") == after.content:
+        del fields["content"]
+    return fields
 
 
 def _texts(events: Sequence[Event], ids: set[str]) -> set[str]:

@@ -30,7 +30,9 @@ from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import trained_reader
 from memalpha.qa import judges, readers
 from memalpha.qa.readers import QAEvaluator
+from memalpha.text import opens_thinking
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
+from memalpha.training.credit import Credit
 from memalpha.training.scoring import RolloutScorer
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import ContentJudge, Fact, Generator, Instance, JsonObject, Reader
@@ -122,8 +124,16 @@ def make_scorer(
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
     reader = make_reader(run, agent, model, agent.encoder.tokenizer)
+    InputError.raise_if(
+        arguments.reward.graded_accuracy and opens_thinking(agent.encoder.tokenizer),
+        "graded_accuracy with a model that thinks before it answers",
+        expected="a model whose chat template opens no thinking",
+    )
     judge = judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
-    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, judge)
+    grade = None
+    if arguments.reward.graded_accuracy and isinstance(reader, readers.ModelReader):
+        grade = reader.grade
+    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, judge, grade)
     evaluator.check([question for instance in instances for question in instance.questions])
     return RolloutScorer(
         evaluator,
@@ -131,6 +141,7 @@ def make_scorer(
         arguments.reward,
         run.max_masked_share,
         agent,
+        pays_evidence=run.credit is Credit.EVIDENCE,
     )
 
 
@@ -291,7 +302,8 @@ def make_reader(
         answering = trained_reader(run.reader_adapter, dtype=run.dtype, device=device)
     else:
         answering = frozen_base(model, tokenizer)
-    return readers.ModelReader(answering, budget, count)
+    probabilities = answering.probabilities
+    return readers.ModelReader(answering, budget, count, probabilities=probabilities)
 
 
 def make_judge(

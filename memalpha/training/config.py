@@ -26,7 +26,7 @@ from memalpha.config import Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards import RewardConfig, RewardFunction
-from memalpha.training.rows import Grouping
+from memalpha.training.credit import Credit
 from memalpha.types import JsonMapping, JsonObject
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
@@ -68,6 +68,10 @@ REFUSED: Mapping[str, str] = {
     "use_liger_kernel": "the loss over packed rows",
 }
 """Options of the trainer that would break what holds here, and what to use."""
+REPLACED: Mapping[str, str] = {
+    "grouping": "credit: step for grouping: step, credit: trajectory for grouping: instance",
+}
+"""Options that are gone, and what took their place."""
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Words = Annotated[
@@ -173,8 +177,10 @@ class RunOptions(PolicyOptions, EndpointOptions):
         content_judge: ``facts`` (annotations), ``grounded`` (lexical support), ``auto`` (facts,
             else grounded) or ``endpoint``.
         question_share: Share of an instance's questions asked in a training step, drawn anew each
-            step; evaluation asks all.
-        grouping: Rows compared with one another: ``step`` or ``instance`` (published).
+            step from each kind, one of each while there is room; evaluation asks all.
+        credit: Who is credited with a reward: ``trajectory`` (published), ``step``,
+            ``same_state``, ``evidence`` or ``memory_tokens`` (docs/recipe.md).
+        gradient_variance: Log the variance of the gradient, from two halves of a step's instances.
         rows_per_forward: Rows of one forward and backward pass; determines memory use.
         generation_rows: Most rollouts decoded in one batch.
         generator: What draws the rollouts: ``transformers`` on the trained weights, or ``vllm``,
@@ -213,7 +219,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
     reader_adapter: str = ""
     content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
     question_share: PositiveShare = 1.0
-    grouping: Grouping = Grouping.STEP
+    credit: Credit = Credit.STEP
+    gradient_variance: bool = False
     rows_per_forward: PositiveInt = 8
     generation_rows: PositiveInt = 64
     generator: Literal["transformers", "vllm"] = "transformers"
@@ -454,15 +461,43 @@ class TrainArguments(NamedTuple):
 TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, GRPOOptions)
 
 
+def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) -> None:
+    """Check combinations of options of several groups."""
+    size = trainer.num_generations
+    groups = trainer.per_device_train_batch_size * trainer.steps_per_generation // size
+    InputError.raise_if(
+        run.credit is Credit.SAME_STATE and (size % 2 or size < 4),
+        f"credit same_state with num_generations {size}",
+        expected="an even number from 4 on: two halves, each compared within itself",
+    )
+    InputError.raise_if(
+        run.credit is Credit.SAME_STATE and run.rollout_chunks == 1,
+        "credit same_state with rollout_chunks 1",
+        expected="rollouts of at least 2 chunks: those of one begin from the same state anyway",
+    )
+    InputError.raise_if(
+        run.gradient_variance and (groups % 2 or trainer.steps_per_generation > 1),
+        f"gradient_variance with {groups} instances in {trainer.steps_per_generation} steps",
+        expected="an even number in each process, which has two halves, in one step",
+    )
+    InputError.raise_if(
+        reward.graded_accuracy and run.reader not in ("base", "trained"),
+        f"graded_accuracy with reader {run.reader}",
+        expected="reader base or trained, whose model says how probable an answer is",
+    )
+
+
 def parse_train_arguments(
     arguments: Sequence[str], rewards: Mapping[str | RewardFunction, float] | None = None
 ) -> TrainArguments:
     """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError
     if something does not fit.
     """
+    presets = Path(__file__).parent / "presets"
     run, agent, reward, trainer = parse(
-        arguments, TRAIN_GROUPS, "memalpha train", Path(__file__).parent / "presets"
+        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED
     )
+    check_together(run, reward, trainer)
     trl_arguments = trainer.arguments(
         max_completion_length=agent.max_completion_length,
         model_init_kwargs=run.model_init_kwargs or None,

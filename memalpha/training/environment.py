@@ -19,6 +19,7 @@ from memalpha.memory.schema import tool_schemas
 from memalpha.models.policy import load_tokenizer
 from memalpha.training.build import make_scorer
 from memalpha.training.config import parse_train_arguments
+from memalpha.training.credit import Credit
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Completion, Message, OperationResult, Prompt, StopReason
 
@@ -49,6 +50,11 @@ class MemoryEnvironment:
             f"reader {run.reader!r}, question_share {run.question_share} "
             "in an environment for another trainer",
             expected="reader recall, trained or endpoint, question_share 1",
+        )
+        InputError.raise_if(
+            run.credit in (Credit.SAME_STATE, Credit.MEMORY_TOKENS),
+            f"credit {run.credit} in an environment for another trainer",
+            expected="step, trajectory or evidence: the other trainer draws and has the loss",
         )
         tokenizer = load_tokenizer(run.model, run.model_init_kwargs.get("revision", "main"))
         self.agent = AgentStep(arguments.agent, tokenizer)

@@ -20,18 +20,11 @@ from torch import Tensor
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards import RewardConfig, StepReward
+from memalpha.training.credit import Credit
+from memalpha.training.credit.same_state import is_local
 from memalpha.types import JsonMapping
 
 STD_EPSILON = 1e-4
-
-
-class Grouping(StrEnum):
-    """Rows that are compared: the G rollouts at one chunk of an instance, or all rows of its G
-    rollouts (as published).
-    """
-
-    STEP = "step"
-    INSTANCE = "instance"
 
 
 class Scale(StrEnum):
@@ -75,6 +68,7 @@ class TrainingRow:
         completion_ids: Token ids as sampled.
         total: Its reward; NaN: it could not be scored.
         left_out: It has no loss.
+        counted: Whether each id has a loss; None: all have.
         sampled: Log-probability of each id as it was drawn, where those are kept.
         old: Log-probabilities (T,) under the policy before the draw's updates; None with one
             update and without importance weights, where they equal those of now.
@@ -91,10 +85,17 @@ class TrainingRow:
     total: float
     advantage: float = 0.0
     left_out: bool = False
+    counted: tuple[bool, ...] | None = None
     sampled: tuple[float, ...] | None = None
     old: Tensor | None = None
     reference: Tensor | None = None
     weight: Tensor | None = None
+
+    @property
+    def mask(self) -> tuple[bool, ...]:
+        """Whether each id of the completion has a loss."""
+        whole = (not self.left_out,) * len(self.completion_ids)
+        return whole if self.left_out or self.counted is None else self.counted
 
 
 @dataclass
@@ -132,7 +133,7 @@ def build_rows(
     rewards: Sequence[Sequence[StepReward]],
     group_size: int,
     reward_config: RewardConfig,
-    grouping: Grouping,
+    credit: Credit,
     scale: Scale,
 ) -> list[TrainingRow]:
     """Return rows ordered (instance, chunk, rollout) from ``group_size`` consecutive rollouts per
@@ -160,16 +161,19 @@ def build_rows(
             )
             rows.append(row)
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
-    keys = [group_key(row, grouping) for row in rows]
+    keys = [group_key(row, credit, group_size) for row in rows]
     values = advantages([row.total for row in rows], keys, scale)
     for row, advantage in zip(rows, values, strict=True):
         row.advantage = advantage
     return rows
 
 
-def group_key(row: TrainingRow, grouping: Grouping) -> tuple[int, int]:
-    """The group whose rows a row is compared with."""
-    return (row.group_index, row.chunk_index if grouping is Grouping.STEP else -1)
+def group_key(row: TrainingRow, credit: Credit, group_size: int) -> tuple[int, int]:
+    """The group whose rows a row is compared with: of one chunk of an instance, or of all (-1)."""
+    whole = credit is Credit.TRAJECTORY
+    if credit is Credit.SAME_STATE:
+        whole = not is_local(row.rollout_index, group_size)
+    return (row.group_index, -1 if whole else row.chunk_index)
 
 
 def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:

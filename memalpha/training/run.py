@@ -33,7 +33,7 @@ from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summ
 from memalpha.rewards import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
-from memalpha.training.config import PolicyOptions, TrainArguments
+from memalpha.training.config import REPLACED, PolicyOptions, TrainArguments
 from memalpha.training.precision import check_types, set_float16
 from memalpha.training.recording import HeldOut, Recorder, StopOnSignal
 from memalpha.training.trainer import MemoryGRPOTrainer
@@ -130,6 +130,8 @@ def open_run(arguments: TrainArguments, report: EventReport) -> Run:
     if PartialState().is_main_process:
         reads = {**files_read(arguments), "working directory": [str(Path.cwd())]}
         check_place(path, overwrite=options.overwrite, resume=options.resume, reads=reads)
+        if options.resume:
+            check_options_of_then(RunFolder(path))
     arguments, why = choose_dtype(arguments, report)
     check_types(arguments.run.dtype, arguments.trl_arguments)
     parts = build_components(arguments)
@@ -153,7 +155,8 @@ def measure_before(run: Run) -> list[InstanceRow]:
 def fit(run: Run) -> int:
     """Train; return the step whose weights the policy then has, the last one or the best."""
     trainer = run.trainer
-    recorder = Recorder(run.folder, run.arguments, run.held_out.report)
+    paid = run.arguments._replace(reward=run.parts.scorer.reward_config)
+    recorder = Recorder(run.folder, paid, run.held_out.report)
     stop = StopOnSignal()
     trainer.on_rollouts = recorder.write_rollouts
     trainer.validate = partial(validate, run, recorder)
@@ -304,6 +307,11 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
         "load_best_model_at_end with FSDP or DeepSpeed",
         expected="false: weights that are sharded hang when loaded",
     )
+    InputError.raise_if(
+        options.gradient_variance and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
+        "gradient_variance with FSDP or DeepSpeed",
+        expected="false: a process has only a part of the gradient",
+    )
     check_sharding(
         sharding_of(trainer.accelerator),
         options.reader,
@@ -343,6 +351,18 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
         )
     state.wait_for_everyone()
     return RunFolder(trainer_options.output_dir)
+
+
+def check_options_of_then(folder: RunFolder) -> None:
+    """Raise RunFolderError for a run that was begun with an option that is gone."""
+    for name, instead in REPLACED.items():
+        RunFolderError.raise_if(
+            name in folder.config,
+            f"{str(folder.path)!r} was begun with {name}: {folder.config.get(name)}, an option "
+            "that is gone",
+            expected=instead,
+            fix="train anew, or go on with the version that began it",
+        )
 
 
 def _inputs(parts: RunComponents) -> dict[str, JsonObject]:

@@ -1,8 +1,10 @@
-"""Which instances a step reads, and rollouts that go on while something else does.
+"""Which instances a step reads and which questions it asks, and rollouts that go on while something
+else does.
 
 The order of instances depends on seed and step alone, so that a resumed run repeats it.
 """
 
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -39,6 +41,24 @@ def instances_of_draw(sources: Sequence[str], draw: int, groups: int, seed: int)
     """
     epoch, place = divmod(draw, len(sources) // groups)
     return spread(sources, seed + epoch)[place * groups : (place + 1) * groups]
+
+
+def of_each_kind(kinds: Sequence[str], count: int, rng: random.Random) -> list[int]:
+    """Return ``count`` places, in order: of each kind its share, but at least one while there is
+    room.
+
+    Their mean is that of a stratified draw in which a kind of few places counts for at least one:
+    with ``count`` of about the number of kinds, nearly the mean over kinds.
+    """
+    members: dict[str, list[int]] = defaultdict(list)
+    for place in rng.sample(range(len(kinds)), len(kinds)):
+        members[kinds[place]].append(place)
+    ranks = []
+    for own in members.values():
+        first = rng.random()
+        for rank, place in enumerate(own):
+            ranks.append((rank > 0, (rank + first) / len(own), place))
+    return sorted(place for *_, place in sorted(ranks)[:count])
 
 
 class Drawn(NamedTuple):

@@ -20,7 +20,8 @@ from memalpha.qa.metrics import contains
 from memalpha.qa.readers import QAEvaluator, ask_all, find_passages
 from memalpha.record.rows import operation_mix
 from memalpha.retrieval.archive import archive_chunk
-from memalpha.rewards import RewardConfig, RewardFunction, StepReward, judged
+from memalpha.rewards import RewardConfig, RewardFunction, StepReward, accuracy, judged
+from memalpha.training.credit import evidence
 from memalpha.training.schedule import in_background
 from memalpha.types import (
     ContentJudge,
@@ -36,7 +37,7 @@ from memalpha.types import (
 
 class RolloutScorer:
     """Turns rollouts into reward parts; without ``content_weight`` the judge is not asked, and the
-    part ``content`` (r4) is NaN.
+    part ``content`` (r4) is NaN. ``pays_evidence``: also into what each step's entries answered.
     """
 
     def __init__(
@@ -46,12 +47,17 @@ class RolloutScorer:
         reward_config: RewardConfig,
         max_masked_share: float = 0.5,
         agent: AgentStep | None = None,
+        *,
+        pays_evidence: bool = False,
     ) -> None:
         if reward_config.immediate_weight and agent is None:
             raise ValueError("immediate_weight needs the agent, to build earlier memories again")
         self.evaluator = evaluator
         self.judge = judge
         self.reward_config = reward_config
+        if pays_evidence:
+            self.reward_config = evidence.with_evidence(reward_config)
+        self.pays_evidence = pays_evidence
         self.max_masked_share = max_masked_share
         self.agent = agent
 
@@ -71,6 +77,8 @@ class RolloutScorer:
             rollout.verdicts = [None] * len(rollout.steps)
             rollout.nothing_due = [None] * len(rollout.steps)
             rollout.errors = {}
+        if self.pays_evidence:
+            evidence.ask_without(rollouts, self.evaluator)
         if self.reward_config.content_weight:
             self._judge_writes(rollouts)
         parts = self.reward_config.parts
@@ -128,7 +136,13 @@ class RolloutScorer:
         for name in self.reward_config.parts:
             part = [step[name] for step in scored]
             values[f"rewards/{name}/mean"] = [value for value in part if not math.isnan(value)]
+        if self.reward_config.graded_accuracy:
+            exact = [accuracy(rollout.questions) for rollout in rollouts]
+            values["rewards/exact_accuracy/mean"] = [each for each in exact if each is not None]
         result = {name: (float(sum(of)), len(of)) for name, of in values.items()}
+        if self.pays_evidence:  # for each question that is asked anyway
+            asked = sum(len(rollout.questions) for rollout in rollouts)
+            result["evidence/asked_again"] = (sum(each.asked_again for each in rollouts), asked)
         done = operation_mix(calls)
         shares = dict.fromkeys(OperationKind, 0)
         for section in rollouts[0].memory.schema.sections:
@@ -263,8 +277,10 @@ def ask_after_chunks(
     counts: list[list[int]] = []  # of questions, by rollout and chunk
     for rollout in rollouts:
         instance = rollout.instance
-        archived = agent.config.archive and not instance.facts  # then none begins with a memory
-        initial = [entry for entry in instance.initial_entries if entry.section != ARCHIVE.name]
+        archived = agent.config.archive and not instance.facts
+        initial = instance.initial_entries
+        if not archived:
+            initial = tuple(entry for entry in initial if entry.section != ARCHIVE.name)
         memory = agent.new_memory(initial)
         retriever = agent.new_retriever(memory)
         counts.append([])

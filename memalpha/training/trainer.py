@@ -39,8 +39,12 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.generation.products import Products, restored, using
 from memalpha.rewards import StepReward
+from memalpha.training import noise
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
+from memalpha.training.credit import Credit
+from memalpha.training.credit.memory_tokens import count_calls_alone
+from memalpha.training.credit.same_state import run_from_same_state
 from memalpha.training.importance import GAP, gap_statistics, importance_weights
 from memalpha.training.precision import check_scaler, overflow
 from memalpha.training.rows import (
@@ -53,7 +57,13 @@ from memalpha.training.rows import (
     padding_row,
     shuffle_advantages,
 )
-from memalpha.training.schedule import Drawn, at_once, in_background, instances_of_draw
+from memalpha.training.schedule import (
+    Drawn,
+    at_once,
+    in_background,
+    instances_of_draw,
+    of_each_kind,
+)
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.weights import Sharding, hand_over, sharding_of, whole_weights
 from memalpha.types import AdapterEngine, Generator, Instance, Sampling
@@ -158,18 +168,51 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         # a draw has steps_per_generation update batches, and passes through them in turn
         update_batch = self.update_batches[step % self.args.steps_per_generation]
         most = self.options.rows_per_forward
-        total = torch.zeros((), device=self.args.device)
         with self._timed("step_time"), explain_out_of_memory(most):
-            micro_batches = update_batch.micro_batches(most)
-            for micro_batch in micro_batches:
-                last = micro_batch is micro_batches[-1]
-                self.accelerator.sync_gradients = last
-                sync = nullcontext() if last else self.accelerator.no_sync(model)
-                with using(self.products), sync:
-                    # transformers' step: TRL's draws, and counts every micro-batch as a step
-                    loss = Trainer.training_step(self, model, micro_batch, num_items_in_batch)
-                    total = total + loss
+            if self.options.gradient_variance:
+                first, second = [
+                    replace(update_batch, rows=rows).micro_batches(most)
+                    for rows in self._halves(update_batch.rows)
+                ]
+                total = self._backward(model, first, num_items_in_batch, ends_step=False)
+                of_first = noise.gradients(model)
+                total = total + self._backward(model, second, num_items_in_batch)
+                self._record_variance(model, of_first)
+            else:
+                micro_batches = update_batch.micro_batches(most)
+                total = self._backward(model, micro_batches, num_items_in_batch)
         return total if self._keep_step(model, total) else torch.zeros_like(total)
+
+    def _backward(
+        self,
+        model: Any,
+        micro_batches: Sequence[UpdateBatch],
+        num_items_in_batch: Any,
+        *,
+        ends_step: bool = True,
+    ) -> Tensor:
+        """Add the gradients of micro-batches, and return their summed loss."""
+        total = torch.zeros((), device=self.args.device)
+        for micro_batch in micro_batches:
+            last = ends_step and micro_batch is micro_batches[-1]
+            self.accelerator.sync_gradients = last
+            sync = nullcontext() if last else self.accelerator.no_sync(model)
+            with using(self.products), sync:
+                # transformers' step: TRL's draws, and counts every micro-batch as a step
+                loss = Trainer.training_step(self, model, micro_batch, num_items_in_batch)
+                total = total + loss
+        return total
+
+    def _halves(self, rows: Sequence[TrainingRow]) -> list[Sequence[TrainingRow]]:
+        groups = self.args.per_device_train_batch_size // self.num_generations
+        return noise.halves(rows, groups)
+
+    def _record_variance(self, model: torch.nn.Module, of_first: Tensor) -> None:
+        """Log the variance of the gradient; that of the first half is still this process's."""
+        scaler = self.accelerator.scaler
+        scale = scaler.get_scale() if scaler is not None else 1.0
+        first = self.accelerator.reduce(of_first, "mean") / scale
+        self._record(noise.variance(first, noise.gradients(model) / scale))
 
     def _next_update_batches(self) -> list[UpdateBatch]:
         """Return the scored rows of a new draw, in ``steps_per_generation`` update batches."""
@@ -182,11 +225,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         masked, count = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
         errors = gather_object([first_error(rollouts)])
         check_masked_share(int(masked), int(count), self.scorer.max_masked_share, errors)
-        trained = sum(len(row.completion_ids) for row in rows if not row.left_out)
+        trained = sum(sum(row.mask) for row in rows)
         row_count, token_count = self.sum_over_ranks([len(rows), trained])
-        missing = self._padded_count(len(rows)) - len(rows)
         end = self.processing_class.eos_token_id
-        rows = [*rows, *(padding_row(end) for _ in range(missing))]
+        halves = self._halves(rows) if self.options.gradient_variance else [rows]
+        rows = []
+        for half in halves:
+            missing = self._padded_count(len(half)) - len(half)
+            rows += [*half, *(padding_row(end) for _ in range(missing))]
         frozen = restored(self.model.parameters(), "requires_grad")
         with torch.no_grad(), frozen, self._timed("time/logps"):
             self._logps_before(rows)
@@ -287,7 +333,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         rows = inputs.rows
         device = self.args.device
         of_rows = self._logps(model, rows, compute_entropy=True)
-        mask = padded([[int(not row.left_out)] * len(row.completion_ids) for row in rows], device)
+        mask = padded([list(map(int, row.mask)) for row in rows], device)
         tensors = {
             # TRL puts ids and masks together for a forward of its own, which does not take place
             **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), mask),
@@ -422,8 +468,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with self._ready_to_draw():
             instances = self._instances(step)
             sampling = self._sampling(step)
-            draw = partial(run_rollouts, instances, self.agent, self.generator, sampling)
-            rollouts = start(draw)
+            run: Any = run_rollouts
+            if self.options.credit is Credit.SAME_STATE:
+                run = partial(run_from_same_state, group_size=self.num_generations)
+            rollouts = start(partial(run, instances, self.agent, self.generator, sampling))
         return Drawn(rollouts, in_background(partial(self._score, rollouts)))
 
     def _score(self, rollouts: Any) -> list[list[StepReward]]:
@@ -444,10 +492,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return [self._with_questions(self.instances[place], step) for place in mine]
 
     def _with_questions(self, instance: Instance, step: int) -> Instance:
-        """Keep ``question_share`` of the questions, the same for a group."""
+        """Keep ``question_share`` of the questions of each kind, the same for a group."""
         count = math.ceil(self.options.question_share * len(instance.questions))
         rng = random.Random(f"questions/{self.args.seed}/{step}/{instance.id}")
-        places = sorted(rng.sample(range(len(instance.questions)), count))
+        places = of_each_kind([question.kind for question in instance.questions], count, rng)
         return replace(instance, questions=tuple(instance.questions[place] for place in places))
 
     def _sampling(self, step: int) -> Sampling:
@@ -463,9 +511,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> list[TrainingRow]:
         scale = Scale(self.scale_rewards)
         config = self.scorer.reward_config
-        rows = build_rows(
-            rollouts, rewards, self.num_generations, config, self.options.grouping, scale
-        )
+        credit = self.options.credit
+        rows = build_rows(rollouts, rewards, self.num_generations, config, credit, scale)
+        if credit is Credit.MEMORY_TOKENS:
+            count_calls_alone(rows, rollouts, self.agent)
         if scale is Scale.BATCH:
             _, std = self._mean_and_std([row.total for row in rows])
             for row in rows:
@@ -525,7 +574,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
             known = set() if math.isnan(row.total) else {row.total}
-            groups[group_key(row, self.options.grouping)] |= known
+            groups[group_key(row, self.options.credit, self.num_generations)] |= known
         alike = sum(len(totals) < 2 for totals in groups.values())
         silent, count = self.sum_over_ranks([alike, len(groups)]).tolist()
         mean, std = self._mean_and_std([row.total for row in rows])

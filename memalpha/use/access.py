@@ -32,6 +32,7 @@ from memalpha.types import JsonObject
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
 _SCHEMES = ("bearer", "token")  # of Authorization; the second is Mem0's
+API_KEY = "X-API-Key"  # header of a token, as Mem0's own server takes it, where there is no other
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
 _PLACE = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE
@@ -237,8 +238,9 @@ class Callers:
     def granted(self, headers: Mapping[str, str]) -> Grant:
         """Return the grant of a request's token; Problem for an unknown one (401)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        is_token = scheme.lower() in _SCHEMES
-        grant = self.local or (self.grant(token.strip()) if is_token else None)
+        if scheme.lower() not in _SCHEMES:
+            token = headers.get(API_KEY.lower(), "")
+        grant = self.local or (self.grant(token.strip()) if token else None)
         if grant is None:
             raise Problem(
                 HTTPStatus.UNAUTHORIZED,

@@ -197,9 +197,10 @@ class _Mem0:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         messages = [_dated(message) for message in messages]
-        time = None
+        said = datetime.now(UTC)
         if request.timestamp is not None:
-            time = datetime.fromtimestamp(request.timestamp, UTC).isoformat()
+            said = datetime.fromtimestamp(request.timestamp, UTC)
+        time = said.isoformat(timespec="seconds")
         if request.infer:
             added = self._operations.read(asked.caller, messages, time)
             changes = [change for step in added.steps for change in step.outcome.changes]

@@ -24,14 +24,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memalpha.errors import InputError
-from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
+from memalpha.use.access import API_KEY, CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
 from memalpha.use.mem0 import add_mem0_routes, is_mem0
 from memalpha.use.operations import Operations
 from memalpha.use.proxy import add_proxy_routes
 
-_ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
+_ONCE = ("Host", "Origin", "Authorization", API_KEY, *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
 _IDLE_SECONDS = 5  # of a connection between two requests
 

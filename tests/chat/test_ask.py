@@ -15,8 +15,8 @@ def test_what_was_said_is_found_without_a_model(tmp_path, capsys):
     who = ["--store", store, "--user", "me"]
     assert run(["ask", "What is my cat called?", *who, "--retrieve_k", "1"]) == 0
     assert capsys.readouterr().out == "[2024-05-01] User: My cat is called Bailey.\n"
-    assert run(["ask", "What is my cat called?", *who[:3], "you"]) == 0
-    assert capsys.readouterr().out == "I do not know.\n"
+    assert run(["ask", "What is my cat called?", *who[:3], "you"]) == 1
+    assert "no namespace you/default/default" in capsys.readouterr().err
 
 
 def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):

@@ -26,8 +26,10 @@ from memalpha.errors import ForgottenError, InputError
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store.history import still_say
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
+from memalpha.types import Entry
 
 SECRETS = ("Zaphod-of-Oslo", "Zaphod-of-Rome", "quelle-überraschung")
 ORIGIN = Origin("agent-Zaphod", "chunk-Zaphod", "prompt-Zaphod")
@@ -179,3 +181,11 @@ def test_no_digest_that_is_left_confirms_a_guess(folder, store):
     assert files_with(folder, secret, chunk[7:], prompt, "swordfish") == []
     assert durable.history("2")[0].origin == seen and durable.keyed(prompt) != seen.prompt_hash
     assert journal.verify().ok
+
+
+def test_the_role_of_a_speaker_is_no_word_that_is_left_but_a_name_is():
+    lines = ["User: I live in Oslo.", "User: It rains.", "Marta: It rains.", "Marta lives in Oslo"]
+    entries = [Entry(str(number), "facts", text) for number, text in enumerate(lines)]
+    assert {entry.id for entry in still_say([lines[0]], entries)} == {"0", "3"}
+    assert {entry.id for entry in still_say(["User: My bike is red."], entries)} == set()
+    assert {entry.id for entry in still_say(["Marta"], entries)} == {"2", "3"}

@@ -6,7 +6,7 @@ import pytest
 from stubs import setting
 
 from memalpha.errors import InputError
-from memalpha.measure.evidence import FoundPassage, evidence_row, evidence_rows, recall_by_kind
+from memalpha.measure.evidence import FoundPassage, LooksForEvidence, evidence_row
 from memalpha.measure.options import make_system
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk, Instance, Question
@@ -58,18 +58,16 @@ def test_rows_of_an_archive_are_what_a_loop_over_its_passages_counts():
     instance = Instance("i", "s", tuple(map(Chunk, told)), (*questions, Question("none?", ("n",))))
     where = setting([instance], (), reader_tokens=40, retrieve_k=30)
     memory = make_system("archive", {"retrieval": "lexical"}).ingest(where, instance, 0)
-    rows = evidence_rows([instance], [memory], 40, where.count)
-    assert [row.question for row in rows] == [q.id for q in questions if q.evidence]
-    for question, found in zip([q for q in questions if q.evidence], rows, strict=True):
+    (found,) = LooksForEvidence(40, where.count)([instance], [memory])
+    asked = [question for question in questions if question.evidence]
+    assert [row.id for row in found.questions] == [question.id for question in asked]
+    tokens = []
+    for question, row in zip(asked, found.questions, strict=True):
         left, seen = 40, set()
         for passage in memory.passages(question, 40):
             if where.count(passage) <= left:
                 left -= where.count(passage)
                 seen |= {n for n in question.evidence if told[n] == passage}
-        assert found.recall == pytest.approx(len(seen) / len(question.evidence))
-        assert found.tokens == 40 - left
-    means = recall_by_kind(rows)
-    assert means["all"].mean == pytest.approx(sum(found.recall for found in rows) / len(rows))
-    assert {name: each.n for name, each in means.items() if name != "all"} == dict.fromkeys(
-        [found.kind for found in rows], 1
-    )
+        assert row.score == pytest.approx(len(seen) / len(question.evidence))
+        tokens.append(40 - left)
+    assert found.reader_tokens == pytest.approx(sum(tokens) / len(tokens))

@@ -17,8 +17,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.errors import InputError, ServiceError
 from memalpha.measure import mem0
+from memalpha.measure.evidence import LooksForEvidence
 from memalpha.measure.options import make_system
-from memalpha.measure.run import LooksForEvidence
 from memalpha.measure.scoreboard import PUBLISHED, SETS, Board, board_rows, main_table
 from memalpha.measure.summary import Summary, compare_groups
 from memalpha.memory.memory import count_words

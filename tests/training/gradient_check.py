@@ -12,14 +12,17 @@ one row after the other.
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import zlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from accelerate.utils import gather_object
 from peft import LoraConfig, get_peft_model
@@ -36,11 +39,12 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.registry import make_tokenizer, toy_texts
+from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.training import trainer
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer
-from memalpha.types import Chunk, Instance
+from memalpha.types import Chunk, Instance, Question
 from memalpha.update.prepare import prepare_policy
 
 GROUP = 4
@@ -58,7 +62,7 @@ class Case:
 
     loss: str = "dapo"
     beta: float = 0.0
-    grouping: str = "step"
+    credit: str = "step"
     packs: bool = True  # False: an attention that cannot share prefixes
     iterations: int = 1
     splits: int = 1  # steps_per_generation
@@ -75,8 +79,9 @@ class Case:
     generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
     correction: str = "token_truncate"
+    variance: bool = False  # gradient_variance
     top_layers: int = 0  # train the adapters of that many upper layers
-    # "padding" counts padding rows as real ones
+    # "padding" counts padding rows as real ones, "tokens" counts those without a loss
     fault: str = ""
     steps: int = 2
 
@@ -111,6 +116,48 @@ class KeepingAgent(AgentStep):
 
     def apply(self, memory, index, chunk, completion, cut_off=False):
         return super().apply(memory, index, chunk, f"+ {' '.join(completion.split()) or 'nothing'}")
+
+
+def spans_of_long_words(text, cut_off=False):
+    """Stands in for a codec's calls, since a random policy makes none."""
+    return [match.span() for match in re.finditer(r"\S{4,}", text)]
+
+
+def counted_by_hand(step, ended):
+    """Which tokens share a character with a long word or the white space before it, or end the
+    completion; a token that only completes a character is of that one."""
+    ids = step.completion.ids
+    texts = [tokenizer().decode(ids[:n], skip_special_tokens=True) for n in range(len(ids) + 1)]
+    inside = [False] * len(texts[-1])
+    for word in re.finditer(r"\s*(?<!\S)\S{4,}", texts[-1]):
+        inside[word.start() : word.end()] = [True] * (word.end() - word.start())
+    pieces = [inside[min(len(a), len(b) - 1) : len(b)] for a, b in pairwise(texts)]
+    return [any(piece) or (ended and piece is pieces[-1]) for piece in pieces]
+
+
+ASKED = ("e", "th", "or", "ing", "un")
+"""What the questions are about; the reader, without a model, wants to see these letters."""
+
+
+def evidence_reward(rollout, t, count):
+    """The reward of a step with credit ``evidence``, from the entries alone."""
+
+    def answers(entries, letters):
+        return any(letters in entry.content.lower() for entry in entries)
+
+    total = owed = 0.0
+    for question in rollout.instance.questions:
+        entries = [hit.entry for hit in rollout.retriever.search(question.text, 3)]
+        (letters,) = question.answers
+        total += answers(entries, letters)
+        for entry in entries:
+            others = [other for other in entries if other is not entry]
+            if answers(entries, letters) and not answers(others, letters):
+                owed += entry.source_chunk == t
+    kept = sum(count(entry.content) for entry in rollout.memory)
+    read = sum(count(chunk.text) for chunk in rollout.instance.chunks)
+    accuracy, evidence = total / len(ASKED), owed / len(ASKED)
+    return 0.5 * accuracy + 0.5 * evidence + 0.5 + 0.05 * max(0.0, 1 - kept / read)
 
 
 def pseudo_reward(index, rollout, t):
@@ -185,12 +232,19 @@ def stir(policy, seed):
             parameter.data = 0.1 * torch.randn(parameter.shape, generator=draw)
 
 
-def make_instances():
+def make_instances(asked=()):
     words = " ".join(toy_texts()[:48]).split()
     texts = [" ".join(words[i : i + 2 + i % 5]) for i in range(sum(CHUNKS))]
     starts = [sum(CHUNKS[:i]) for i in range(len(CHUNKS))]
+    every = " ".join(dict.fromkeys(words))
+    questions = tuple(Question(every, (letters,)) for letters in asked)
     return [
-        Instance(f"i{number}", "check", tuple(Chunk(text) for text in texts[start : start + n]), ())
+        Instance(
+            f"i{number}",
+            "check",
+            tuple(Chunk(text) for text in texts[start : start + n]),
+            questions,
+        )
         for number, (start, n) in enumerate(zip(starts, CHUNKS, strict=True))
     ]
 
@@ -224,7 +278,8 @@ def make_trainer(case, folder, **more):
         **more,
     )
     arguments = options.arguments(max_completion_length=LONGEST)
-    policy, instances = make_policy(case), make_instances()
+    policy = make_policy(case)
+    instances = make_instances(ASKED if case.credit == "evidence" else ())
     if (
         case.start == "full" and case.beta
     ):  # TRL loads the reference from where the policy came from
@@ -243,34 +298,56 @@ def make_trainer(case, folder, **more):
         [pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))]
         for i, rollout in enumerate(rollouts)
     ]
+    agent = KeepingAgent(agent_config, tokenizer())
+    if case.credit == "memory_tokens":
+        agent.codec.spans = spans_of_long_words
+    if case.credit == "evidence":
+        scorer = evidence_scorer(agent)
     kind = Drifted if case.generator == "drifted" else HFGenerator
     made = CheckedTrainer(
         model=policy,
         args=arguments,
         processing_class=tokenizer(),
-        agent=KeepingAgent(agent_config, tokenizer()),
+        agent=agent,
         instances=instances,
         generator=kind(policy, tokenizer(), logprobs=kind is Drifted or case.staleness > 0),
         scorer=scorer,
         options=RunOptions(
-            grouping=case.grouping,
+            credit=case.credit,
+            gradient_variance=case.variance,
             rows_per_forward=3,
             staleness=case.staleness,
         ),
     )
     made.more_padding = case.padding
-    made.count_padding = case.fault == "padding"
+    made.fault = case.fault
     if case.start == "fresh":
         stir(made.model, seed=2)
     return made
 
 
+def evidence_scorer(agent):
+    """The real scorer; as with ``pseudo_reward``, one step cannot be scored."""
+    evaluator = QAEvaluator(RecallReader(1024, agent.encoder.count), k=3)
+    config = replace(REWARD, content_weight=0.0)
+    scorer = RolloutScorer(evaluator, None, config, pays_evidence=True)
+    score = scorer.score
+
+    def with_a_gap(rollouts):
+        rewards = score(rollouts)
+        rewards[1][0]["tool"] = math.nan
+        return rewards
+
+    scorer.score = with_a_gap
+    return scorer
+
+
 class CheckedTrainer(trainer.MemoryGRPOTrainer):
     """The trainer with more padding than needed and, if wanted, a fault: padding rows count as
-    sampled."""
+    sampled, or tokens without a loss as trained."""
 
     more_padding = 0
-    count_padding = False
+    fault = ""
     on_batch = staticmethod(lambda: None)
 
     def _padded_count(self, rows):
@@ -283,14 +360,22 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
     def _next_update_batches(self):
         batches = super()._next_update_batches()
         self.on_batch()
-        if self.count_padding:
-            for batch in batches:
+        for batch in batches:
+            if self.fault == "padding":
                 batch.row_count = self.sum_over_ranks([len(self.rows)])[0]
+            if self.fault == "tokens":
+                written = [len(row.completion_ids) for row in self.rows if not row.left_out]
+                batch.token_count = self.sum_over_ranks([sum(written)])[0]
         return batches
 
 
 # ------------------------------------------------------------------------------------------------
 # the other side, by hand
+
+
+def sampled(rows):
+    """Those that are no padding."""
+    return [row for row in rows if row.rollout_index >= 0]
 
 
 def advantages_by_hand(rows, scale):
@@ -324,6 +409,7 @@ class Check(TrainerCallback):
             advantage_errors=[],
             weights=[],
             p99=[],
+            variances=[],
             masked=0,
             padding=0,
             world=made.accelerator.num_processes,
@@ -337,7 +423,7 @@ class Check(TrainerCallback):
         the reference."""
         rank, case = self.trainer.accelerator.process_index, self.case
         ends = set(self.trainer.eos_token_ids)
-        local = []
+        rows = []
         for i, rollout in enumerate(rollouts):
             for t, step in enumerate(rollout.steps):
                 reward = sum(
@@ -346,22 +432,33 @@ class Check(TrainerCallback):
                         (1.0, 0.5, 0.05, 0.1), pseudo_reward(i, rollout, t).values(), strict=False
                     )
                 )
-                key = (rank, i // GROUP, t if case.grouping == "step" else "all")
+                if case.credit == "evidence":
+                    count = self.trainer.agent.encoder.count
+                    reward = math.nan if (i, t) == (1, 0) else evidence_reward(rollout, t, count)
+                chunk = step.chunk_index
+                local = case.credit == "same_state" and i % GROUP in (2, 3)
+                whole = case.credit in ("trajectory", "same_state") and not local
+                key = (rank, i // GROUP, "all" if whole else chunk)
                 ids = list(step.completion.ids)
-                local.append(
+                ended = ids[-1] in ends
+                counted = [True] * len(ids)
+                if case.credit == "memory_tokens":
+                    counted = counted_by_hand(step, ended)
+                rows.append(
                     SimpleNamespace(
                         key=key,  # names its group
-                        place=(i // GROUP, t, i),  # where it stands among its rank's rows
+                        place=(i // GROUP, chunk, i),  # where it stands among its rank's rows
                         prompt=list(step.prompt.ids),
                         completion=ids,
                         reward=reward,
-                        cut_off=ids[-1] not in ends,
+                        cut_off=not ended,
+                        counted=counted,
                         advantage=0.0,
                         sampled=step.completion.logprobs,
                     )
                 )
-        local.sort(key=lambda row: row.place)
-        self.rows = gather_object(local)
+        rows.sort(key=lambda row: row.place)
+        self.rows = gather_object(rows)
         advantages_by_hand(self.rows, case.scale)
         policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
         with torch.no_grad():
@@ -376,15 +473,12 @@ class Check(TrainerCallback):
     def on_pre_optimizer_step(self, args, state, control, model=None, **_):
         made, case = self.trainer, self.case
         split = state.global_step % case.splits
-        places = {id(row): place for place, row in enumerate(made.rows)}
-        order = gather_object([[places[id(row)] for row in made.update_batches[split].rows]])
+        places = {id(row): place for place, row in enumerate(sampled(made.rows))}
+        order = gather_object(
+            [[places[id(row)] for row in sampled(made.update_batches[split].rows)]]
+        )
         counts = [sum(row.key[0] == rank for row in self.rows) for rank in range(self.report.world)]
-        mine = [
-            sum(counts[:rank]) + i
-            for rank, indices in enumerate(order)
-            for i in indices
-            if i < counts[rank]
-        ]
+        mine = [sum(counts[:rank]) + i for rank, indices in enumerate(order) for i in indices]
         self.trained = sorted(self.trained + mine)
         if (split + 1) % case.splits == 0:
             assert self.trained == list(range(len(self.rows))), (
@@ -396,6 +490,11 @@ class Check(TrainerCallback):
         loss = sum(self.loss(policy, self.rows[i]) for i in mine) * case.splits
         expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
         found = torch.cat([p.grad.flatten() for p in parameters])
+        if case.variance:  # the first of two instances of each process
+            early = [i for i in mine if self.rows[i].place[0] == 0]
+            loss = sum(self.loss(policy, self.rows[i]) for i in early)
+            first = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+            self.report.variances.append(float((expected - 2 * first).square().sum()))
         self.report.errors.append(float((found - expected).norm() / expected.norm()))
         self.report.weights.append(max((abs(weight - 1) for weight in self.weights), default=0.0))
         self.weights = []
@@ -406,8 +505,9 @@ class Check(TrainerCallback):
         kept = [row for row in self.rows if not (case.drop_cut_off and row.cut_off)]
         if case.drop_cut_off and row.cut_off:
             return torch.zeros(())
-        logp = self.logps(policy, row)
-        log_ratio = logp - row.old
+        counted = torch.tensor(row.counted)
+        logp = self.logps(policy, row)[counted]
+        log_ratio = logp - row.old[counted]
         ratio = torch.exp(
             log_ratio if case.level == "token" else log_ratio.mean().expand(len(log_ratio))
         )
@@ -426,17 +526,17 @@ class Check(TrainerCallback):
             self.weights += weight.tolist()
             most = args.vllm_importance_sampling_clip_max
             beyond = most if case.correction.endswith("truncate") else 0.0
-            loss = loss * torch.where(weight > most, beyond, weight)
+            loss = loss * torch.where(weight > most, beyond, weight)[counted]
         if case.beta:
-            difference = row.reference - logp
+            difference = row.reference[counted] - logp
             loss = loss + case.beta * (difference.exp() - difference - 1) * (
                 ratio if args.use_bias_correction_kl else 1
             )
         if case.loss == "grpo":
-            return loss.mean() / len(self.rows)
+            return loss.sum() / max(1, sum(row.counted)) / len(self.rows)
         if case.loss == "dr_grpo":
             return loss.sum() / (len(self.rows) * LONGEST)
-        return loss.sum() / sum(len(row.completion) for row in kept)
+        return loss.sum() / sum(sum(row.counted) for row in kept)
 
     def logps(self, model, row):
         ids = torch.tensor([row.prompt + row.completion])
@@ -449,13 +549,13 @@ class Check(TrainerCallback):
         """Compare the advantages that are trained with those by hand."""
         rank = self.trainer.accelerator.process_index
         by_hand = [row.advantage for row in self.rows if row.key[0] == rank]
-        trained = [row.advantage for row in self.trainer.rows]
+        trained = [row.advantage for row in sampled(self.trainer.rows)]
         report = self.report
-        report.padding += len(trained) - len(by_hand)
+        report.padding += len(self.trainer.rows) - len(by_hand)
         report.masked += sum(math.isnan(row.reward) for row in self.rows)
         report.lengths = sorted({(len(row.prompt), len(row.completion)) for row in self.rows})
         report.advantage_errors.append(
-            max(abs(a - b) for a, b in zip(trained, by_hand, strict=False))
+            max(abs(a - b) for a, b in zip(trained, by_hand, strict=True))
         )
 
 
@@ -469,6 +569,10 @@ def check(case):
         made.on_batch = callback.on_batch
         made.train()
         name = "sampling/sampling_logp_difference/p99"
+        history = made.state.log_history
+        logged = [row["gradient/variance"] for row in history if "gradient/variance" in row]
+        assert logged == pytest.approx(callback.report.variances, rel=1e-4)
+        assert len(logged) == case.steps * case.variance
         callback.report.logged = [row[name] for row in made.state.log_history if name in row]
         callback.report.ratios = [min(callback.ratios), max(callback.ratios)]
         clipped = made.args.vllm_importance_sampling_clip_max - 1
@@ -480,9 +584,11 @@ def check(case):
 # two processes
 TWO_PROCESSES = {
     "dapo, KL, upper layers": Case(beta=0.1, iterations=2, top_layers=1),
-    "grpo": Case("grpo", beta=0.1, grouping="instance", packs=False, steps=1),
+    "grpo": Case("grpo", beta=0.1, credit="trajectory", packs=False, steps=1),
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
+    "same state": Case(credit="same_state", scale="none"),
+    "memory tokens, variance": Case(credit="memory_tokens", beta=0.1, a_step=8, variance=True),
     "cispo": Case("cispo", beta=0.1, start="fresh", steps=1),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }

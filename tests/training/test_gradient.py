@@ -17,19 +17,19 @@ EXACT = 1e-5
 FOUND = 1e-2
 
 CASES = {
-    "dapo, KL, two epochs, by instance, no packing": Case(
-        "dapo", 0.1, "instance", packs=False, iterations=2
+    "dapo, KL, two epochs, by trajectory, no packing": Case(
+        "dapo", 0.1, "trajectory", packs=False, iterations=2
     ),
     "dapo, KL to the base": Case("dapo", 0.1, start="fresh", iterations=2),
     "dapo, KL, all weights": Case("dapo", 0.1, start="full"),
     "dapo, cut off rows dropped": Case("dapo", drop_cut_off=True, steps=1),
-    "grpo, two epochs, by instance": Case("grpo", 0.0, "instance", iterations=2, padding=4),
+    "grpo, two epochs, by trajectory": Case("grpo", 0.0, "trajectory", iterations=2, padding=4),
     "grpo, KL, no packing, Qwen3": Case(
         "grpo", 0.1, packs=False, padding=4, architecture="qwen3", steps=1
     ),
     "grpo, KL, three splits, two epochs": Case("grpo", 0.1, splits=3, iterations=2, steps=6),
     "grpo, ratio of the sequence": Case("grpo", level="sequence", iterations=2),
-    "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
+    "dr_grpo, KL, by trajectory": Case("dr_grpo", 0.1, "trajectory", padding=4, scale="none"),
     "dapo, KL, sampled by another engine": Case("dapo", 0.1, generator="drifted", iterations=2),
     "dr_grpo, sampled by another engine": Case("dr_grpo", generator="drifted", padding=4),
     "grpo, KL, other engine, tokens masked": Case(
@@ -48,6 +48,17 @@ CASES = {
     ),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
     "grpo, ratio of the sequence, no packing": Case("grpo", level="sequence", packs=False, steps=1),
+    "dapo, KL, same state, two epochs": Case("dapo", 0.1, "same_state", iterations=2),
+    "grpo, same state": Case("grpo", credit="same_state", scale="batch", padding=4, steps=1),
+    "dapo, evidence": Case(credit="evidence", scale="none"),
+    "dapo, KL, memory tokens, two epochs": Case("dapo", 0.1, "memory_tokens", iterations=2),
+    "grpo, memory tokens, ratio of the sequence": Case(
+        "grpo", 0.1, "memory_tokens", level="sequence", iterations=2, padding=4
+    ),
+    "dr_grpo, memory tokens, other engine, cut off rows dropped": Case(
+        "dr_grpo", credit="memory_tokens", generator="drifted", drop_cut_off=True, steps=1
+    ),
+    "dapo, memory tokens, variance": Case(credit="memory_tokens", variance=True),
     "dr_grpo, drawn a batch ahead": Case("dr_grpo", staleness=1, padding=4, steps=4),
 }
 

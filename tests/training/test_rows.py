@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rollouts import make_agent, make_instance, run_script, step_reward
 
 from memalpha.rewards import RewardConfig
-from memalpha.training.rows import Grouping, Scale, advantages, build_rows, shuffle_advantages
+from memalpha.training.credit import Credit
+from memalpha.training.rows import Scale, advantages, build_rows, shuffle_advantages
 from memalpha.training.schedule import instances_of_draw, spread
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)
@@ -43,8 +44,8 @@ REWARDS = [
 ]
 
 
-def build(rollouts, rewards=REWARDS, group_size=2, grouping=Grouping.STEP, scale=Scale.NONE):
-    return build_rows(rollouts, rewards, group_size, CONFIG, grouping, scale)
+def build(rollouts, rewards=REWARDS, group_size=2, credit=Credit.STEP, scale=Scale.NONE):
+    return build_rows(rollouts, rewards, group_size, CONFIG, credit, scale)
 
 
 def test_rows_stand_by_instance_chunk_rollout(rollouts):
@@ -61,14 +62,14 @@ def test_rows_stand_by_instance_chunk_rollout(rollouts):
         assert first.prompt_ids[: first.shared] == second.prompt_ids[: second.shared]
 
 
-def test_advantages_by_step_and_by_instance(rollouts):
+def test_advantages_by_step_and_by_trajectory(rollouts):
     assert [row.advantage for row in build(rollouts)] == [0.25, -0.25, 0.0, 0.0, -0.25, 0.25]
     one = 0.25 / (0.5 / 2**0.5 + 1e-4)
     assert [row.advantage for row in build(rollouts, scale=Scale.GROUP)] == pytest.approx(
         [one, -one, 0.0, 0.0, -one, one]
     )
     # long: totals 1.5, 1, 1, 1, mean 1.125; short as by step
-    rows = build(rollouts, grouping=Grouping.INSTANCE)
+    rows = build(rollouts, credit=Credit.TRAJECTORY)
     assert [row.advantage for row in rows] == [0.375, -0.125, -0.125, -0.125, -0.25, 0.25]
 
 

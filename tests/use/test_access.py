@@ -93,7 +93,11 @@ def test_a_made_token_opens_the_namespace_it_was_made_for(tmp_path, capsys):
     token = told.split()[-1]
     key = {"authorization": f"Bearer {token}"}
     assert token not in entry and len(token) > 40
-    assert callers.identify(key) == Caller("laptop", Namespace("marta", "default", "s"))
+    for form in (key, {"authorization": f"Token {token}"}, {"x-api-key": token}):
+        assert callers.identify(form) == Caller("laptop", Namespace("marta", "default", "s"))
+    for form in ({"authorization": f"Basic {token}"}, {"x-api-key": ""}, {"x-api-key": "x"}):
+        with pytest.raises(Problem, match="no token"):
+            callers.identify(form)
     with pytest.raises(Problem) as problem:
         callers.identify({**key, "memalpha-session": "t"})
     assert "may not reach the session 't'" in problem.value.what

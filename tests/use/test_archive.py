@@ -1,5 +1,7 @@
 """The archive in use: found, undone, forgotten to the last byte, and apart for each user."""
 
+from dataclasses import replace
+
 import pytest
 from scripted import ScriptedGenerator
 
@@ -8,6 +10,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
+from memalpha.retrieval.archive import archive_chunk
+from memalpha.types import Chunk, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 
 CONFIG = AgentConfig(
@@ -136,3 +140,17 @@ def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_a
         word.lower().encode()
         not in b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
     )
+
+
+def test_a_fact_that_is_said_again_takes_no_line_away():
+    memory = STEP.new_memory()
+    said = Chunk("Marta: My office is in Oslo.", "2024-01-01")
+    wrote = Operation(OperationKind.INSERT, "facts", "Marta office Oslo")
+    memory.apply(wrote, chunk=0, time=said.time)
+    archive_chunk(memory, 0, said, memory.changes[:])
+    other = replace(wrote, kind=OperationKind.UPDATE, content="Marta city Oslo", entry_id="1")
+    memory.apply(other, chunk=1, time="2024-02-01")  # a line said something else, and stays
+    memory.apply(replace(wrote, content="Marta city Oslo"), chunk=2, time="2024-03-01")
+    archive_chunk(memory, 2, Chunk("Marta: It rains.", "2024-03-01"), memory.changes[-1:])
+    texts = [line.content for line in memory.entries(ARCHIVE.name)]
+    assert texts == ["Marta: My office is in Oslo.", "Marta: It rains."]
