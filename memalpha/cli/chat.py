@@ -18,12 +18,21 @@ from typing import TYPE_CHECKING
 
 from typer import Context
 
-from memalpha.cli.console import console, out, printable, quiet_libraries, show_table, with_notes
+from memalpha.cli.console import (
+    complain,
+    console,
+    out,
+    printable,
+    quiet_libraries,
+    show_table,
+    with_notes,
+)
 from memalpha.cli.journal import need_store, opened
 from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
+from memalpha.retrieval import RetrievalMode
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Namespace
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
 
 # a line of JSON: brackets alone, a list or object that begins, a quoted name or text in one
 _JSON = re.compile(r'[\[\]{}]+,?$|[\[{]+\s*"|"[^"]*"\s*(?::|,$)')
+_EMBEDDED = 2000  # operations of a memory whose lines are embedded for one question
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
@@ -80,7 +90,7 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
         with opened(about.store, about.key_file, 30.0) as journal, journal.reading():
             journal.registration(namespace)
     if trained is None and not about.endpoint:
-        about = replace(about, schema=about.schema or _recorded(about, namespace))
+        about = _fitted(about, namespace)
     with about.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
         recalls = about.reader is None and isinstance(agent.reader, RecallReader)
@@ -91,10 +101,18 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
         yield Conversation(agent, namespace)
 
 
-def _recorded(about: AgentOptions, whose: Namespace) -> str | None:
-    """Return the name of the schema that a memory was begun with; None if there is none yet."""
+def _fitted(about: AgentOptions, whose: Namespace) -> AgentOptions:
+    """Return the options for a memory that no model writes: its schema, and how it is searched."""
     with opened(about.store, about.key_file, 30.0, new=True) as journal:
-        return journal.schema(whose).name if whose in journal.namespaces() else None
+        if whose not in journal.namespaces():
+            return about
+        schema = journal.schema(whose).name
+        size = journal.size(whose)
+    retrieval = RetrievalMode.LEXICAL if size > _EMBEDDED else RetrievalMode.HYBRID
+    if about.retrieval is None and retrieval is RetrievalMode.LEXICAL:
+        complain(f"{size} operations: searched by words (--retrieval hybrid: by meaning, slower)")
+    chosen = about.retrieval or retrieval
+    return replace(about, schema=about.schema or schema, retrieval=chosen)
 
 
 @dataclass

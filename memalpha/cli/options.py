@@ -13,6 +13,7 @@ from typer import Context, Exit, Option
 from memalpha.cli.console import out
 from memalpha.config import Options, listing, parse
 from memalpha.errors import InputError
+from memalpha.retrieval import RetrievalMode
 from memalpha.types import JsonObject
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class AgentOptions(Options):
             {enable_thinking: false}}``.
         schema: Schema of the memory where there is no model (neither TRAINED nor ``endpoint``);
             null: that of the user's memory, or small_core.
+        retrieval: How a memory without a model is searched: ``hybrid`` or ``lexical``; null:
+            hybrid, from 2,000 operations on lexical, since to embed the lines takes long.
         store: Path of a SQLite file, such as memories.db (made if not there), or
             postgresql://user@host/database.
         key_file: File with the key of a keyed store.
@@ -62,6 +65,7 @@ class AgentOptions(Options):
     endpoint: str = ""
     endpoint_extra: JsonObject = field(default_factory=dict)
     schema: str | None = None
+    retrieval: RetrievalMode | None = None
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
@@ -100,6 +104,7 @@ class AgentOptions(Options):
                 key=key,
                 retrieve_k=self.retrieve_k,
                 reader_tokens=self.reader_tokens,
+                retrieval=self.retrieval or RetrievalMode.HYBRID,
                 guards=self.guards,
             )
         if trained is None:

@@ -210,6 +210,11 @@ class Journal:
         with self.reading():
             return schema_of(self.registration(namespace).read(Registered).shape)
 
+    def size(self, namespace: Namespace) -> int:
+        """Return the number of a namespace's operations; InputError if it does not exist."""
+        with self.reading():
+            return self.database.head(self.registration(namespace).entry).seq
+
     def forget(self, namespace: Namespace) -> Receipt:
         """Erase a namespace and its names for good, except for a receipt. Raises as
         ``DurableMemory.forget``.

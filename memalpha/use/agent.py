@@ -286,15 +286,17 @@ class MemoryAgent:
         key: bytes | None = None,
         retrieve_k: int | None = None,
         reader_tokens: int = 512,
+        retrieval: RetrievalMode = RetrievalMode.HYBRID,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Keep what is added in the archive alone, and answer with the lines found.
 
-        ``schema`` is that of the agent who will read the store later, or did before.
+        ``schema`` is that of the agent who will read the store later, or did before. With
+        embeddings (``retrieval``) all lines are embedded at the first search of a process.
         """
         tokenizer: Any = ByteTokenizer()
         config = AgentConfig(
-            retrieval=RetrievalMode.HYBRID,
+            retrieval=retrieval,
             schema=schema,
             reader_tokens=reader_tokens,
             archive=True,
