@@ -1,7 +1,17 @@
 """A test double for a ``Generator``: answers from a script, without randomness."""
 
+from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.types import Completion, Prompt, Sampling, StopReason
+
+FACTS = AgentConfig(
+    schema="facts",
+    codec="compact",
+    max_chunk_tokens=2000,
+    view_tokens=500,
+    max_completion_length=64,
+)
+"""How a scripted agent reads and writes."""
 
 
 class ScriptedGenerator:

@@ -39,7 +39,7 @@ OF_PROGRAMS: Mapping[str, str] = {
 """Schemas of ``memalpha.clients``, whose entries are looked at for ``OF_ANY_TEXT`` alone, and
 why."""
 OF_ANY_TEXT = (Fault.SECRETS, Fault.IDENTIFIERS)
-BY_WORDS = (Fault.SECRETS, Fault.IDENTIFIERS, Fault.INSTRUCTIONS, Fault.DEAD_ENDS)
+BY_WORDS = (*OF_ANY_TEXT, Fault.INSTRUCTIONS, Fault.DEAD_ENDS)
 """Kinds that the words of an entry alone show; each sees all entries."""
 BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)
 

@@ -8,7 +8,7 @@ password is ...". MissingExtraError without the extra.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -37,7 +37,9 @@ def identifiers(view: NamespaceView) -> Iterator[Finding]:
     return _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
 
 
-def _with_spans(view: NamespaceView, kind: Fault, spans_of: Any) -> Iterator[Finding]:
+def _with_spans(
+    view: NamespaceView, kind: Fault, spans_of: Callable[[str], list[Sensitive]]
+) -> Iterator[Finding]:
     spans = {line.id: spans_of(line.content) for line in view.live_lines}
     lines_with: dict[str, list[Entry]] = {}
     for line in view.live_lines:
@@ -256,12 +258,19 @@ _INSTRUCTION = re.compile("|".join(f"(?:{order})" for order in _ORDERS), re.IGNO
 
 def instructions(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries that tell a model what to do, or repeat what it was told to be."""
+    why = "tells a model what to do: it is no fact about anybody"
+    return _matching(view, Fault.INSTRUCTIONS, _INSTRUCTION, why)
+
+
+def _matching(
+    view: NamespaceView, kind: Fault, pattern: re.Pattern[str], why: str
+) -> Iterator[Finding]:
     for entry in view.entries:
-        match = _INSTRUCTION.search(entry.content)
+        match = pattern.search(entry.content)
         if match:
             line, _ = view.saying(entry, view.lines_of(entry))
-            why = f"{match[0][:60]!r} tells a model what to do: it is no fact about anybody"
-            yield view.finding(Fault.INSTRUCTIONS, entry, why, view.removal(entry), line)
+            told = f"{match[0][:60]!r} {why}"
+            yield view.finding(kind, entry, told, view.removal(entry), line)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -296,9 +305,5 @@ _DEAD_ENDS = re.compile(
 
 def dead_ends(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries about what failed or was going on: not of a person, and soon not true."""
-    for entry in view.entries:
-        match = _DEAD_ENDS.search(entry.content)
-        if match:
-            line, _ = view.saying(entry, view.lines_of(entry))
-            why = f"{match[0][:60]!r} was the state of a task, not a fact to keep"
-            yield view.finding(Fault.DEAD_ENDS, entry, why, view.removal(entry), line)
+    why = "was the state of a task, not a fact to keep"
+    return _matching(view, Fault.DEAD_ENDS, _DEAD_ENDS, why)

@@ -108,11 +108,11 @@ def _fitted(about: AgentOptions, whose: Namespace) -> AgentOptions:
             return about
         schema = journal.schema(whose).name
         size = journal.size(whose)
-    retrieval = RetrievalMode.LEXICAL if size > _EMBEDDED else RetrievalMode.HYBRID
-    if about.retrieval is None and retrieval is RetrievalMode.LEXICAL:
+    retrieval = about.retrieval
+    if retrieval is None and size > _EMBEDDED:
         complain(f"{size} operations: searched by words (--retrieval hybrid: by meaning, slower)")
-    chosen = about.retrieval or retrieval
-    return replace(about, schema=about.schema or schema, retrieval=chosen)
+        retrieval = RetrievalMode.LEXICAL
+    return replace(about, schema=about.schema or schema, retrieval=retrieval)
 
 
 @dataclass

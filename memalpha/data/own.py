@@ -228,14 +228,14 @@ def _load_own(source: str, options: OwnOptions, seed: int, count: TokenCounter) 
     sessions, skipped = (read_notes(path), []) if notes else read_chats(path)
     yield from skipped
     chunks = dialogue_chunks(sessions, options.chunk_tokens, count, join=True).chunks
-    count_made = -(-len(chunks) // options.chunks)
+    starts = range(0, len(chunks), options.chunks)
     InputError.raise_if(
-        options.split == "test" and count_made < _TEST_SHARE,
-        f"{source!r} makes {count_made} instances, and every fifth is of the split test",
+        options.split == "test" and len(starts) < _TEST_SHARE,
+        f"{source!r} makes {len(starts)} instances, and every fifth is of the split test",
         expected=f"at least {_TEST_SHARE}",
         fix="more text, or a lower chunks or chunk_tokens",
     )
-    for number, start in enumerate(range(0, len(chunks), options.chunks)):
+    for number, start in enumerate(starts):
         part = chunks[start : start + options.chunks]
         is_test = number % _TEST_SHARE == _TEST_SHARE - 1
         if options.split in ("all", "test" if is_test else "train"):

@@ -48,9 +48,9 @@ def losses(
     to what an assistant said, but for what an assistant said before.
     """
     lost = [0.0] * len(entries)
-    by_assistant = [_by_assistant(entry) for entry in entries]
+    answers = [by_assistant(entry) for entry in entries]
     for row, other in np.argwhere(cosines >= ALIKE):
-        if by_assistant[other] and not by_assistant[row]:
+        if answers[other] and not answers[row]:
             continue
         dated = later(entries[other].timestamp, entries[row].timestamp) is not None
         if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
@@ -109,8 +109,9 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     return best
 
 
-def _by_assistant(entry: Entry) -> bool:
-    return entry.section == ARCHIVE.name and _parted(entry.content)[0] == {ASSISTANT}
+def by_assistant(entry: Entry) -> bool:
+    """Whether an entry is a line of an assistant."""
+    return entry.section == ARCHIVE.name and entry.content.lower().startswith(f"{ASSISTANT}: ")
 
 
 def words_said(line: str) -> set[str]:

@@ -19,7 +19,7 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.archive import losses, turn_of
+from memalpha.retrieval.archive import by_assistant, losses, turn_of
 from memalpha.retrieval.dense import DenseSide, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, word_cosines
 from memalpha.types import Embedder, Entry, Hit, Retriever
@@ -32,8 +32,7 @@ DENSE_SHARE = 0.8
 # what a line of the archive loses (this and the next: chosen on dialogues, SQuAD and written
 # conversations)
 BELOW = 0.07
-ASSISTANT = "assistant: "  # how a line of an assistant begins
-ANSWERS = 0.15  # what such a line loses more: people tell, it answers
+ANSWERS = 0.15  # what a line of an assistant loses more: people tell, it answers
 AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that more turns are read,
 SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
 COMPARED = 24  # among so many of the best, with an archive
@@ -275,4 +274,4 @@ def _line_loss(entry: Entry) -> float:
     """What an entry loses for being a line of the archive."""
     if entry.section != ARCHIVE.name:
         return 0.0
-    return BELOW + ANSWERS * entry.content.lower().startswith(ASSISTANT)
+    return BELOW + ANSWERS * by_assistant(entry)

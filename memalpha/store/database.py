@@ -162,6 +162,7 @@ class Database(ABC):
             isolation_level="AUTOCOMMIT",
             hide_parameters=True,
         )
+        self._adding = insert(LOG).compile(dialect=self._engine.dialect)
         sa.event.listen(self._engine, "connect", self._set_up)
         with self.writing():
             for table in _METADATA.sorted_tables:
@@ -289,10 +290,10 @@ class Database(ABC):
     # Writing: call these inside ``writing``.
     def append(self, records: Sequence[Record]) -> None:
         """Add records at the end of one chain."""
-        adding = insert(LOG).compile(dialect=self._engine.dialect)
-        rows = [tuple(record) if adding.positional else record._asdict() for record in records]
+        positional = self._adding.positional
+        rows = [tuple(record) if positional else record._asdict() for record in records]
         with self._session() as connection:
-            connection.exec_driver_sql(str(adding), rows)
+            connection.exec_driver_sql(str(self._adding), rows)
         last = records[-1]
         self.execute(delete(HEADS).where(HEADS.c.ns == last.ns))
         self.execute(insert(HEADS), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])

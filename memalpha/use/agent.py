@@ -14,7 +14,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -349,7 +349,7 @@ class MemoryAgent:
         if left_out and not text:
             return Added((), (), tuple(left_out))
         text, removed = self.guards.masked(text)
-        pieces = self.pieces(text, time)
+        pieces = self._chunks(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
         with self._writing(whose):
@@ -391,7 +391,9 @@ class MemoryAgent:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
         invalid time.
         """
-        text, _ = self.guards.masked(text)
+        return self._chunks(self.guards.masked(text)[0], time)
+
+    def _chunks(self, text: str | Sequence[Message], time: str | None) -> list[Chunk]:
         _need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
         limit = self.step.config.max_chunk_tokens
@@ -533,11 +535,9 @@ class MemoryAgent:
         with self._store.durable(self._whose(namespace)) as durable:
             return durable.history(entry)
 
-    @contextmanager
-    def durable(self, namespace: Namespace) -> Iterator[DurableMemory]:
+    def durable(self, namespace: Namespace) -> AbstractContextManager[DurableMemory]:
         """Give the durable memory of a namespace, to one thread at a time."""
-        with self._store.durable(namespace) as durable:
-            yield durable
+        return self._store.durable(namespace)
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         whose = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default

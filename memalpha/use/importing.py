@@ -101,7 +101,7 @@ AfterBatch = Callable[[int], bool]
 
 
 def go_on(done: int) -> bool:
-    """Imported nothing, and go on."""
+    """Report nothing, and go on."""
     return True
 
 

@@ -1,9 +1,10 @@
 """Guards at write: what they refuse is a failed result, and without them nothing is different."""
 
-import pytest
-from scripted import ScriptedGenerator
+from dataclasses import replace
 
-from memalpha.agent.config import AgentConfig
+import pytest
+from scripted import FACTS, ScriptedGenerator
+
 from memalpha.agent.step import AgentStep
 from memalpha.audit.pairs import said
 from memalpha.audit.words import parted, stems, telling
@@ -15,14 +16,7 @@ from memalpha.use.agent import MemoryAgent
 pytest.importorskip("detect_secrets", reason="needs the extra audit")
 
 KEY = "gh" + "p_" + "a1B2c3D4e5F6g7H8i9" * 2
-CONFIG = AgentConfig(
-    schema="facts",
-    codec="compact",
-    max_chunk_tokens=2000,
-    view_tokens=500,
-    max_completion_length=64,
-    archive=True,
-)
+CONFIG = replace(FACTS, archive=True)
 
 
 def agent_of(*script, guards=()):

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from unittest.mock import DEFAULT, Mock
 
 import pytest
-from scripted import ScriptedGenerator
+from scripted import FACTS, ScriptedGenerator
 from stubs import loud_adapter
 
-from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.cli.chat import Conversation
@@ -23,13 +22,7 @@ from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace
 from memalpha.use.agent import MemoryAgent
 
-CONFIG = AgentConfig(
-    schema="facts",
-    codec="compact",
-    max_chunk_tokens=2000,
-    view_tokens=500,
-    max_completion_length=64,
-)
+CONFIG = FACTS
 
 
 def keep(prompt):

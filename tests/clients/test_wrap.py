@@ -4,14 +4,14 @@ new is learnt once, and nothing that was recalled is learnt again."""
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from scripted import ScriptedGenerator
+from scripted import FACTS, ScriptedGenerator
 from stub_server import Fault
 
 import memalpha
-from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError
 from memalpha.memory.schema import ARCHIVE
@@ -19,15 +19,7 @@ from memalpha.models.registry import make_tokenizer
 from memalpha.use import chatting
 from memalpha.use.agent import MemoryAgent
 
-CONFIG = AgentConfig(
-    schema="facts",
-    codec="compact",
-    max_chunk_tokens=2000,
-    view_tokens=100,
-    max_completion_length=4000,
-    archive=True,
-    retrieve_k=4,
-)
+CONFIG = replace(FACTS, view_tokens=100, max_completion_length=4000, archive=True, retrieve_k=4)
 STEP = AgentStep(CONFIG, make_tokenizer(["facts"], 4096))
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 from export_samples import LOCOMO, MEM0, chatgpt, node
-from scripted import ScriptedGenerator
+from scripted import FACTS, ScriptedGenerator
 from stores import MARTA, opened
 
-from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.conversation.exports import Export
@@ -199,14 +198,7 @@ def test_two_imports_at_once_read_nothing_twice(found, store, monkeypatch):
 
 # ------------------------------------------------------------------------------------------------
 # with an agent
-CONFIG = AgentConfig(
-    schema="facts",
-    codec="compact",
-    max_chunk_tokens=2000,
-    view_tokens=500,
-    max_completion_length=64,
-    archive=True,
-)
+CONFIG = replace(FACTS, archive=True)
 
 
 def chunk_in(prompt):

@@ -11,9 +11,8 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from scripted import ScriptedGenerator
+from scripted import FACTS, ScriptedGenerator
 
-from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, JournalBusyError
 from memalpha.models.registry import make_tokenizer
@@ -21,13 +20,7 @@ from memalpha.store.journal import Journal, Namespace, hash_prompt
 from memalpha.types import Entry, ResultCode
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
 
-CONFIG = AgentConfig(
-    schema="facts",
-    codec="compact",
-    max_chunk_tokens=2000,
-    view_tokens=500,
-    max_completion_length=64,
-)
+CONFIG = FACTS
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
 
 
