@@ -133,6 +133,7 @@ class ResultCode(StrEnum):
     SECTION_FULL = "section_full"
     GUARDED = "guarded"  # a guard of the agent in use refused it
     UNPARSED = "unparsed"  # a part of the completion that is not a call
+    SEARCHED = "searched"  # of an asker: it looked for more notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +264,9 @@ class Answer:
     text: str  # for a reader that only retrieves: its passages, one per line
     # set if the answer is the retrieved passages; some metrics check each passage alone
     passages: tuple[str, ...] | None = None
+    # of an asker: the notes that it answered from, and what it searched for before
+    read: tuple[str, ...] | None = None
+    searches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,11 +354,19 @@ class Retriever(Protocol):
         """
 
 
+Search = Callable[[str, str], Sequence[str]]
+"""Returns the passages for words and the beginning of a date (empty: of any time), best first."""
+
+
 class ReadRequest(NamedTuple):
-    """A question and its retrieved passages: core text first, then best first."""
+    """A question and its retrieved passages: core text first, then best first.
+
+    With ``search`` a reader may look for more (``qa/asker.py``).
+    """
 
     question: Question
     passages: tuple[str, ...]
+    search: Search | None = None
 
 
 class Reader(Protocol):

@@ -36,6 +36,7 @@ class AgentConfig(RetrievalConfig):
         retrieve_k: How many entries are retrieved for a question, and how many lines of the
             archive.
         reader_tokens: Budget of what the reader sees of them, in tokens.
+        searches: How often an asker may search again before it answers; of its own adapter.
         archive: Whether what was read is kept, line by line, and searched beside the entries; lines
             of changed facts leave it.
     """
@@ -50,6 +51,7 @@ class AgentConfig(RetrievalConfig):
     show_times: bool = True
     retrieve_k: PositiveInt = 10
     reader_tokens: PositiveInt = 256
+    searches: NonNegativeInt = 0
     archive: bool = False
 
     def save(self, folder: str | Path) -> None:

@@ -12,6 +12,7 @@ from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
 from memalpha.text import in_common
 from memalpha.types import (
+    Answer,
     Chunk,
     Completion,
     Generator,
@@ -51,7 +52,7 @@ class Rollout:
     there; None where it has none. ``errors`` say, by chunk index, why a part of the reward could
     not be scored. ``evidence`` is what the questions owe to each step, ``asked_again`` how many
     more were asked to know it (credit ``evidence``). ``tokens_before`` are those of the memory that
-    it began with.
+    it began with. ``answer`` is that of an asker, whose steps are turns.
     """
 
     instance: Instance
@@ -66,6 +67,7 @@ class Rollout:
     evidence: list[float] = field(default_factory=list)
     asked_again: int = 0
     tokens_before: int = 0
+    answer: Answer | None = None
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -111,6 +113,10 @@ def run_rollouts(
         if on_step:
             on_step(t + 1, total)
     return rollouts
+
+
+RunRollouts = Callable[..., list[Rollout]]
+"""``run_rollouts``, or what takes the same arguments."""
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:

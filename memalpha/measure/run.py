@@ -35,6 +35,7 @@ from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
+from memalpha.qa.asker import reader_with
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import (
     EndpointReader,
@@ -61,7 +62,6 @@ from memalpha.types import (
     Instance,
     JsonMapping,
     JsonObject,
-    ReadRequest,
     Sampling,
     TokenCounter,
     silent,
@@ -144,7 +144,7 @@ class Asks:
         requests = []
         for instance, memory in zip(instances, memories, strict=True):
             for question in instance.questions:
-                requests.append(ReadRequest(question, memory.passages(question, budget)))
+                requests.append(memory.request(question, budget))
         records = QAEvaluator(self.reader, 1, self.judge).ask(requests)
         asked = zip(requests, records, strict=True)
         examinations = []
@@ -153,6 +153,8 @@ class Asks:
             seen = offered = 0
             for index, (request, record) in enumerate(islice(asked, len(instance.questions))):
                 read = tuple(request.passages[at] for at in self.reader.fitting(request))
+                if record.answer and record.answer.read is not None:
+                    read = record.answer.read
                 seen += sum(map(self.count, read))
                 offered += sum(map(self.count, request.passages))
                 questions.append(QuestionRow.of(index, record, read))
@@ -312,7 +314,9 @@ def make_reader(
         client = evaluation.endpoints.reader_client()
         return EndpointReader(client, budget, setting.count, Sampling(spec.max_new_tokens))
     answer = partial(setting.host.answer, max_new_tokens=spec.max_new_tokens, adapter=spec.adapter)
-    return ModelReader(answer, budget, setting.count)
+    if spec.kind == "base":
+        return ModelReader(answer, budget, setting.count)
+    return reader_with(spec.adapter, answer, budget, setting.count, searches=spec.searches)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -16,9 +16,17 @@ from typing_extensions import override
 
 from memalpha.agent.rollout import Rollout
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.qa.readers import find_passages
+from memalpha.qa.readers import find_passages, request_to_read
 from memalpha.record.rows import InstanceRow, QuestionRow, count_operations
-from memalpha.types import Instance, JsonObject, OperationResult, Question, Retriever, TokenCounter
+from memalpha.types import (
+    Instance,
+    JsonObject,
+    OperationResult,
+    Question,
+    ReadRequest,
+    Retriever,
+    TokenCounter,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +45,10 @@ class IngestedMemory:
     def passages(self, question: Question, budget: int) -> tuple[str, ...]:
         """Return the passages of a question, best first; may be more than ``budget`` tokens."""
         return self.entries
+
+    def request(self, question: Question, budget: int) -> ReadRequest:
+        """Return what a reader gets, with a search of what is held, where it can be searched."""
+        return ReadRequest(question, self.passages(question, budget))
 
     def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
         """Return the passages of a question, each with the chunk that it is of (None: unknown)."""
@@ -64,6 +76,10 @@ class SearchedMemory(IngestedMemory):
     @override
     def passages(self, question: Question, budget: int) -> tuple[str, ...]:
         return find_passages(self.memory, self.retriever, question.text, self.k).passages
+
+    @override
+    def request(self, question: Question, budget: int) -> ReadRequest:
+        return request_to_read(question, self.memory, self.retriever, self.k)[0]
 
     @override
     def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:

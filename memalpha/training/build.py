@@ -18,6 +18,7 @@ from transformers import (
     set_seed,
 )
 
+from memalpha.agent.rollout import RunRollouts, run_rollouts
 from memalpha.agent.step import AgentStep, check_context, longest_prompt
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
@@ -29,8 +30,10 @@ from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import trained_reader
 from memalpha.qa import judges, readers
+from memalpha.qa.asker import reader_with
 from memalpha.qa.readers import QAEvaluator
 from memalpha.text import opens_thinking
+from memalpha.training.asking import AskerScorer, InquiryRunner, one_by_one, written
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.credit import Credit
 from memalpha.training.scoring import RolloutScorer
@@ -54,6 +57,7 @@ class RunComponents(NamedTuple):
     held_out: list[Instance]
     eval_temperature: float = 0.0
     validation: Sequence[Instance] = ()
+    roll_out: RunRollouts = run_rollouts
 
 
 def build_components(arguments: TrainArguments, *, training: bool = True) -> RunComponents:
@@ -93,7 +97,17 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     check_context(agent, model.config)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, agent, model)
-    if training:
+    roll_out: RunRollouts = run_rollouts
+    if run.role == "asker":
+        device = PartialState().device
+        turns = arguments.agent.searches + 1
+        parts = []
+        for instances in (train, held_out, validation):
+            begun = written(instances, agent, run.writer, run.dtype, device)
+            parts.append(one_by_one(begun, turns))
+        train, held_out, validation = parts
+        roll_out = InquiryRunner()
+    elif training:
         train = start_from_teacher(
             train, agent, run.rollout_chunks, seed, run.rollout_cut, run.rollout_coverage
         )
@@ -107,6 +121,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
         held_out,
         run.eval_temperature,
         validation,
+        roll_out,
     )
 
 
@@ -135,7 +150,8 @@ def make_scorer(
         grade = reader.grade
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, judge, grade)
     evaluator.check([question for instance in instances for question in instance.questions])
-    return RolloutScorer(
+    kind = AskerScorer if run.role == "asker" else RolloutScorer
+    return kind(
         evaluator,
         make_judge(run, instances, agent.schema),
         arguments.reward,
@@ -299,11 +315,12 @@ def make_reader(
         return readers.EndpointReader(run.reader_client(), budget, count)
     if run.reader == "trained":
         device = PartialState().device
-        answering = trained_reader(run.reader_adapter, dtype=run.dtype, device=device)
-    else:
-        answering = frozen_base(model, tokenizer)
-    probabilities = answering.probabilities
-    return readers.ModelReader(answering, budget, count, probabilities=probabilities)
+        trained = trained_reader(run.reader_adapter, dtype=run.dtype, device=device)
+        return reader_with(
+            run.reader_adapter, trained, budget, count, probabilities=trained.probabilities
+        )
+    base = frozen_base(model, tokenizer)
+    return readers.ModelReader(base, budget, count, probabilities=base.probabilities)
 
 
 def make_judge(

@@ -151,6 +151,10 @@ class RunOptions(PolicyOptions, EndpointOptions):
     """Options of data, model and scoring.
 
     Attributes:
+        role: What is trained: ``writer``, which reads chunks and writes the memory, or ``asker``,
+            which answers questions and may search the memory before (docs/recipe.md).
+        writer: Folder of the agent that writes the memories which an asker is asked about; empty:
+            nobody, so that it searches the archive alone.
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as
             ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
@@ -202,6 +206,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
             one.
     """
 
+    role: Literal["writer", "asker"] = "writer"
+    writer: str = ""
     train_data: str = "synthetic"
     train_options: JsonObject = field(default_factory=dict)
     rollout_chunks: NonNegativeInt = 0
@@ -254,6 +260,21 @@ class RunOptions(PolicyOptions, EndpointOptions):
             (self.reader == "trained") is not bool(self.reader_adapter),
             f"reader {self.reader} with reader_adapter {self.reader_adapter!r}",
             expected="reader: trained, and the folder of a reader",
+        )
+        InputError.raise_if(
+            self.writer and self.role != "asker",
+            f"writer {self.writer!r} with role {self.role}",
+            expected="role: asker, which asks about the memories of a writer",
+        )
+        InputError.raise_if(
+            self.role == "asker" and (self.reader != "recall" or self.rollout_chunks),
+            f"role asker with reader {self.reader}, rollout_chunks {self.rollout_chunks}",
+            expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
+        )
+        InputError.raise_if(
+            self.role == "asker" and self.credit is not Credit.TRAJECTORY,
+            f"role asker with credit {self.credit}",
+            expected="credit trajectory: all turns are for one answer",
         )
         if self.reader == "endpoint":
             self.reader_client()

@@ -15,7 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback
 
-from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
+from memalpha.agent.rollout import Rollout, StepCallback
 from memalpha.config import names
 from memalpha.data.load import source_names
 from memalpha.data.rows import digest_instances
@@ -106,7 +106,7 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObj
     seed = arguments.trainer.seed
 
     def draw(instances: Any, sampling: Any, on_step: StepCallback | None) -> list[Rollout]:
-        return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
+        return parts.roll_out(instances, parts.agent, parts.generator, sampling, on_step=on_step)
 
     with drawing_with(parts.generator, options.adapter):
         rows = HeldOut(parts, draw, folder, seed, report).measure(parts.held_out, "rollouts")
@@ -296,6 +296,7 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
             scorer=parts.scorer,
             options=options,
             generator=parts.generator,
+            roll_out=parts.roll_out,
         )
     except ImportError as error:  # such as vLLM
         raise InputError(

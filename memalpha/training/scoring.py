@@ -65,9 +65,7 @@ class RolloutScorer:
         """Return the parts of each chunk step (NaN = not scored); sets the attributes of the
         rollouts that they come from.
         """
-        records = self.evaluator.evaluate_many(
-            [(r.memory, r.retriever, r.instance.questions) for r in rollouts]
-        )
+        records = self.asked(rollouts)
         immediate: list[list[list[QuestionRecord]]] = [[] for _ in rollouts]
         if self.reward_config.immediate_weight and self.agent is not None:
             immediate = ask_after_chunks(rollouts, self.agent, self.evaluator)
@@ -83,6 +81,12 @@ class RolloutScorer:
             self._judge_writes(rollouts)
         parts = self.reward_config.parts
         return score_parts({name: function for name, (function, _) in parts.items()}, rollouts)
+
+    def asked(self, rollouts: Sequence[Rollout]) -> list[list[QuestionRecord]]:
+        """Return the questions of each rollout, asked on its final memory and scored."""
+        return self.evaluator.evaluate_many(
+            [(r.memory, r.retriever, r.instance.questions) for r in rollouts]
+        )
 
     def _judge_writes(self, rollouts: Sequence[Rollout]) -> None:
         chunks = [_write_requests(rollout, self.reward_config) for rollout in rollouts]

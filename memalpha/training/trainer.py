@@ -34,12 +34,13 @@ from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
+from memalpha.agent.rollout import Rollout, RunRollouts, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.generation.products import Products, restored, using
 from memalpha.rewards import StepReward
 from memalpha.training import noise
+from memalpha.training.asking import compare_rollouts
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
 from memalpha.training.credit import Credit
@@ -100,6 +101,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         generator: Generator,
         scorer: RolloutScorer,
         options: RunOptions,
+        roll_out: RunRollouts = run_rollouts,
         **kwargs: Any,
     ) -> None:
         self.agent = agent
@@ -107,6 +109,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.generator = generator
         self.scorer = scorer
         self.options = options
+        self.roll_out = roll_out
         self.update_batches: list[UpdateBatch] = []  # of the draw at hand
         self.skipped_in_a_row = 0
         self.has_stepped = False
@@ -408,7 +411,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> list[Rollout]:
         """Run this rank's rollouts with the current weights; all ranks call it together."""
         with self._ready_to_draw():
-            return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
+            return self.roll_out(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Log the means of held-out rollouts with the current weights as ``eval_NAME``, and return
@@ -468,7 +471,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with self._ready_to_draw():
             instances = self._instances(step)
             sampling = self._sampling(step)
-            run: Any = run_rollouts
+            run = self.roll_out
             if self.options.credit is Credit.SAME_STATE:
                 run = partial(run_from_same_state, group_size=self.num_generations)
             rollouts = start(partial(run, instances, self.agent, self.generator, sampling))
@@ -513,6 +516,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         config = self.scorer.reward_config
         credit = self.options.credit
         rows = build_rows(rollouts, rewards, self.num_generations, config, credit, scale)
+        if self.options.role == "asker":
+            compare_rollouts(rows, scale)
         if credit is Credit.MEMORY_TOKENS:
             count_calls_alone(rows, rollouts, self.agent)
         if scale is Scale.BATCH:

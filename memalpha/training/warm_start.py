@@ -28,6 +28,7 @@ from memalpha.generation.products import Products, using
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.record.folder import holds_something, make_folder, masked
 from memalpha.text import in_common
+from memalpha.training.asking_demonstrations import demonstrate_asking
 from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
@@ -45,8 +46,8 @@ class WarmupOptions(PolicyOptions):
     """Options of the data and the model of a warm start.
 
     Attributes:
-        teaches: What is learned: ``policy`` (which writes the memory) or ``reader`` (which answers
-            questions from passages).
+        teaches: What is learned: ``policy`` (which writes the memory), ``reader`` (which answers
+            questions from passages) or ``asker`` (a reader that may search again before).
         data: As ``train_data`` of a training run; demonstrations come from annotated facts, else
             from excerpts of the text.
         data_options: Options of a generated source.
@@ -63,7 +64,7 @@ class WarmupOptions(PolicyOptions):
         overwrite: Replace an existing folder.
     """
 
-    teaches: Literal["policy", "reader"] = "policy"
+    teaches: Literal["policy", "reader", "asker"] = "policy"
     data: str = "synthetic"
     data_options: JsonObject = field(default_factory=dict)
     rollout_chunks: NonNegativeInt = 0
@@ -84,8 +85,8 @@ class WarmupOptions(PolicyOptions):
             expected="a prepared folder, a file of instances, or the name of a generated one",
         )
         InputError.raise_if(
-            self.teaches == "reader" and self.rollout_chunks,
-            "rollout_chunks with teaches: reader",
+            self.teaches != "policy" and self.rollout_chunks,
+            f"rollout_chunks with teaches: {self.teaches}",
             fix="leave it out",
         )
 
@@ -215,6 +216,14 @@ def make_demonstrations(
     if warmup.teaches == "reader":
         share = warmup.unknown_share
         return demonstrate_reading(instances, agent, teacher, end_token, seed, share), []
+    if warmup.teaches == "asker":
+        InputError.raise_if(
+            not agent.config.searches or not agent.config.archive,
+            f"teaches: asker with searches {agent.config.searches} and archive "
+            f"{agent.config.archive}",
+            expected="searches 1 or more, and archive true: where its evidence stands",
+        )
+        return list(demonstrate_asking(instances, agent, teacher, end_token, seed)), []
     instances = start_from_teacher(instances, agent, warmup.rollout_chunks, seed)
     demonstrations: list[Row] = []
     operations: list[Operation] = []

@@ -47,11 +47,13 @@ from memalpha.models.policy import (
     reader_beside,
     trained_reader,
 )
+from memalpha.qa.asker import reader_with
 from memalpha.qa.readers import (
     UNKNOWN,
     EndpointReader,
     ModelReader,
     RecallReader,
+    Retrieved,
     answer,
     find_passages,
 )
@@ -121,8 +123,9 @@ class Reply:
     """
 
     text: str
-    entries: tuple[Hit, ...]  # retrieved, best first
+    entries: tuple[Hit, ...]  # retrieved for the question, best first
     read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines, best first
+    searches: tuple[str, ...] = ()  # what an asker searched for, too
 
     def __str__(self) -> str:
         return self.text
@@ -233,7 +236,8 @@ class MemoryAgent:
         reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
         if isinstance(reader, str | Path):
             beside = reader_beside(PolicyModel(generator.model, generator.tokenizer), reader)
-            reader = ModelReader(
+            reader = reader_with(
+                reader,
                 beside or trained_reader(reader, dtype=dtype, device=device, keep_products=False),
                 reader_tokens,
                 step.encoder.count,
@@ -496,11 +500,21 @@ class MemoryAgent:
         """
         _need_text("question", question)
         whose = self._whose(namespace)
-        with self._store.reading(whose) as (memory, retriever):
-            retrieved = find_passages(memory, retriever, question, self.retrieve_k)
-        request = ReadRequest(Question(question), retrieved.passages)
-        positions = self.reader.fitting(request)
-        if not positions:
+        entry_of: dict[str, Entry] = {}
+
+        def search(words: str, when: str) -> tuple[str, ...]:
+            return find(words, when).passages
+
+        def find(words: str, when: str = "") -> Retrieved:
+            with self._store.reading(whose) as (memory, retriever):
+                found = find_passages(memory, retriever, words, self.retrieve_k, when)
+            entry_of.update(zip(found.passages, found.entries, strict=True))
+            return found
+
+        retrieved = find(question)
+        request = ReadRequest(Question(question), retrieved.passages, search)
+        read = tuple(retrieved.passages[place] for place in self.reader.fitting(request))
+        if not read:
             return Reply(UNKNOWN, retrieved.hits, ())
         answer_all = partial(answer, self.reader)
         if isinstance(self.reader, ModelReader):
@@ -511,8 +525,8 @@ class MemoryAgent:
             (outcome,) = answer_all([request])
         if isinstance(outcome, ServiceError):
             raise outcome
-        entries = tuple(retrieved.entries[position] for position in positions)
-        return Reply(outcome.text, retrieved.hits, entries)
+        entries = tuple(entry_of[passage] for passage in outcome.read or read)
+        return Reply(outcome.text, retrieved.hits, entries, outcome.searches)
 
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None

@@ -1,0 +1,231 @@
+"""Rollouts of the asker (``role: asker``): one question, asked in turns of a memory that is fixed.
+
+An instance of it is one question; its chunks are the turns, each of which reads the question with
+other notes. All turns of a rollout have the advantage of the rollout, compared with the others of
+its question before it is spread over the turns, so one of many turns counts no more than one of
+few.
+
+The memories are written before the training: by a trained agent, or by nobody, so that the archive
+alone is asked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from typing_extensions import override
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.rollout import (
+    Rollout,
+    StepCallback,
+    StepRecord,
+    run_rollouts,
+)
+from memalpha.agent.step import AgentStep, StepOutcome
+from memalpha.errors import InputError, ServiceError
+from memalpha.generation.hf import HFGenerator
+from memalpha.memory.memory import Memory
+from memalpha.models.policy import base_of, load_policy_model
+from memalpha.qa.asker import AskerStep, Inquiry
+from memalpha.qa.metrics import score
+from memalpha.qa.readers import request_to_read
+from memalpha.retrieval.archive import archive_chunk
+from memalpha.text import chat_ids
+from memalpha.training.rows import Scale, TrainingRow, advantages
+from memalpha.training.scoring import RolloutScorer
+from memalpha.types import (
+    Answer,
+    Chunk,
+    Completion,
+    Entry,
+    Generator,
+    Instance,
+    OperationResult,
+    Prompt,
+    QuestionRecord,
+    ReadRequest,
+    ResultCode,
+    Retriever,
+    Sampling,
+)
+
+
+# ------------------------------------------------------------------------------------------------
+# instances
+def written(
+    instances: Sequence[Instance], agent: AgentStep, writer: str, dtype: str, device: torch.device
+) -> list[Instance]:
+    """Return the instances, read by the agent in the folder ``writer``: its greedy memories are
+    what they begin with. Without one that is the archive alone.
+
+    InputError if the writer has another schema, or nothing would be kept.
+    """
+    if writer:
+        memories = _memories(instances, agent, writer, dtype, device)
+    else:
+        InputError.raise_if(
+            not agent.config.archive,
+            "role asker without a writer and without an archive, so that nothing is kept",
+            expected="writer: the folder of a trained agent, or archive: true",
+        )
+        memories = []
+        for instance in instances:
+            memory = agent.new_memory()
+            for index, chunk in enumerate(instance.chunks):
+                archive_chunk(memory, index, chunk, ())
+            memories.append(memory)
+    return [
+        replace(instance, initial_entries=memory.snapshot().entries)
+        for instance, memory in zip(instances, memories, strict=True)
+    ]
+
+
+def _memories(
+    instances: Sequence[Instance], agent: AgentStep, writer: str, dtype: str, device: torch.device
+) -> list[Memory]:
+    config = AgentConfig.load(writer)
+    policy = load_policy_model(base_of(writer), adapter=writer, dtype=dtype)
+    step = AgentStep(config, policy.tokenizer)
+    InputError.raise_if(
+        step.schema != agent.schema,
+        f"the writer {writer!r} has the schema {step.schema.name!r}",
+        expected=f"that of the asker, {agent.schema.name!r}",
+    )
+    generator = HFGenerator(policy.model.to(device).eval(), policy.tokenizer)
+    rollouts = run_rollouts(instances, step, generator, Sampling(config.max_completion_length))
+    return [rollout.memory for rollout in rollouts]
+
+
+def one_by_one(instances: Sequence[Instance], turns: int) -> list[Instance]:
+    """Return an instance for each question, whose chunks are its turns."""
+    alone = []
+    for instance in instances:
+        for place, question in enumerate(instance.questions):
+            asked = replace(
+                instance,
+                id=f"{instance.id}?{place}",
+                chunks=(Chunk(question.text),) * turns,
+                questions=(question,),
+                facts=(),
+            )
+            alone.append(asked)
+    return alone
+
+
+# ------------------------------------------------------------------------------------------------
+# rollouts
+class InquiryRunner:
+    """Runs rollouts of an asker; called as ``run_rollouts`` is.
+
+    The rollouts of a memory share it and its retriever, which they only read.
+    """
+
+    def __init__(self) -> None:
+        self._opened: dict[int, tuple[Memory, Retriever]] = {}  # by identity of the entries
+
+    def __call__(
+        self,
+        instances: Sequence[Instance],
+        agent: AgentStep,
+        generator: Generator,
+        sampling: Sampling,
+        on_step: StepCallback | None = None,
+    ) -> list[Rollout]:
+        """Run one rollout for each instance of ``one_by_one``; errors as ``run_rollouts``."""
+        config = agent.config
+        asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
+        rollouts = []
+        inquiries = []
+        for instance in instances:
+            memory, retriever = self._open(instance.initial_entries, agent)
+            question = instance.questions[0]
+            request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
+            rollouts.append(Rollout(instance, memory, retriever, tokens_before=memory.tokens))
+            inquiries.append(asker.begin(request))
+        turns = config.searches + 1
+        for turn in range(turns):
+            waiting = [place for place, each in enumerate(inquiries) if each.answer is None]
+            prompts = [_prompt(asker, inquiries[place], agent) for place in waiting]
+            seed = None if sampling.seed is None else sampling.seed + turn
+            completions = generator.generate(prompts, replace(sampling, seed=seed))
+            for place, prompt, completion in zip(waiting, prompts, completions, strict=True):
+                _take(rollouts[place], inquiries[place], asker, prompt, completion)
+            if on_step:
+                on_step(turn + 1, turns)
+        return rollouts
+
+    def _open(self, entries: tuple[Entry, ...], agent: AgentStep) -> tuple[Memory, Retriever]:
+        if id(entries) not in self._opened:
+            memory = agent.new_memory(entries)
+            self._opened[id(entries)] = memory, agent.new_retriever(memory)
+        return self._opened[id(entries)]
+
+
+def _prompt(asker: AskerStep, inquiry: Inquiry, agent: AgentStep) -> Prompt:
+    chat = asker.chat(inquiry)
+    ids = chat_ids(agent.encoder.tokenizer, chat)
+    return Prompt(tuple(chat), ids, len(ids))
+
+
+def _take(
+    rollout: Rollout, inquiry: Inquiry, asker: AskerStep, prompt: Prompt, completion: Completion
+) -> None:
+    """Apply the completion of a rollout's next turn and record the turn."""
+    asker.take(inquiry, completion.text)
+    results: tuple[OperationResult, ...] = ()
+    if inquiry.answer is None:
+        message = f"search: {inquiry.searches[-1]}"
+        results = (OperationResult(True, ResultCode.SEARCHED, message),)
+    elif isinstance(inquiry.answer, ServiceError):  # in training it is the policy's own mistake
+        rollout.answer = Answer("", read=inquiry.notes, searches=tuple(inquiry.searches))
+    else:
+        rollout.answer = inquiry.answer
+    memory = rollout.memory
+    outcome = StepOutcome(results, ())
+    turn = len(rollout.steps)
+    record = StepRecord(turn, prompt, completion, outcome, memory.tokens, len(memory))
+    rollout.steps.append(record)
+
+
+def compare_rollouts(rows: Sequence[TrainingRow], scale: Scale) -> None:
+    """Set the advantage of all turns of a rollout to that of the rollout among those of its
+    question.
+    """
+    first = {row.rollout_index: row for row in reversed(rows)}
+    totals = [row.total for row in first.values()]
+    groups = [row.group_index for row in first.values()]
+    values = dict(zip(first, advantages(totals, groups, scale), strict=True))
+    for row in rows:
+        row.advantage = values[row.rollout_index]
+
+
+# ------------------------------------------------------------------------------------------------
+# rewards
+class AskerScorer(RolloutScorer):
+    """Scores the answers that the rollouts have given."""
+
+    @override
+    def asked(self, rollouts: Sequence[Rollout]) -> list[list[QuestionRecord]]:
+        requests = []
+        answers: list[Answer | ServiceError] = []
+        for rollout in rollouts:
+            assert rollout.answer is not None  # the last turn answers
+            requests.append(ReadRequest(rollout.instance.questions[0], rollout.answer.read or ()))
+            answers.append(rollout.answer)
+        records = self.evaluator.scored(requests, answers, [()] * len(rollouts))
+        return [[record] for record in records]
+
+
+def found(rollout: Rollout) -> float:
+    """Part of the reward: whether the notes of the last turn hold the answer, as reader ``recall``
+    counts it.
+    """
+    assert rollout.answer is not None
+    read = rollout.answer.read or ()
+    return float(score(rollout.instance.questions[0], Answer("\n".join(read), read)))
+
+
+def searched(rollout: Rollout) -> float:
+    """Part of the reward, with a negative weight: how often it searched."""
+    return float(len(rollout.steps) - 1)

@@ -1,0 +1,168 @@
+"""Demonstrations of an asker: what a teacher that knows the evidence would search for and answer.
+
+The teacher answers once the notes hold the answer. Else it tries the names that stand in the notes,
+alone and in place of a name of the question, and takes what brings most of what is missing: so the
+search is one that the notes suggest. Where nothing helps it gives up, in half of the cases after
+one search for the names of the question.
+"""
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from memalpha.agent.step import AgentStep
+from memalpha.data.teacher import TeacherConfig, teach
+from memalpha.memory.memory import Memory, render_entry
+from memalpha.memory.schema import ARCHIVE
+from memalpha.qa.asker import AskerStep, Inquiry
+from memalpha.qa.metrics import contains
+from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read
+from memalpha.text import chat_ids
+from memalpha.training.demonstrations import ANSWERED
+from memalpha.types import Instance, Question
+from memalpha.update.logps import Row
+
+TRIED = 12  # most names, and most questions with other names, that are tried for a turn
+_CAPITAL = r"[A-Z][\w'’-]+"
+_NAME = re.compile(  # of several words, or one that begins no sentence
+    rf"\b{_CAPITAL}(?:\s+(?:(?:of|the|de|von|van)\s+)?{_CAPITAL})+"
+    rf"|(?<![.!?:\]\"“]\s)(?<!^)\b{_CAPITAL}"
+)
+_SPEAKER = re.compile(r"(?:^|\]\s)([^:\[\n]{1,40}):\s")
+
+
+def demonstrate_asking(
+    instances: Iterable[Instance],
+    agent: AgentStep,
+    teacher: TeacherConfig,
+    end_token: int,
+    seed: int,
+) -> Iterator[Row]:
+    """Yield a demonstration for each turn of each question whose answer a reader can write."""
+    config = agent.config
+    asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
+    for instance in instances:
+        rng = random.Random(f"{seed}/{instance.id}")
+        memory = agent.new_memory()
+        teach(memory, instance, rng, teacher, keep_lines=config.archive)
+        retriever = agent.new_retriever(memory)
+        for question in instance.questions:
+            if question.metric not in ANSWERED:
+                continue
+            wanted = Wanted.of(question, memory)
+            request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
+            inquiry = asker.begin(request)
+            while inquiry.answer is None:
+                reply = good_reply(inquiry, asker, wanted, rng)
+                prompt = chat_ids(agent.encoder.tokenizer, asker.chat(inquiry))
+                completion = (*agent.encoder.untrusted(reply), end_token)
+                yield Row(prompt, completion, len(prompt))
+                asker.take(inquiry, reply)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What has to be in the notes of a question.
+
+    ``groups``: one passage of each. ``chunks``: the passages of each chunk of the evidence.
+    """
+
+    question: Question
+    groups: tuple[frozenset[str], ...]
+    chunks: tuple[frozenset[str], ...]
+
+    @classmethod
+    def of(cls, question: Question, memory: Memory) -> "Wanted":
+        """Find the passages of a memory that a question needs."""
+        evidence = question.evidence or ()
+        notes = [(render_entry(entry), -1) for entry in memory.entries()]
+        lines = [(render_entry(line), line.source_chunk) for line in memory.entries(ARCHIVE.name)]
+
+        def holding(word: str) -> frozenset[str]:
+            """Passages that say it of the subject, and lines of the evidence that say it."""
+            about = question.subject
+            return frozenset(
+                text
+                for text, chunk in (*notes, *lines)
+                if contains(text, word)
+                and (chunk in evidence or about is None or contains(text, about))
+                and (chunk in evidence or question.evidence is None or chunk == -1)
+            )
+
+        of_chunks = [frozenset(text for text, of in lines if of == chunk) for chunk in evidence]
+        if question.metric == "absent":
+            last = of_chunks[-1:] if evidence else []
+            words = [*question.stale, question.subject or ""]
+            ends = [
+                frozenset(text for text in of_last if any(contains(text, w) for w in words if w))
+                for of_last in last
+            ]
+            return cls(question, tuple(ends), tuple(of_chunks))
+        if {answer.casefold() for answer in question.answers} <= {"yes", "no"}:
+            groups = of_chunks  # no passage says it; it follows from all of them
+        elif question.metric in ("bound_all", "parts"):
+            groups = [holding(gold) for gold in question.answers]
+        else:
+            groups = [frozenset().union(*map(holding, question.answers))]
+        return cls(question, tuple(groups), tuple(of_chunks))
+
+    def held(self, notes: Sequence[str]) -> tuple[int, int]:
+        """Return how many groups, and how many chunks of the evidence, the notes hold."""
+        shown = set(notes)
+        groups = sum(not shown.isdisjoint(group) for group in self.groups)
+        return groups, sum(not shown.isdisjoint(chunk) for chunk in self.chunks)
+
+    def answer(self, notes: Sequence[str]) -> str | None:
+        """Return what the notes say; None if they do not."""
+        question = self.question
+        if question.metric == "absent":
+            old = any(contains(note, stale) for note in notes for stale in question.stale)
+            known = not old or self.held(notes)[0] == len(self.groups)
+            return UNKNOWN if known and self.groups else None
+        if self.held(notes)[0] < len(self.groups):
+            return None
+        several = question.metric in ("bound_all", "parts")
+        return ", ".join(question.answers if several else question.answers[:1])
+
+
+def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted, rng: random.Random) -> str:
+    """Return what a good asker would reply in the next turn."""
+    answer = wanted.answer(inquiry.notes)
+    if answer is not None:
+        return answer
+    if not asker.may_search(inquiry):
+        return UNKNOWN
+    best = None
+    most = wanted.held(inquiry.notes)
+    for words in searches_to_try(inquiry):
+        trial = replace(inquiry, shown=set(inquiry.shown), searches=list(inquiry.searches))
+        asker.take(trial, f"{SEARCH} {words}".strip())
+        held = wanted.held(trial.notes)
+        if held > most:
+            best = words
+            most = held
+    if best is not None:
+        return f"{SEARCH} {best}".strip()
+    names = names_in(inquiry.request.question.text)[-1:]
+    if names and not inquiry.searches and rng.random() < 0.5:
+        return f"{SEARCH} {names[0]}"
+    return UNKNOWN
+
+
+def searches_to_try(inquiry: Inquiry) -> list[str]:
+    """Return searches that question and notes suggest, with names first; the last, without words,
+    takes what comes next for the question.
+    """
+    question = inquiry.request.question.text
+    asked = names_in(question)
+    names = dict.fromkeys(name for note in inquiry.notes for name in names_in(note))
+    new = [name for name in names if name not in question][:TRIED]
+    swapped = [question.replace(old, name) for name in new for old in asked]
+    tried = dict.fromkeys([*new, *asked, *swapped[:TRIED], ""])
+    return [words for words in tried if words not in inquiry.searches]
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of a text, that of its speaker first."""
+    return [*_SPEAKER.findall(text), *_NAME.findall(text)]
