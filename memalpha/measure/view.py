@@ -136,6 +136,10 @@ def calls(step: Recorded) -> list[Call]:
     listed = []
     for result in step["results"]:
         change = next(changes) if result["code"] == "applied" else None
+        if result["code"] == "searched":
+            words = result["message"] or "(what comes next for the question)"
+            listed.append(Call(Tone.SAME, "search", words, "", ""))
+            continue
         operation = result["operation"] or {"kind": "no", "section": "call", "content": ""}
         entry = result["entry"] or operation.get("entry_id") or operation["section"]
         head = f"{operation['kind']} {operation['section']}"

@@ -175,8 +175,7 @@ def _take(
     asker.take(inquiry, completion.text)
     results: tuple[OperationResult, ...] = ()
     if inquiry.answer is None:
-        message = f"search: {inquiry.searches[-1]}"
-        results = (OperationResult(True, ResultCode.SEARCHED, message),)
+        results = (OperationResult(True, ResultCode.SEARCHED, inquiry.searches[-1]),)
     elif isinstance(inquiry.answer, ServiceError):  # in training it is the policy's own mistake
         rollout.answer = Answer("", read=inquiry.notes, searches=tuple(inquiry.searches))
     else:

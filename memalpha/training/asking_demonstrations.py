@@ -23,7 +23,7 @@ from memalpha.training.demonstrations import ANSWERED
 from memalpha.types import Instance, Question
 from memalpha.update.logps import Row
 
-TRIED = 12  # most names, and most questions with other names, that are tried for a turn
+TRIED = 12  # most names that are tried for a turn
 _CAPITAL = r"[A-Z][\w'’-]+"
 _NAME = re.compile(  # of several words, or one that begins no sentence
     rf"\b{_CAPITAL}(?:\s+(?:(?:of|the|de|von|van)\s+)?{_CAPITAL})+"
@@ -65,12 +65,14 @@ def demonstrate_asking(
 class Wanted:
     """What has to be in the notes of a question.
 
-    ``groups``: one passage of each. ``chunks``: the passages of each chunk of the evidence.
+    ``groups``: one passage of each. ``chunks``: the passages of each chunk of the evidence, where
+    no subject tells which of them count. ``speakers``: who speaks in the memory.
     """
 
     question: Question
     groups: tuple[frozenset[str], ...]
     chunks: tuple[frozenset[str], ...]
+    speakers: frozenset[str]
 
     @classmethod
     def of(cls, question: Question, memory: Memory) -> "Wanted":
@@ -90,7 +92,9 @@ class Wanted:
                 and (chunk in evidence or question.evidence is None or chunk == -1)
             )
 
+        speakers = frozenset(name for text, _ in lines for name in _SPEAKER.findall(text))
         of_chunks = [frozenset(text for text, of in lines if of == chunk) for chunk in evidence]
+        chunks = () if question.subject else tuple(of_chunks)
         if question.metric == "absent":
             last = of_chunks[-1:] if evidence else []
             words = [*question.stale, question.subject or ""]
@@ -98,14 +102,14 @@ class Wanted:
                 frozenset(text for text in of_last if any(contains(text, w) for w in words if w))
                 for of_last in last
             ]
-            return cls(question, tuple(ends), tuple(of_chunks))
+            return cls(question, tuple(ends), chunks, speakers)
         if {answer.casefold() for answer in question.answers} <= {"yes", "no"}:
             groups = of_chunks  # no passage says it; it follows from all of them
         elif question.metric in ("bound_all", "parts"):
             groups = [holding(gold) for gold in question.answers]
         else:
             groups = [frozenset().union(*map(holding, question.answers))]
-        return cls(question, tuple(groups), tuple(of_chunks))
+        return cls(question, tuple(groups), chunks, speakers)
 
     def held(self, notes: Sequence[str]) -> tuple[int, int]:
         """Return how many groups, and how many chunks of the evidence, the notes hold."""
@@ -135,7 +139,7 @@ def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted, rng: random.R
         return UNKNOWN
     best = None
     most = wanted.held(inquiry.notes)
-    for words in searches_to_try(inquiry):
+    for words in searches_to_try(inquiry, wanted.speakers):
         trial = replace(inquiry, shown=set(inquiry.shown), searches=list(inquiry.searches))
         asker.take(trial, f"{SEARCH} {words}".strip())
         held = wanted.held(trial.notes)
@@ -144,25 +148,22 @@ def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted, rng: random.R
             most = held
     if best is not None:
         return f"{SEARCH} {best}".strip()
-    names = names_in(inquiry.request.question.text)[-1:]
+    names = _NAME.findall(inquiry.request.question.text)[-1:]
     if names and not inquiry.searches and rng.random() < 0.5:
         return f"{SEARCH} {names[0]}"
     return UNKNOWN
 
 
-def searches_to_try(inquiry: Inquiry) -> list[str]:
-    """Return searches that question and notes suggest, with names first; the last, without words,
-    takes what comes next for the question.
+def searches_to_try(inquiry: Inquiry, speakers: frozenset[str]) -> list[str]:
+    """Return searches that question and notes suggest: the question with another speaker in it,
+    then names; the last, without words, takes what comes next for the question.
     """
     question = inquiry.request.question.text
-    asked = names_in(question)
-    names = dict.fromkeys(name for note in inquiry.notes for name in names_in(note))
-    new = [name for name in names if name not in question][:TRIED]
-    swapped = [question.replace(old, name) for name in new for old in asked]
-    tried = dict.fromkeys([*new, *asked, *swapped[:TRIED], ""])
+    asked = _NAME.findall(question)
+    others = [name for name in sorted(speakers) if name not in question]
+    named = [name for name in others if any(contains(note, name) for note in inquiry.notes)]
+    swapped = [question.replace(old, name) for name in named for old in asked]
+    names = dict.fromkeys(name for note in inquiry.notes for name in _NAME.findall(note))
+    new = [name for name in (*named, *names) if name not in question]
+    tried = dict.fromkeys([*swapped, *new[:TRIED], *asked, ""])
     return [words for words in tried if words not in inquiry.searches]
-
-
-def names_in(text: str) -> list[str]:
-    """Return the names of a text, that of its speaker first."""
-    return [*_SPEAKER.findall(text), *_NAME.findall(text)]

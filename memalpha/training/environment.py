@@ -52,6 +52,11 @@ class MemoryEnvironment:
             expected="reader recall, trained or endpoint, question_share 1",
         )
         InputError.raise_if(
+            run.role == "asker",
+            "role asker in an environment for another trainer",
+            expected="role writer",
+        )
+        InputError.raise_if(
             run.credit in (Credit.SAME_STATE, Credit.MEMORY_TOKENS),
             f"credit {run.credit} in an environment for another trainer",
             expected="step, trajectory or evidence: the other trainer draws and has the loss",

@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -36,12 +37,15 @@ from transformers import (
 )
 
 from memalpha.agent.config import AgentConfig
+from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.registry import make_tokenizer, toy_texts
+from memalpha.qa.asker import AskerStep
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.rewards import PARTS, RewardConfig, StepReward
-from memalpha.training import trainer
+from memalpha.training import asking, trainer
+from memalpha.training.asking import InquiryRunner, one_by_one, written
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question
@@ -63,6 +67,7 @@ class Case:
     loss: str = "dapo"
     beta: float = 0.0
     credit: str = "step"
+    role: str = "writer"  # "asker": rollouts of one to three turns, in which text is a search or not
     packs: bool = True  # False: an attention that cannot share prefixes
     iterations: int = 1
     splits: int = 1  # steps_per_generation
@@ -118,6 +123,14 @@ class KeepingAgent(AgentStep):
         return super().apply(memory, index, chunk, f"+ {' '.join(completion.split()) or 'nothing'}")
 
 
+class CuriousStep(AskerStep):
+    """Takes some replies of a random policy as searches, so that rollouts differ in their turns."""
+
+    def take(self, inquiry, reply):
+        searches = zlib.crc32(reply.encode()) % 2
+        super().take(inquiry, f"search: {reply}" if searches else f"It is {reply}")
+
+
 def spans_of_long_words(text, cut_off=False):
     """Stands in for a codec's calls, since a random policy makes none."""
     return [match.span() for match in re.finditer(r"\S{4,}", text)]
@@ -169,7 +182,11 @@ def pseudo_reward(index, rollout, t):
 
     everything = "|".join(step.completion.text for step in rollout.steps)
     text = rollout.steps[t].completion.text
-    content = math.nan if (index, t) == (1, 0) else number("content" + text)
+    masked = (index, t) == (1, 0)
+    if rollout.answer is not None:  # one reward for all turns
+        text = everything
+        masked = index == 1
+    content = math.nan if masked else number("content" + text)
     values = (
         number(everything),
         number("tool" + text),
@@ -280,6 +297,7 @@ def make_trainer(case, folder, **more):
     arguments = options.arguments(max_completion_length=LONGEST)
     policy = make_policy(case)
     instances = make_instances(ASKED if case.credit == "evidence" else ())
+    roll_out = run_rollouts
     if (
         case.start == "full" and case.beta
     ):  # TRL loads the reference from where the policy came from
@@ -291,6 +309,8 @@ def make_trainer(case, folder, **more):
         max_chunk_tokens=64,
         view_tokens=64,
         max_completion_length=LONGEST,
+        archive=case.role == "asker",
+        searches=2,
     )
     prepare_policy(policy, top_layers=case.top_layers)
     scorer = RolloutScorer(evaluator=None, judge=None, reward_config=REWARD)
@@ -299,6 +319,10 @@ def make_trainer(case, folder, **more):
         for i, rollout in enumerate(rollouts)
     ]
     agent = KeepingAgent(agent_config, tokenizer())
+    if case.role == "asker":
+        questions = [replace(each, questions=make_instances(ASKED[:1])[0].questions) for each in instances]
+        instances = one_by_one(written(questions, agent, "", "float32", "cpu"), turns=3)
+        roll_out = InquiryRunner()
     if case.credit == "memory_tokens":
         agent.codec.spans = spans_of_long_words
     if case.credit == "evidence":
@@ -312,7 +336,9 @@ def make_trainer(case, folder, **more):
         instances=instances,
         generator=kind(policy, tokenizer(), logprobs=kind is Drifted or case.staleness > 0),
         scorer=scorer,
+        roll_out=roll_out,
         options=RunOptions(
+            role=case.role,
             credit=case.credit,
             gradient_variance=case.variance,
             rows_per_forward=3,
@@ -395,6 +421,15 @@ def advantages_by_hand(rows, scale):
             )
 
 
+def spread_by_hand(rows, scale):
+    """Compare rollouts, each counted once, and give all turns of one the same."""
+    turns = [row for row in rows if row.place[1] == 0]
+    advantages_by_hand(turns, scale)
+    for row in rows:
+        (first,) = [t for t in turns if (t.key, t.place[2]) == (row.key, row.place[2])]
+        row.advantage = first.advantage
+
+
 class Check(TrainerCallback):
     def __init__(self, case, made):
         self.case, self.trainer = case, made
@@ -460,6 +495,8 @@ class Check(TrainerCallback):
         rows.sort(key=lambda row: row.place)
         self.rows = gather_object(rows)
         advantages_by_hand(self.rows, case.scale)
+        if case.role == "asker":
+            spread_by_hand(self.rows, case.scale)
         policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
         with torch.no_grad():
             for row in self.rows:
@@ -561,7 +598,8 @@ class Check(TrainerCallback):
 
 def check(case):
     """Train for ``case.steps`` steps and return what was compared."""
-    with tempfile.TemporaryDirectory() as folder:
+    curious = patch.object(asking, "AskerStep", CuriousStep)
+    with tempfile.TemporaryDirectory() as folder, curious:
         made = make_trainer(case, folder)
         callback = Check(case, made)
         made.add_callback(callback)
@@ -588,6 +626,7 @@ TWO_PROCESSES = {
     "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
     "drawn ahead": Case(staleness=1, steps=3),
     "same state": Case(credit="same_state", scale="none"),
+    "asker": Case(role="asker", credit="trajectory", scale="none"),
     "memory tokens, variance": Case(credit="memory_tokens", beta=0.1, a_step=8, variance=True),
     "cispo": Case("cispo", beta=0.1, start="fresh", steps=1),
     "padding in the mean": Case("grpo", fault="padding", steps=1),

@@ -44,6 +44,10 @@ def count_all(found, rollouts, agent):
     """Leaves every token its loss."""
 
 
+def leave_as_they_are(rows, scale):
+    """Leaves rows compared, of which a rollout of many turns has many."""
+
+
 def pay_the_first_step(entry, rollout):
     return 0
 
@@ -59,6 +63,10 @@ def pay_the_first_step(entry, rollout):
         ),
         (Case(credit="memory_tokens", steps=1), (trainer, "count_calls_alone", count_all)),
         (Case(credit="memory_tokens", fault="tokens", steps=1), None),
+        (
+            Case(credit="trajectory", role="asker", steps=1),
+            (trainer, "compare_rollouts", leave_as_they_are),
+        ),
     ],
 )
 def test_the_gradient_check_sees_planted_faults(monkeypatch, case, place):

@@ -50,6 +50,8 @@ CASES = {
     "grpo, ratio of the sequence, no packing": Case("grpo", level="sequence", packs=False, steps=1),
     "dapo, KL, same state, two epochs": Case("dapo", 0.1, "same_state", iterations=2),
     "grpo, same state": Case("grpo", credit="same_state", scale="batch", padding=4, steps=1),
+    "dapo, KL, asker, two epochs": Case("dapo", 0.1, "trajectory", role="asker", iterations=2),
+    "grpo, asker": Case("grpo", 0.0, "trajectory", role="asker", scale="group", padding=4),
     "dapo, evidence": Case(credit="evidence", scale="none"),
     "dapo, KL, memory tokens, two epochs": Case("dapo", 0.1, "memory_tokens", iterations=2),
     "grpo, memory tokens, ratio of the sequence": Case(

@@ -1,0 +1,133 @@
+"""The asker in training: its rollouts and rewards by values, whose memory it is asked about, what
+its teacher shows, and a run on a small model."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rollouts import make_agent
+from runs_of_nano import train
+from scripted import ScriptedGenerator
+
+from memalpha.agent.config import AgentConfig
+from memalpha.data.teacher import TeacherConfig
+from memalpha.errors import InputError
+from memalpha.qa.asker import searches_of
+from memalpha.qa.readers import QAEvaluator, RecallReader
+from memalpha.record.folder import RunFolder
+from memalpha.record.rows import read_rows
+from memalpha.rewards import RewardConfig
+from memalpha.training.asking import (
+    AskerScorer,
+    InquiryRunner,
+    compare_rollouts,
+    found,
+    one_by_one,
+    searched,
+    written,
+)
+from memalpha.training.asking_demonstrations import demonstrate_asking
+from memalpha.training.config import parse_train_arguments
+from memalpha.training.rows import Scale, TrainingRow
+from memalpha.types import Chunk, Instance, Question, Sampling
+
+HOME = Question("Where does Hanna live?", ("Rome",), evidence=(0, 1), stale=("Oslo",))
+SONG = Question("What does Hanna sing?", ("arias",), evidence=(2,))
+TALK = Instance(
+    "talk",
+    "test",
+    (
+        Chunk("Hanna: Ramon and I share one home, now in Oslo."),
+        Chunk("Ramon: My home is Rome."),
+        Chunk("Hanna: I sing arias in a choir."),
+    ),
+    (HOME, SONG),
+)
+ASKER = {"archive": True, "retrieve_k": 3, "searches": 2}
+
+
+def asked(agent, replies, questions=(HOME,)):
+    instances = one_by_one(written([replace(TALK, questions=questions)], agent, "", "", "cpu"), 3)
+    generator = ScriptedGenerator(replies, agent.encoder.tokenizer)
+    return InquiryRunner()(instances, agent, generator, Sampling(32)), generator
+
+
+def test_an_instance_is_one_question_and_its_chunks_are_turns():
+    agent = make_agent(**ASKER)
+    first, second = one_by_one(written([TALK], agent, "", "", "cpu"), 3)
+    assert (first.id, second.id) == ("talk?0", "talk?1")
+    assert first.chunks == (Chunk(HOME.text),) * 3
+    assert first.initial_entries is second.initial_entries
+    lines = [entry.content for entry in first.initial_entries]
+    assert lines == [chunk.text for chunk in TALK.chunks]
+
+
+def test_rollouts_hold_their_turns_and_are_scored_by_answer_notes_and_searches():
+    agent = make_agent(**ASKER, reader_tokens=40)
+    replies = ["search: Ramon", "arias", "Rome"]
+    (home, song), generator = asked(agent, replies, (HOME, SONG))
+    assert [step.completion.text for step in home.steps] == ["search: Ramon", "Rome"]
+    assert [step.prompt for step in home.steps] == [generator.prompts[0], generator.prompts[2]]
+    assert [step.outcome.results[0].message for step in home.steps[:1]] == ["Ramon"]
+    assert home.memory is song.memory and home.retriever is song.retriever
+    evaluator = QAEvaluator(RecallReader(1, len), 1)
+    scorer = AskerScorer(evaluator, None, RewardConfig(content_weight=0, tool_weight=0))
+    rewards = scorer.score([home, song])
+    assert [[step["accuracy"] for step in steps] for steps in rewards] == [[1, 1], [1]]
+    assert [searched(home), searched(song)] == [1, 0]
+    assert found(home) == 1.0
+    home.answer = replace(home.answer, read=("Hanna: now in Oslo.",))
+    assert found(home) == 0.0
+
+
+def test_a_rollout_counts_once_however_many_turns_it_has():
+    def row(rollout, turn, total):
+        return TrainingRow(0, rollout, turn, (), (), 0, total)
+
+    rows = [row(0, 0, 1.0), row(1, 0, 0.0), row(1, 1, 0.0), row(1, 2, 0.0)]
+    compare_rollouts(rows, Scale.NONE)
+    assert [row.advantage for row in rows] == [0.5, -0.5, -0.5, -0.5]
+
+
+def test_without_writer_and_archive_there_is_nothing_to_ask():
+    with pytest.raises(InputError, match="nothing is kept"):
+        written([TALK], make_agent(), "", "", "cpu")
+
+
+def test_the_teacher_searches_for_the_name_that_the_notes_suggest():
+    agent = make_agent(**{**ASKER, "retrieve_k": 1}, reader_tokens=200)
+    talk = replace(TALK, questions=(replace(HOME, text="Whose home is that of Hanna?"), SONG))
+    rows = list(demonstrate_asking([talk], agent, TeacherConfig(coverage=0.0), 2, seed=0))
+    shown = [agent.encoder.tokenizer.decode(row.completion_ids[:-1]) for row in rows]
+    assert shown == ["search: Whose home is that of Ramon?", "Rome", "arias"]
+    assert all(row.completion_ids[-1] == 2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--credit", "step"],
+        ["--credit", "trajectory", "--reader", "base"],
+        ["--credit", "trajectory", "--rollout_chunks", "1"],
+    ],
+)
+def test_options_that_do_not_go_with_an_asker_are_refused(more):
+    with pytest.raises(InputError, match="role asker"):
+        parse_train_arguments(["--role", "asker", *more])
+
+
+def test_an_asker_is_trained_recorded_and_saved_as_a_reader_that_searches(tmp_path):
+    options = "--role asker --credit trajectory --warm_start_steps 0 --archive true --searches 1"
+    weights = "--tool_weight 0 --content_weight 0 --compression_weight 0 --immediate_weight 0"
+    own = json.dumps({"memalpha.training.asking:found": 0.5})
+    folder = tmp_path / "run"
+    more = [*options.split(), *weights.split(), "--rewards", own, "--max_steps", "1"]
+    assert train(folder, *more, "--eval_instances", "1") == 0
+    assert searches_of(folder / "adapter") == 1
+    assert AgentConfig.load(folder / "adapter").archive
+    run = RunFolder(folder)
+    (path,) = run.trajectory_files()
+    (first, *_) = run.read_lines(f"trajectories/{path.name}")
+    assert first["role"] == "asker"
+    assert {len(step["reward"]) for step in first["steps"]} == {6}
+    assert len(read_rows(folder / "held_out" / "after.jsonl")) > 1  # a row for each question
