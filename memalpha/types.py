@@ -134,6 +134,7 @@ class ResultCode(StrEnum):
     GUARDED = "guarded"  # a guard of the agent in use refused it
     UNPARSED = "unparsed"  # a part of the completion that is not a call
     SEARCHED = "searched"  # of an asker: it looked for more notes
+    ANSWERED = "answered"  # of an asker
 
 
 @dataclass(frozen=True, slots=True)

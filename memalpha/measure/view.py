@@ -114,10 +114,14 @@ class Tone(StrEnum):
     DELETE = "delete"
     SAME = "same"  # a success that changed nothing
     FAILED = "failed"
+    ASKED = "asked"  # a search or an answer of an asker
 
 
-SIGNS = dict(zip(Tone, "+~-=x", strict=True))  # one character a tone, so that no colour is needed
-STYLES = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red"), strict=True))
+SIGNS = dict(zip(Tone, "+~-=x?", strict=True))  # one character a tone, so that no colour is needed
+STYLES = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red", "cyan"), strict=True))
+
+
+ASKING = {"searched": "search", "answered": "answer"}  # what an asker's turn was, by its code
 
 
 class Call(NamedTuple):
@@ -136,9 +140,9 @@ def calls(step: Recorded) -> list[Call]:
     listed = []
     for result in step["results"]:
         change = next(changes) if result["code"] == "applied" else None
-        if result["code"] == "searched":
-            words = result["message"] or "(what comes next for the question)"
-            listed.append(Call(Tone.SAME, "search", words, "", ""))
+        if result["code"] in ASKING:
+            words = result["message"] or "(without words)"
+            listed.append(Call(Tone.ASKED, ASKING[result["code"]], words, "", ""))
             continue
         operation = result["operation"] or {"kind": "no", "section": "call", "content": ""}
         entry = result["entry"] or operation.get("entry_id") or operation["section"]

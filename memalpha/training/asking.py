@@ -173,15 +173,16 @@ def _take(
 ) -> None:
     """Apply the completion of a rollout's next turn and record the turn."""
     asker.take(inquiry, completion.text)
-    results: tuple[OperationResult, ...] = ()
-    if inquiry.answer is None:
-        results = (OperationResult(True, ResultCode.SEARCHED, inquiry.searches[-1]),)
-    elif isinstance(inquiry.answer, ServiceError):  # in training it is the policy's own mistake
-        rollout.answer = Answer("", read=inquiry.notes, searches=tuple(inquiry.searches))
+    answer = inquiry.answer
+    if isinstance(answer, ServiceError):  # it only thought: in training the policy's own mistake
+        answer = Answer("", read=inquiry.notes, searches=tuple(inquiry.searches))
+    if answer is None:
+        result = OperationResult(True, ResultCode.SEARCHED, inquiry.searches[-1])
     else:
-        rollout.answer = inquiry.answer
+        result = OperationResult(bool(answer.text), ResultCode.ANSWERED, answer.text)
+    rollout.answer = answer
     memory = rollout.memory
-    outcome = StepOutcome(results, ())
+    outcome = StepOutcome((result,), ())
     turn = len(rollout.steps)
     record = StepRecord(turn, prompt, completion, outcome, memory.tokens, len(memory))
     rollout.steps.append(record)

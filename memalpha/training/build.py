@@ -30,7 +30,7 @@ from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import trained_reader
 from memalpha.qa import judges, readers
-from memalpha.qa.asker import reader_with
+from memalpha.qa.asker import Asker, reader_with
 from memalpha.qa.readers import QAEvaluator
 from memalpha.text import opens_thinking
 from memalpha.training.asking import AskerScorer, InquiryRunner, one_by_one, written
@@ -143,6 +143,11 @@ def make_scorer(
         arguments.reward.graded_accuracy and opens_thinking(agent.encoder.tokenizer),
         "graded_accuracy with a model that thinks before it answers",
         expected="a model whose chat template opens no thinking",
+    )
+    InputError.raise_if(
+        arguments.reward.graded_accuracy and isinstance(reader, Asker),
+        f"graded_accuracy with the asker {run.reader_adapter!r}",
+        expected="a reader that answers at once",
     )
     judge = judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
     grade = None

@@ -67,7 +67,9 @@ class Case:
     loss: str = "dapo"
     beta: float = 0.0
     credit: str = "step"
-    role: str = "writer"  # "asker": rollouts of one to three turns, in which text is a search or not
+    role: str = (
+        "writer"  # "asker": rollouts of one to three turns, in which text is a search or not
+    )
     packs: bool = True  # False: an attention that cannot share prefixes
     iterations: int = 1
     splits: int = 1  # steps_per_generation
@@ -320,7 +322,9 @@ def make_trainer(case, folder, **more):
     ]
     agent = KeepingAgent(agent_config, tokenizer())
     if case.role == "asker":
-        questions = [replace(each, questions=make_instances(ASKED[:1])[0].questions) for each in instances]
+        questions = [
+            replace(each, questions=make_instances(ASKED[:1])[0].questions) for each in instances
+        ]
         instances = one_by_one(written(questions, agent, "", "float32", "cpu"), turns=3)
         roll_out = InquiryRunner()
     if case.credit == "memory_tokens":

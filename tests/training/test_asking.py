@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from rollouts import make_agent
 from runs_of_nano import train
 from scripted import ScriptedGenerator
@@ -12,6 +13,8 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
+from memalpha.measure.site import write_site
+from memalpha.measure.view import show_rollout
 from memalpha.qa.asker import searches_of
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.folder import RunFolder
@@ -68,7 +71,11 @@ def test_rollouts_hold_their_turns_and_are_scored_by_answer_notes_and_searches()
     (home, song), generator = asked(agent, replies, (HOME, SONG))
     assert [step.completion.text for step in home.steps] == ["search: Ramon", "Rome"]
     assert [step.prompt for step in home.steps] == [generator.prompts[0], generator.prompts[2]]
-    assert [step.outcome.results[0].message for step in home.steps[:1]] == ["Ramon"]
+    results = [step.outcome.results[0] for step in home.steps]
+    assert [(each.code, each.message) for each in results] == [
+        ("searched", "Ramon"),
+        ("answered", "Rome"),
+    ]
     assert home.memory is song.memory and home.retriever is song.retriever
     evaluator = QAEvaluator(RecallReader(1, len), 1)
     scorer = AskerScorer(evaluator, None, RewardConfig(content_weight=0, tool_weight=0))
@@ -131,3 +138,12 @@ def test_an_asker_is_trained_recorded_and_saved_as_a_reader_that_searches(tmp_pa
     assert first["role"] == "asker"
     assert {len(step["reward"]) for step in first["steps"]} == {6}
     assert len(read_rows(folder / "held_out" / "after.jsonl")) > 1  # a row for each question
+    console = Console(record=True, width=100)
+    show_rollout(first, console)
+    shown = console.export_text()
+    assert (
+        "turn 1 of" in shown and "? answer" in shown and first["questions"][0]["question"] in shown
+    )
+    site = write_site(run).parent
+    pages = [path.read_text(encoding="utf-8") for path in site.glob("*/*.html")]
+    assert pages and all("<h3>What it read</h3>" in page for page in pages)
