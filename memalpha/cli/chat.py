@@ -202,6 +202,8 @@ class Conversation:
 
     def _tell(self, reply: Reply, hint: str = "/why shows what was read") -> None:
         out(reply.text if reply.known else "I do not know.")
+        for words in reply.searches:
+            out(printable(f"  searched for: {words}"))
         if reply.source is None:
             if reply.known:
                 out(f"  from no passage in these words: {hint}")

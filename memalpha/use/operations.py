@@ -99,6 +99,7 @@ class AskAnswer(SearchAnswer):
     source: EntryModel | None = Field(
         description="What was read that has most of the answer's words; null if nothing has any."
     )
+    searches: list[str] = Field(description="What an asker searched for, beside the question.")
 
 
 class MemoryAnswer(ApiAnswer):
@@ -365,7 +366,12 @@ class Operations:
         """Answer a question from the memory alone; source is the passage with most of its words."""
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
-            {"answer": reply.text, "source": reply.source, "entries": _found(reply.entries)}
+            {
+                "answer": reply.text,
+                "source": reply.source,
+                "entries": _found(reply.entries),
+                "searches": reply.searches,
+            }
         )
 
     @_endpoint("POST", "/search")

@@ -8,8 +8,10 @@ from scripted import ScriptedGenerator
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
+from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
+from memalpha.qa.asker import Asker
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.types import Chunk, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
@@ -51,6 +53,19 @@ def lines(agent, who="marta"):
 
 def held(agent, who="marta"):
     return [entry.content for entry in agent.memory(who)], lines(agent, who)
+
+
+def test_an_asker_searches_the_memory_and_tells_what_it_read(tmp_path):
+    replies = iter(["search: home", "Rome"])
+    asker = Asker(lambda chats: [next(replies) for _ in chats], 60, STEP.encoder.count, 2)
+    with MemoryAgent(STEP, SilentGenerator(), asker, store=tmp_path / "m.db") as agent:
+        agent.add("Ann: Ivan and I share one home.", "2024-01-01", namespace="ann")
+        agent.add("Ivan: My home is Rome.", "2024-02-01", namespace="ann")
+        reply = agent.ask("Where does Ann live?", namespace="ann")
+    assert (reply.text, reply.searches) == ("Rome", ("home",))
+    assert [entry.content for entry in reply.read] == ["Ivan: My home is Rome."]
+    assert reply.source == reply.read[0]
+    assert [hit.entry.content for hit in reply.entries] == ["Ann: Ivan and I share one home."]
 
 
 def test_lines_and_entries_answer_together_and_each_user_has_his_own(agent):

@@ -55,7 +55,7 @@ def test_a_story(marta):
     reply = marta.post("/v1/ask", json={"question": "Where does Marta live?"}).json()
     assert reply["answer"] == "[2024-03-05] Marta lives in Oslo"
     assert (reply["source"]["id"], reply["source"]["timestamp"]) == ("1", "2024-03-05")
-    unknown = {"answer": "unknown", "source": None, "entries": []}
+    unknown = {"answer": "unknown", "source": None, "entries": [], "searches": []}
     assert marta.post("/v1/ask", json={"question": "?"}).json() == unknown
     assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
     events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]
