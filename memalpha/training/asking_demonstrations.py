@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from memalpha.agent.step import AgentStep
 from memalpha.data.teacher import TeacherConfig, teach
@@ -24,12 +25,13 @@ from memalpha.types import Instance, Question
 from memalpha.update.logps import Row
 
 TRIED = 12  # most names that are tried for a turn
+SEVERAL = ("bound_all", "parts")  # metrics that want all answers
 _CAPITAL = r"[A-Z][\w'’-]+"
 _NAME = re.compile(  # of several words, or one that begins no sentence
     rf"\b{_CAPITAL}(?:\s+(?:(?:of|the|de|von|van)\s+)?{_CAPITAL})+"
     rf"|(?<![.!?:\]\"“]\s)(?<!^)\b{_CAPITAL}"
 )
-_SPEAKER = re.compile(r"(?:^|\]\s)([^:\[\n]{1,40}):\s")
+_SPEAKER = re.compile(r"^([^:\n]{1,40}):\s")
 
 
 def demonstrate_asking(
@@ -77,39 +79,27 @@ class Wanted:
     @classmethod
     def of(cls, question: Question, memory: Memory) -> "Wanted":
         """Find the passages of a memory that a question needs."""
-        evidence = question.evidence or ()
-        notes = [(render_entry(entry), -1) for entry in memory.entries()]
-        lines = [(render_entry(line), line.source_chunk) for line in memory.entries(ARCHIVE.name)]
-
-        def holding(word: str) -> frozenset[str]:
-            """Passages that say it of the subject, and lines of the evidence that say it."""
-            about = question.subject
-            return frozenset(
-                text
-                for text, chunk in (*notes, *lines)
-                if contains(text, word)
-                and (chunk in evidence or about is None or contains(text, about))
-                and (chunk in evidence or question.evidence is None or chunk == -1)
-            )
-
-        speakers = frozenset(name for text, _ in lines for name in _SPEAKER.findall(text))
-        of_chunks = [frozenset(text for text, of in lines if of == chunk) for chunk in evidence]
-        chunks = () if question.subject else tuple(of_chunks)
-        if question.metric == "absent":
-            last = of_chunks[-1:] if evidence else []
-            words = [*question.stale, question.subject or ""]
-            ends = [
-                frozenset(text for text in of_last if any(contains(text, w) for w in words if w))
-                for of_last in last
+        lines = memory.entries(ARCHIVE.name)
+        speakers = [_SPEAKER.findall(line.content) for line in lines]
+        of_chunks = [
+            frozenset(render_entry(line) for line in lines if line.source_chunk == chunk)
+            for chunk in question.evidence or ()
+        ]
+        if question.metric == "absent":  # the line that takes it back
+            words = [*question.stale, *filter(None, [question.subject])]
+            groups = [
+                frozenset(text for text in chunk if any(contains(text, word) for word in words))
+                for chunk in of_chunks[-1:]
             ]
-            return cls(question, tuple(ends), chunks, speakers)
-        if {answer.casefold() for answer in question.answers} <= {"yes", "no"}:
+        elif {answer.casefold() for answer in question.answers} <= {"yes", "no"}:
             groups = of_chunks  # no passage says it; it follows from all of them
-        elif question.metric in ("bound_all", "parts"):
-            groups = [holding(gold) for gold in question.answers]
+        elif question.metric in SEVERAL:
+            groups = [_holding(memory, question, gold) for gold in question.answers]
         else:
-            groups = [frozenset().union(*map(holding, question.answers))]
-        return cls(question, tuple(groups), chunks, speakers)
+            holding = [_holding(memory, question, gold) for gold in question.answers]
+            groups = [frozenset().union(*holding)]
+        chunks = () if question.subject else tuple(of_chunks)
+        return cls(question, tuple(groups), chunks, frozenset(chain.from_iterable(speakers)))
 
     def held(self, notes: Sequence[str]) -> tuple[int, int]:
         """Return how many groups, and how many chunks of the evidence, the notes hold."""
@@ -126,8 +116,22 @@ class Wanted:
             return UNKNOWN if known and self.groups else None
         if self.held(notes)[0] < len(self.groups):
             return None
-        several = question.metric in ("bound_all", "parts")
+        several = question.metric in SEVERAL
         return ", ".join(question.answers if several else question.answers[:1])
+
+
+def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:
+    """Return the notes about the subject of a question, and the lines of its evidence, that say a
+    word.
+    """
+    evidence = question.evidence
+    archived = memory.entries(ARCHIVE.name)
+    lines = (line for line in archived if evidence is None or line.source_chunk in evidence)
+    about = question.subject
+    notes = (note for note in memory.entries() if about is None or contains(note.content, about))
+    return frozenset(
+        render_entry(entry) for entry in (*notes, *lines) if contains(entry.content, word)
+    )
 
 
 def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted, rng: random.Random) -> str:
