@@ -2,8 +2,7 @@
 
 The teacher answers once the notes hold the answer. Else it tries the names that stand in the notes,
 alone and in place of a name of the question, and takes what brings most of what is missing: so the
-search is one that the notes suggest. Where nothing helps it gives up, in half of the cases after
-one search for the names of the question.
+search is one that the notes suggest. Where nothing helps it gives up.
 """
 
 import random
@@ -41,7 +40,10 @@ def demonstrate_asking(
     end_token: int,
     seed: int,
 ) -> Iterator[Row]:
-    """Yield a demonstration for each turn of each question whose answer a reader can write."""
+    """Yield a demonstration for each turn of questions whose answer a reader can write.
+
+    Of the questions of an instance that need no search, as many are shown as of those that do.
+    """
     config = agent.config
     asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
     for instance in instances:
@@ -49,18 +51,29 @@ def demonstrate_asking(
         memory = agent.new_memory()
         teach(memory, instance, rng, teacher, keep_lines=config.archive)
         retriever = agent.new_retriever(memory)
+        shown = []
         for question in instance.questions:
-            if question.metric not in ANSWERED:
-                continue
-            wanted = Wanted.of(question, memory)
-            request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
-            inquiry = asker.begin(request)
-            while inquiry.answer is None:
-                reply = good_reply(inquiry, asker, wanted, rng)
-                prompt = chat_ids(agent.encoder.tokenizer, asker.chat(inquiry))
-                completion = (*agent.encoder.untrusted(reply), end_token)
-                yield Row(prompt, completion, len(prompt))
-                asker.take(inquiry, reply)
+            if question.metric in ANSWERED:
+                request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
+                wanted = Wanted.of(question, memory)
+                shown.append(_turns(asker.begin(request), asker, wanted, agent, end_token))
+        searching = [turns for turns in shown if len(turns) > 1]
+        at_once = [turns for turns in shown if len(turns) == 1]
+        some = rng.sample(at_once, min(len(at_once), max(1, len(searching))))
+        yield from chain.from_iterable([*searching, *some])
+
+
+def _turns(
+    inquiry: Inquiry, asker: AskerStep, wanted: "Wanted", agent: AgentStep, end_token: int
+) -> list[Row]:
+    rows = []
+    while inquiry.answer is None:
+        reply = good_reply(inquiry, asker, wanted)
+        prompt = chat_ids(agent.encoder.tokenizer, asker.chat(inquiry))
+        completion = (*agent.encoder.untrusted(reply), end_token)
+        rows.append(Row(prompt, completion, len(prompt)))
+        asker.take(inquiry, reply)
+    return rows
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,7 @@ def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:
     )
 
 
-def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted, rng: random.Random) -> str:
+def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted) -> str:
     """Return what a good asker would reply in the next turn."""
     answer = wanted.answer(inquiry.notes)
     if answer is not None:
@@ -150,12 +163,7 @@ def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted, rng: random.R
         if held > most:
             best = words
             most = held
-    if best is not None:
-        return f"{SEARCH} {best}".strip()
-    names = _NAME.findall(inquiry.request.question.text)[-1:]
-    if names and not inquiry.searches and rng.random() < 0.5:
-        return f"{SEARCH} {names[0]}"
-    return UNKNOWN
+    return UNKNOWN if best is None else f"{SEARCH} {best}".strip()
 
 
 def searches_to_try(inquiry: Inquiry, speakers: frozenset[str]) -> list[str]:

@@ -1,17 +1,20 @@
 """The asker: what it is shown, what a reply does, and what comes of it in use."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from memalpha.errors import PartialServiceError, ServiceError
+from memalpha.measure.run import Asks
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa.asker import Asker, AskerStep, parse_query, reader_with, searches_of
 from memalpha.qa.readers import SEARCHING, SYSTEM, reader_messages, request_to_read
+from memalpha.record.measure import SearchedMemory
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Chunk, Question, ReadRequest
+from memalpha.types import Chunk, Instance, Question, ReadRequest
 
 HOME = Question("Where does Hanna live?", ("Atlanta",))
 LINK = "Hanna: Ramon and I share one home."
@@ -131,3 +134,17 @@ def test_the_folder_of_an_adapter_says_whether_it_searches(tmp_path):
     made = reader_with(tmp_path, list, 9, count_words)
     assert isinstance(made, Asker) and made.step.searches == 2
     assert not isinstance(reader_with(tmp_path, list, 9, count_words, searches=0), Asker)
+
+
+def test_an_evaluation_records_what_was_read_last():
+    memory = Memory(MemorySchema.load("facts"))
+    for number, text in enumerate([LINK, MOVED, "Hanna: Hello."]):
+        archive_chunk(memory, number, Chunk(text), ())
+    held = SearchedMemory(memory_tokens=0, memory=memory, retriever=TwoLayerRetriever(memory), k=1)
+    made, _ = asker(["search: Ramon home", "Atlanta"], budget=14)
+    talk = Instance("talk", "test", (), (replace(HOME, text="Is Hanna there?"),))
+    (examination,) = Asks(made, count_words)([talk], [held])
+    (row,) = examination.questions
+    assert (row.answer, row.score) == ("Atlanta", 1.0)
+    assert set(row.passages) == {MOVED, "Hanna: Hello."}
+    assert examination.reader_tokens == 9
