@@ -8,7 +8,7 @@ of each section, of any length.
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from statistics import fmean
@@ -240,6 +240,10 @@ class Retrieved(NamedTuple):
     entries: tuple[Entry, ...]
 
 
+Asked = tuple[Memory, Retriever, Sequence[Question]]
+"""A memory, what searches in it, and the questions to it."""
+
+
 def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
     """Return each question's answer or its ServiceError, in order, as one batch.
 
@@ -276,23 +280,24 @@ class QAEvaluator:
         self.judge = judge
         self.grade = grade
 
-    def evaluate_many(
-        self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]
-    ) -> list[list[QuestionRecord]]:
+    def evaluate_many(self, items: Iterable[Asked]) -> list[list[QuestionRecord]]:
         """Return a record per question of each (memory, retriever, questions).
 
-        InputError as ``check``, before any is read.
+        Items are taken one by one: a memory may change after its own. InputError as ``check``,
+        before any is read.
         """
-        self.check([question for _, _, questions in items for question in questions])
         requests = []
         entry_ids = []
+        counts = []
         for memory, retriever, questions in items:
+            counts.append(len(questions))
             for question in questions:
                 retrieved = find_passages(memory, retriever, question.text, self.k)
                 requests.append(ReadRequest(question, retrieved.passages))
                 entry_ids.append(tuple(hit.entry.id for hit in retrieved.hits))
+        self.check([request.question for request in requests])
         records = iter(self._records(requests, entry_ids))
-        return [[next(records) for _ in questions] for _, _, questions in items]
+        return [list(islice(records, count)) for count in counts]
 
     def check(self, questions: Sequence[Question]) -> None:
         """Raise InputError if a question's metric is unknown or cannot score it."""
