@@ -194,9 +194,9 @@ def passages_beyond_the_budget_are_read(within_budget, passages, *budget):
     "tests/qa/test_evaluator.py::"
     "test_an_endpoint_that_fails_for_one_question_masks_only_that_one_and_is_not_asked_twice",
 )
-def a_failure_scores_0(evaluate_many, evaluator, items):
+def a_failure_scores_0(evaluate_many, evaluator, *items):
     """A question that could not be scored counts as answered wrongly."""
-    rows = evaluate_many(evaluator, items)
+    rows = evaluate_many(evaluator, *items)
     return [
         [replace(each, score=0.0 if each.error else each.score) for each in row] for row in rows
     ]

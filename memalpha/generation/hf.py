@@ -477,24 +477,33 @@ def frozen_base(
 
 
 def mark_prefixes(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Mark common prefixes to compute once: of neighbours that share more than half, else of all
-    other prompts.
+    """Mark common prefixes to compute once: of neighbours that share more than half beside what all
+    begin with, else of all other prompts.
+
+    The others come first, by length: each batch of them is padded to its longest.
     """
+    begin = in_common([prompt.ids for prompt in prompts]) if prompts else 0
     groups: list[list[Prompt]] = []
     shared = 0
     for prompt in prompts:
         shared = in_common([groups[-1][0].ids[:shared], prompt.ids]) if groups else 0
-        if 2 * shared <= len(prompt.ids):
+        if 2 * (shared - begin) <= len(prompt.ids):
             groups.append([])
             shared = len(prompt.ids)
         groups[-1].append(prompt)
-    lone = [group[0].ids for group in groups if len(group) == 1]
-    least = in_common(lone) if len(lone) > 1 else 0
-    marked: list[Prompt] = []
+    lone = [group[0] for group in groups if len(group) == 1]
+    lone.sort(key=_length)
+    least = in_common([prompt.ids for prompt in lone]) if len(lone) > 1 else 0
+    marked = [replace(prompt, shared=least) for prompt in lone]
     for group in groups:
-        shared = in_common([prompt.ids for prompt in group]) if len(group) > 1 else least
-        marked += [replace(prompt, shared=shared) for prompt in group]
+        if len(group) > 1:
+            shared = in_common([prompt.ids for prompt in group])
+            marked += [replace(prompt, shared=shared) for prompt in group]
     return marked
+
+
+def _length(prompt: Prompt) -> int:
+    return len(prompt.ids)
 
 
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:

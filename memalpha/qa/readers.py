@@ -8,9 +8,9 @@ of each section, of any length.
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
@@ -257,6 +257,10 @@ class Retrieved(NamedTuple):
     entries: tuple[Entry, ...]
 
 
+Asked = tuple[Memory, Retriever, Sequence[Question]]
+"""A memory, what searches in it, and the questions to it."""
+
+
 def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
     """Return each question's answer or its ServiceError, in order, as one batch.
 
@@ -322,22 +326,26 @@ class QAEvaluator:
         self.grade = grade
 
     def evaluate_many(
-        self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]
+        self, items: Sequence[Asked], passing: Iterable[Asked] = ()
     ) -> list[list[QuestionRecord]]:
-        """Return a record per question of each (memory, retriever, questions).
+        """Return a record per question of each (memory, retriever, questions), read as one batch.
 
-        InputError as ``check``, before any is read.
+        ``passing`` are taken one by one, after the others: their memory may change afterwards, so
+        an asker cannot search it. InputError as ``check``, before any is read.
         """
-        self.check([question for _, _, questions in items for question in questions])
         requests = []
         entry_ids = []
-        for memory, retriever, questions in items:
+        counts = []
+        for place, (memory, retriever, questions) in enumerate(chain(items, passing)):
+            counts.append(len(questions))
             for question in questions:
                 request, retrieved = request_to_read(question, memory, retriever, self.k)
-                requests.append(request)
+                stays = place < len(items)
+                requests.append(request if stays else request._replace(search=None))
                 entry_ids.append(tuple(hit.entry.id for hit in retrieved.hits))
+        self.check([request.question for request in requests])
         records = iter(self._records(requests, entry_ids))
-        return [[next(records) for _ in questions] for _, _, questions in items]
+        return [list(islice(records, count)) for count in counts]
 
     def check(self, questions: Sequence[Question]) -> None:
         """Raise InputError if a question's metric is unknown or cannot score it."""

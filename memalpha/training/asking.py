@@ -9,7 +9,7 @@ The memories are written before the training: by a trained agent, or by nobody, 
 alone is asked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -29,7 +29,7 @@ from memalpha.memory.memory import Memory
 from memalpha.models.policy import base_of, load_policy_model
 from memalpha.qa.asker import AskerStep, Inquiry
 from memalpha.qa.metrics import score
-from memalpha.qa.readers import request_to_read
+from memalpha.qa.readers import Asked, request_to_read
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.text import chat_ids
 from memalpha.training.rows import Scale, TrainingRow, advantages
@@ -206,7 +206,9 @@ class AskerScorer(RolloutScorer):
     """Scores the answers that the rollouts have given."""
 
     @override
-    def asked(self, rollouts: Sequence[Rollout]) -> list[list[QuestionRecord]]:
+    def asked(
+        self, rollouts: Sequence[Rollout], passing: Iterable[Asked]
+    ) -> list[list[QuestionRecord]]:
         requests = []
         answers: list[Answer | ServiceError] = []
         for rollout in rollouts:

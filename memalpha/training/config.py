@@ -502,6 +502,11 @@ def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) 
         expected="an even number in each process, which has two halves, in one step",
     )
     InputError.raise_if(
+        run.role == "asker" and reward.immediate_weight,
+        f"role asker with immediate_weight {reward.immediate_weight}",
+        expected="0: it reads no chunks to be asked after",
+    )
+    InputError.raise_if(
         reward.graded_accuracy and run.reader not in ("base", "trained"),
         f"graded_accuracy with reader {run.reader}",
         expected="reader base or trained, whose model says how probable an answer is",

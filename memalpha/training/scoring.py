@@ -8,7 +8,7 @@ a failed verdict its chunk step only, a function of ``rewards`` what it scores. 
 
 import asyncio
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import isawaitable
 from itertools import islice
 
@@ -17,7 +17,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError, TrainingAborted
 from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.metrics import contains
-from memalpha.qa.readers import QAEvaluator, ask_all, find_passages
+from memalpha.qa.readers import Asked, QAEvaluator, ask_all
 from memalpha.record.rows import operation_mix
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.rewards import RewardConfig, RewardFunction, StepReward, accuracy, judged
@@ -28,7 +28,6 @@ from memalpha.types import (
     Entry,
     OperationKind,
     QuestionRecord,
-    ReadRequest,
     ResultCode,
     SilenceJudge,
     WriteRequest,
@@ -65,13 +64,15 @@ class RolloutScorer:
         """Return the parts of each chunk step (NaN = not scored); sets the attributes of the
         rollouts that they come from.
         """
-        records = self.asked(rollouts)
-        immediate: list[list[list[QuestionRecord]]] = [[] for _ in rollouts]
+        passing: Iterable[Asked] = ()
         if self.reward_config.immediate_weight and self.agent is not None:
-            immediate = ask_after_chunks(rollouts, self.agent, self.evaluator)
-        for rollout, questions, after_chunks in zip(rollouts, records, immediate, strict=True):
-            rollout.questions = questions
-            rollout.immediate = after_chunks
+            # in one batch: after the last chunk the memory is often the same
+            passing = asked_after_chunks(rollouts, self.agent)
+        records = iter(self.asked(rollouts, passing))
+        for rollout in rollouts:
+            rollout.questions = next(records)
+        for rollout in rollouts:
+            rollout.immediate = list(islice(records, len(rollout.steps)))
             rollout.verdicts = [None] * len(rollout.steps)
             rollout.nothing_due = [None] * len(rollout.steps)
             rollout.errors = {}
@@ -82,11 +83,12 @@ class RolloutScorer:
         parts = self.reward_config.parts
         return score_parts({name: function for name, (function, _) in parts.items()}, rollouts)
 
-    def asked(self, rollouts: Sequence[Rollout]) -> list[list[QuestionRecord]]:
-        """Return the questions of each rollout, asked on its final memory and scored."""
-        return self.evaluator.evaluate_many(
-            [(r.memory, r.retriever, r.instance.questions) for r in rollouts]
-        )
+    def asked(
+        self, rollouts: Sequence[Rollout], passing: Iterable[Asked]
+    ) -> list[list[QuestionRecord]]:
+        """Return the records of each rollout's questions, then those of ``passing``."""
+        items = [(r.memory, r.retriever, r.instance.questions) for r in rollouts]
+        return self.evaluator.evaluate_many(items, passing)
 
     def _judge_writes(self, rollouts: Sequence[Rollout]) -> None:
         chunks = [_write_requests(rollout, self.reward_config) for rollout in rollouts]
@@ -267,18 +269,14 @@ def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest
     return requests
 
 
-def ask_after_chunks(
-    rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator
-) -> list[list[list[QuestionRecord]]]:
-    """Return, for each chunk of each rollout, its questions (those whose last evidence it is),
-    asked on the memory of then, for ``immediate_weight``.
+def asked_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep) -> Iterator[Asked]:
+    """Yield, after each chunk of each rollout, the memory of then and the chunk's questions (those
+    whose last evidence it is), for ``immediate_weight``; the next chunk changes that memory.
 
-    That memory is built again from the recorded operations. Annotated facts may change later: they
-    are asked without the archive, where the chunk itself would answer, though only what an entry
-    says can be updated. Other text is asked with it: an entry is paid if it helps beside the lines.
+    It is built again from the recorded operations. Annotated facts may change later: they are asked
+    without the archive, where the chunk itself would answer, though only what an entry says can be
+    updated. Other text is asked with it: an entry is paid if it helps beside the lines.
     """
-    requests: list[ReadRequest] = []
-    counts: list[list[int]] = []  # of questions, by rollout and chunk
     for rollout in rollouts:
         instance = rollout.instance
         archived = agent.config.archive and not instance.facts
@@ -287,7 +285,6 @@ def ask_after_chunks(
             initial = tuple(entry for entry in initial if entry.section != ARCHIVE.name)
         memory = agent.new_memory(initial)
         retriever = agent.new_retriever(memory)
-        counts.append([])
         for step in rollout.steps:
             chunk = instance.chunks[step.chunk_index]
             for result in step.outcome.results:
@@ -295,11 +292,9 @@ def ask_after_chunks(
                     memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
             if archived:
                 archive_chunk(memory, step.chunk_index, chunk, step.outcome.changes)
-            before = len(requests)
-            for question in instance.questions:
-                if question.evidence and max(question.evidence) == step.chunk_index:
-                    found = find_passages(memory, retriever, question.text, evaluator.k)
-                    requests.append(ReadRequest(question, found.passages))
-            counts[-1].append(len(requests) - before)
-    records = iter(evaluator.ask(requests))
-    return [[list(islice(records, count)) for count in of_rollout] for of_rollout in counts]
+            due = [
+                question
+                for question in instance.questions
+                if question.evidence and max(question.evidence) == step.chunk_index
+            ]
+            yield memory, retriever, due

@@ -26,7 +26,7 @@ from memalpha.generation.decoding import draw
 from memalpha.generation.hf import HFGenerator, answer_chats, frozen_base
 from memalpha.generation.products import merged_lora
 from memalpha.models import load_policy_model, resolve_model
-from memalpha.text import render_chat
+from memalpha.text import chat_ids, render_chat
 from memalpha.types import Prompt, Sampling, StopReason
 
 
@@ -277,3 +277,34 @@ def test_equal_chats_are_answered_once_and_every_one_gets_its_answer():
     asked = [CHATS[1], CHATS[0], CHATS[1]]
     assert answer_chats(echo, tokenizer, asked, 99) == [chat[0]["content"] for chat in asked]
     assert len(echo.prompts) == 2
+
+
+def test_answers_in_batches_are_those_to_each_chat_alone():
+    """Long texts with several questions each among short notes, in batches of a few."""
+    base, tokenizer = load_policy_model(resolve_model("nano"))
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = with_weights(get_peft_model(base, lora), 0.5)
+    generator = HFGenerator(model, tokenizer, max_batch=4, logprobs=True)
+    made = {}
+
+    def generate(prompts, sampling):
+        completions = generator.generate(prompts, sampling)
+        made.update({prompt.ids: each for prompt, each in zip(prompts, completions, strict=True)})
+        return completions
+
+    notes = ["violin " * 40, "violin " * 20 + "table " * 25, *("window " * n for n in (9, 1, 6, 3))]
+    asked = ["violin", "table", "window"]
+    chats = [
+        [{"role": "user", "content": f"{note}\nwas {word} seen?"}]
+        for note in notes
+        for word in asked
+    ]
+    answers = answer_chats(Mock(generate=generate), tokenizer, chats, 6, 1000)
+    assert len(set(answers)) > 3  # else the test could not fail
+    for chat, answer in zip(chats, answers, strict=True):
+        (alone,) = generator.generate([Prompt((), chat_ids(tokenizer, chat))], Sampling(6))
+        together = made[chat_ids(tokenizer, chat)]
+        assert (answer, together.ids) == (alone.text, alone.ids)
+        torch.testing.assert_close(
+            torch.tensor(together.logprobs), torch.tensor(alone.logprobs), rtol=0, atol=1e-4
+        )

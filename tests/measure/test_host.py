@@ -104,17 +104,28 @@ def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded():
 
 
 @pytest.mark.parametrize(
-    ("rows", "shared"),
+    ("rows", "expected"),
     [
-        (["abcdei", "abcdehh", "abcdg", "afff", "ee"], [4, 4, 4, 0, 0]),
-        (["abcdef", "abgggg", "abgggh", "abhhhh", "abciii"], [2, 5, 5, 2, 2]),  # else: of all
-        (["abcdef", "abgggg", "abgggh"], [0, 5, 5]),  # alone: with nobody
-        ([], []),
+        (
+            ["abcdei", "abcdehh", "abcdg", "afff", "ee"],
+            {"ee": 0, "afff": 0, "abcdei": 4, "abcdehh": 4, "abcdg": 4},
+        ),
+        (  # else: of all others
+            ["abcdefgh", "abggggg", "abggggh", "abhhhh", "abcii"],
+            {"abcii": 2, "abhhhh": 2, "abcdefgh": 2, "abggggg": 6, "abggggh": 6},
+        ),
+        (
+            ["abcdef", "abggggg", "abggggh"],
+            {"abcdef": 0, "abggggg": 6, "abggggh": 6},
+        ),  # with nobody
+        (["abcdxxx", "abcdx", "abcdyy"], {"abcdx": 4, "abcdyy": 4, "abcdxxx": 4}),  # all begin so
+        ([], {}),
     ],
 )
-def test_neighbours_that_begin_alike_share_that_beginning(rows, shared):
+def test_neighbours_that_begin_alike_share_that_beginning_others_come_by_length(rows, expected):
     marked = mark_prefixes([Prompt((), tuple(map(ord, row))) for row in rows])
-    assert [prompt.shared for prompt in marked] == shared
+    found = [("".join(map(chr, prompt.ids)), prompt.shared) for prompt in marked]
+    assert found == list(expected.items())
 
 
 IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), max_size=8)

@@ -37,6 +37,7 @@ class FlakyReader:
     def read(self, requests):
         texts = [request.question.text for request in requests]
         self.calls.append(texts)
+        self.searchable = [request.search is not None for request in requests]
         outcomes = [
             ServiceError(f"cannot read {text}") if text in self.bad else Answer(text)
             for text in texts
@@ -83,8 +84,12 @@ def test_many_memories_are_one_batch_and_each_is_asked_its_own():
         [item(oslo, question), item(memory()), item(rome, question, q("none such"))]
     )
     assert [[record.score for record in row] for row in records] == [[0.0], [], [1.0, 0.0]]
-    QAEvaluator(reader, k=5).evaluate_many([item(oslo, q("a"), q("b")), item(rome, q("c"))])
-    assert reader.calls == [["a", "b", "c"]]
+    passing = iter([item(rome, q("d"))])
+    asked = [item(oslo, q("a"), q("b")), item(rome, q("c"))]
+    QAEvaluator(reader, k=5).evaluate_many(asked, passing)
+    assert reader.calls == [["a", "b", "c", "d"]]
+    # a memory that may change after it was asked cannot be searched again
+    assert reader.searchable == [True, True, True, False]
 
 
 # ------------------------------------------------------------------------------------------------

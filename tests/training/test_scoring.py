@@ -19,7 +19,7 @@ from memalpha.training.config import parse_train_arguments
 from memalpha.training.recording import ScoringExaminer
 from memalpha.training.scoring import (
     RolloutScorer,
-    ask_after_chunks,
+    asked_after_chunks,
     check_masked_share,
     first_error,
 )
@@ -293,7 +293,7 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
     )
     before = [entry.content for entry in made.memory]
     evaluator = QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
-    ((first, second, third),) = ask_after_chunks([made], agent, evaluator)
+    first, second, third = evaluator.evaluate_many([], asked_after_chunks([made], agent))
     assert [(record.question.id, record.score) for record in first] == [
         ("apple", 1.0)
     ]  # deleted later
@@ -305,9 +305,12 @@ def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evi
         "engine",
         "candle",
     ]
+    evaluator.reader.read = Mock(wraps=evaluator.reader.read)
     (paid,) = RolloutScorer(
         evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent
     ).score([made])
+    (batch,) = [call.args[0] for call in evaluator.reader.read.call_args_list]
+    assert [request.question.id for request in batch] == [*evidence, "apple", "candle", "door"]
     # At the end candle and engine are found, apple and door are not: r1 = 1/2, which the last
     # chunk, asked nothing, takes.
     assert [(step["accuracy"], step["immediate"]) for step in paid] == [
@@ -328,9 +331,8 @@ def test_the_archive_right_after_a_chunk_is_that_of_then():
     )
     instance = Instance("i", "", (Chunk("the boat was red"), Chunk("the boat is blue")), asked)
     (made,) = run_script(agent, [instance], ["+ boat red"], ["= 1 boat blue"])
-    ((early,), (late,)) = ask_after_chunks(
-        [made], agent, QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
-    )[0]
+    evaluator = QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
+    (early,), (late,) = evaluator.evaluate_many([], asked_after_chunks([made], agent))
     assert early.answer and set(early.answer.passages or ()) == {"boat red", "the boat was red"}
     assert late.answer and set(late.answer.passages or ()) == {"boat blue", "the boat is blue"}
 
