@@ -358,7 +358,7 @@ def test_the_published_settings_give_the_published_reward():
         judge=lambda requests: [[True] * len(request.results) for request in requests],
         spec=["judge"],
     )
-    scorer = RolloutScorer(Mock(evaluate_many=lambda items: [[]]), judge, published)
+    scorer = RolloutScorer(Mock(evaluate_many=lambda items, passing: [[]]), judge, published)
     (parts,) = scorer.score([rollout])
     codes = [result.code.value for result in rollout.steps[0].outcome.results]
     assert codes == ["applied", "duplicate", "unknown_id", "unknown_id", "unparsed"]
