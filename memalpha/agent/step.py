@@ -49,6 +49,7 @@ from memalpha.types import (
     TokenCounter,
     ToolCall,
 )
+from memalpha.units import UNIT_TOKENS, units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -105,7 +106,8 @@ class MemoryView:
 
         One line each. If not all fit: while they fit, the entries most related to the chunk and the
         ``view_recent`` newest in turn, then the other newest; at most ``view_tokens`` / 4 of each
-        kind (at least 64), so that the cost of a step does not grow with the memory.
+        kind (at least 64), so that the cost of a step does not grow with the memory. Related are
+        the best of each of the chunk's lines, then the second best of each, and so on.
         """
         lines: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
         for entry in sorted(self._shown(memory, retriever, chunk), key=attrgetter("created")):
@@ -168,8 +170,14 @@ class MemoryView:
             return shown
         looked_at = max(_LEAST_LOOKED_AT, config.view_tokens // _LINE_TOKENS)
         newest = list(islice(memory.newest(), looked_at))
-        related = [hit.entry for hit in retriever.search(chunk.text, looked_at, lists)]
-        in_turn = chain.from_iterable(zip_longest(related, newest[: config.view_recent]))
+        related: dict[str, Entry] = {}
+        # a search for the whole chunk finds what resembles all of its lines, and no line's old fact
+        lines = units(chunk.text, UNIT_TOKENS, self._count)
+        found = [retriever.search(line, looked_at, lists) for line in lines]
+        for hits in zip_longest(*found):
+            related |= {hit.entry.id: hit.entry for hit in hits if hit is not None}
+        most = islice(related.values(), looked_at)
+        in_turn = chain.from_iterable(zip_longest(most, newest[: config.view_recent]))
         entries = {entry.id: entry for entry in chain(in_turn, newest) if entry is not None}
         return self._fitting(entries.values())
 

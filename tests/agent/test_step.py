@@ -137,7 +137,12 @@ def slow_selection(agent, memory, retriever, text):
     if sum(costs.values()) <= agent.config.view_tokens:
         return set(costs)
     newest = [entry.id for entry in newest]
-    related = [hit.entry.id for hit in retriever.search(text, len(newest))]
+    ranked = [
+        (place, number, hit.entry.id)
+        for number, line in enumerate(text.split("\n"))
+        for place, hit in enumerate(retriever.search(line, len(newest)))
+    ]
+    related = list(dict.fromkeys(key for _, _, key in sorted(ranked)))
     order = []
     for i in range(max(len(related), agent.config.view_recent)):
         order += related[i : i + 1] + newest[: agent.config.view_recent][i : i + 1]
@@ -152,13 +157,14 @@ def slow_selection(agent, memory, retriever, text):
 WORDS = st.lists(
     st.sampled_from(["Marta", "moved", "Rome", "Oslo", "city", "odd"]), min_size=1, max_size=12
 ).map(" ".join)
+LINES = st.lists(WORDS, min_size=1, max_size=3).map("\n".join)
 HISTORY = st.lists(
     st.tuples(st.sampled_from("+++++=-"), st.integers(0, 99), WORDS), min_size=1, max_size=60
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(HISTORY, WORDS, st.sampled_from([20, 60, 150, 400]), st.sampled_from([0, 2, 5]))
+@given(HISTORY, LINES, st.sampled_from([20, 60, 150, 400]), st.sampled_from([0, 2, 5]))
 def test_the_view_is_that_of_looking_at_every_entry(history, text, tokens, recent):
     agent = AgentStep(
         replace(_facts.config, view_tokens=tokens, view_recent=recent), _facts.encoder.tokenizer
