@@ -142,9 +142,8 @@ def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:
     lines = (line for line in archived if evidence is None or line.source_chunk in evidence)
     about = question.subject
     notes = (note for note in memory.entries() if about is None or contains(note.content, about))
-    return frozenset(
-        render_entry(entry) for entry in (*notes, *lines) if contains(entry.content, word)
-    )
+    passages = map(render_entry, (*notes, *lines))  # with their dates, which some questions ask for
+    return frozenset(passage for passage in passages if contains(passage, word))
 
 
 def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted) -> str:

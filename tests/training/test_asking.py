@@ -110,6 +110,15 @@ def test_the_teacher_searches_for_the_name_that_the_notes_suggest():
     assert all(row.completion_ids[-1] == 2 for row in rows)
 
 
+def test_the_teacher_answers_with_the_date_of_a_line():
+    agent = make_agent(**ASKER, reader_tokens=200)
+    chunk = Chunk("Hanna: I sing arias in a choir.", "2024-03-05")
+    when = Question("When did Hanna say that she sings?", ("2024-03-05",), evidence=(0,))
+    talk = replace(TALK, chunks=(chunk,), questions=(when,))
+    (row,) = demonstrate_asking([talk], agent, TeacherConfig(coverage=0.0), 2, seed=0)
+    assert agent.encoder.tokenizer.decode(row.completion_ids[:-1]) == "2024-03-05"
+
+
 @pytest.mark.parametrize(
     "more",
     [
