@@ -508,13 +508,14 @@ class MemoryAgent:
         def find(words: str, when: str = "") -> Retrieved:
             with self._store.reading(whose) as (memory, retriever):
                 found = find_passages(memory, retriever, words, self.retrieve_k, when)
-            entry_of.update(zip(found.passages, found.entries, strict=True))
+            for passage, entry in zip(found.passages, found.entries, strict=True):
+                entry_of.setdefault(passage, entry)
             return found
 
         retrieved = find(question)
         request = ReadRequest(Question(question), retrieved.passages, search)
-        read = tuple(retrieved.passages[place] for place in self.reader.fitting(request))
-        if not read:
+        positions = self.reader.fitting(request)
+        if not positions:
             return Reply(UNKNOWN, retrieved.hits, ())
         answer_all = partial(answer, self.reader)
         if isinstance(self.reader, ModelReader):
@@ -525,7 +526,9 @@ class MemoryAgent:
             (outcome,) = answer_all([request])
         if isinstance(outcome, ServiceError):
             raise outcome
-        entries = tuple(entry_of[passage] for passage in outcome.read or read)
+        entries = tuple(retrieved.entries[position] for position in positions)
+        if outcome.read is not None:
+            entries = tuple(entry_of[passage] for passage in outcome.read)
         return Reply(outcome.text, retrieved.hits, entries, outcome.searches)
 
     def search(
