@@ -46,7 +46,7 @@ from memalpha.record.measure import (
     written_memory,
 )
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.archive import archive_chunk
+from memalpha.retrieval.archive import archive_all
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import THINK, PromptEncoder, content_of, one_line, opens_thinking, quote, slot
 from memalpha.types import (
@@ -289,8 +289,7 @@ class Archive(System):
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
         memory = setting.step.new_memory()
-        for index, chunk in enumerate(instance.chunks):
-            archive_chunk(memory, index, chunk, ())
+        archive_all(memory, instance.chunks)
         embedder = setting.step.config.embedder
         config = RetrievalConfig(retrieval=self.retrieval, embedder=embedder)
         return _indexed(memory, config, setting)

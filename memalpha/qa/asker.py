@@ -114,6 +114,8 @@ class Asker(ModelReader):
         inquiries = [self.step.begin(request) for request in requests]
         for _ in range(self.step.searches + 1):
             waiting = [inquiry for inquiry in inquiries if inquiry.answer is None]
+            if not waiting:
+                break
             replies = self._generate([self.step.chat(inquiry) for inquiry in waiting])
             for inquiry, reply in zip(waiting, replies, strict=True):
                 self.step.take(inquiry, reply)

@@ -279,17 +279,19 @@ def find_passages(
     """
     blocks = [memory.get(section.name) for section in memory.schema.blocks]
     written = [block for block in blocks if block is not None]
-    hits = tuple(retriever.search(question, k))
     if when:
         hits = tuple(_of_time(memory, retriever, question, when)[:k])
+    else:
+        hits = tuple(retriever.search(question, k))
     passages = [block.content for block in written]
     passages += [render_entry(hit.entry) for hit in hits]
     return Retrieved(tuple(passages), hits, (*written, *(hit.entry for hit in hits)))
 
 
 def _of_time(memory: Memory, retriever: Retriever, question: str, when: str) -> list[Hit]:
-    hits = retriever.search(question, MANY)
-    if not question.strip():
+    if question.strip():
+        hits = retriever.search(question, MANY)
+    else:
         entries = [*memory.entries(), *memory.entries(ARCHIVE.name)]
         hits = [Hit(entry, 0.0) for entry in entries]
     return [hit for hit in hits if (hit.entry.timestamp or "").startswith(when)]

@@ -16,12 +16,7 @@ import torch
 from typing_extensions import override
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import (
-    Rollout,
-    StepCallback,
-    StepRecord,
-    run_rollouts,
-)
+from memalpha.agent.rollout import Rollout, StepCallback, StepRecord, run_rollouts
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.hf import HFGenerator
@@ -30,7 +25,7 @@ from memalpha.models.policy import base_of, load_policy_model
 from memalpha.qa.asker import AskerStep, Inquiry
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import Asked, request_to_read
-from memalpha.retrieval.archive import archive_chunk
+from memalpha.retrieval.archive import archive_all
 from memalpha.text import chat_ids
 from memalpha.training.rows import Scale, TrainingRow, advantages
 from memalpha.training.scoring import RolloutScorer
@@ -72,8 +67,7 @@ def written(
         memories = []
         for instance in instances:
             memory = agent.new_memory()
-            for index, chunk in enumerate(instance.chunks):
-                archive_chunk(memory, index, chunk, ())
+            archive_all(memory, instance.chunks)
             memories.append(memory)
     return [
         replace(instance, initial_entries=memory.snapshot().entries)
@@ -146,6 +140,8 @@ class InquiryRunner:
         turns = config.searches + 1
         for turn in range(turns):
             waiting = [place for place, each in enumerate(inquiries) if each.answer is None]
+            if not waiting:
+                break
             prompts = [_prompt(asker, inquiries[place], agent) for place in waiting]
             seed = None if sampling.seed is None else sampling.seed + turn
             completions = generator.generate(prompts, replace(sampling, seed=seed))

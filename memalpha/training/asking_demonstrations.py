@@ -19,12 +19,11 @@ from memalpha.qa.asker import AskerStep, Inquiry
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read
 from memalpha.text import chat_ids
-from memalpha.training.demonstrations import ANSWERED
+from memalpha.training.demonstrations import ANSWERED, SEVERAL, right_answer
 from memalpha.types import Instance, Question
 from memalpha.update.logps import Row
 
 TRIED = 12  # most names that are tried for a turn
-SEVERAL = ("bound_all", "parts")  # metrics that want all answers
 _CAPITAL = r"[A-Z][\w'’-]+"
 _NAME = re.compile(  # of several words, or one that begins no sentence
     rf"\b{_CAPITAL}(?:\s+(?:(?:of|the|de|von|van)\s+)?{_CAPITAL})+"
@@ -129,8 +128,7 @@ class Wanted:
             return UNKNOWN if known and self.groups else None
         if self.held(notes)[0] < len(self.groups):
             return None
-        several = question.metric in SEVERAL
-        return ", ".join(question.answers if several else question.answers[:1])
+        return right_answer(question)
 
 
 def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from itertools import islice
 from shutil import which
 from typing import NamedTuple, TypeVar
 
@@ -101,11 +102,12 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     if run.role == "asker":
         device = PartialState().device
         turns = arguments.agent.searches + 1
-        parts = []
-        for instances in (train, held_out, validation):
-            begun = written(instances, agent, run.writer, run.dtype, device)
-            parts.append(one_by_one(begun, turns))
-        train, held_out, validation = parts
+        every = [*train, *held_out, *validation]
+        begun = iter(written(every, agent, run.writer, run.dtype, device))
+        train, held_out, validation = [
+            one_by_one(list(islice(begun, len(part))), turns)
+            for part in (train, held_out, validation)
+        ]
         roll_out = InquiryRunner()
     elif training:
         train = start_from_teacher(

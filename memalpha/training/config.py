@@ -272,6 +272,12 @@ class RunOptions(PolicyOptions, EndpointOptions):
             expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
         )
         InputError.raise_if(
+            self.role == "asker" and self.warm_start_steps,
+            f"role asker with warm_start_steps {self.warm_start_steps}",
+            expected="0: a warm start in a run teaches a writer",
+            fix="memalpha warmup --teaches asker, then --adapter",
+        )
+        InputError.raise_if(
             self.role == "asker" and self.credit is not Credit.TRAJECTORY,
             f"role asker with credit {self.credit}",
             expected="credit trajectory: all turns are for one answer",

@@ -114,6 +114,8 @@ ANSWERED = frozenset(
     }
 )
 """Metrics whose accepted answers are what a reader should write."""
+SEVERAL = ("bound_all", "parts")
+"""Those of them that want all answers."""
 _ALL = 1000  # passages that are looked through for one with the answer
 
 
@@ -165,10 +167,14 @@ def _examples(
         answered = all(_shows(passages, gold) for gold in question.answers)
     outdated = any(_shows(passages, old) for old in question.stale)
     if answered or not outdated:
-        several = question.metric in ("bound_all", "parts")
-        golds = question.answers if several else question.answers[:1]
-        answer = ", ".join(golds) if answered else UNKNOWN
+        answer = right_answer(question) if answered else UNKNOWN
         yield ReaderExample(question.text, tuple(passages), answer)
+
+
+def right_answer(question: Question) -> str:
+    """Return what a reader should write: the first answer, or all where all are wanted."""
+    golds = question.answers if question.metric in SEVERAL else question.answers[:1]
+    return ", ".join(golds)
 
 
 def _shows(passages: Sequence[str], text: str) -> bool:

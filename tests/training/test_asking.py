@@ -125,6 +125,7 @@ def test_the_teacher_answers_with_the_date_of_a_line():
         ["--credit", "step"],
         ["--credit", "trajectory", "--reader", "base"],
         ["--credit", "trajectory", "--rollout_chunks", "1"],
+        ["--credit", "trajectory", "--warm_start_steps", "4"],
     ],
 )
 def test_options_that_do_not_go_with_an_asker_are_refused(more):
