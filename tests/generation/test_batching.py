@@ -113,9 +113,11 @@ def test_memory_that_batches_freed_is_given_back():
 
     class Hungry(Model):
         def generate(self, given, sampling):
-            blocks = [ctypes.create_string_buffer(100_000) for _ in range(1000)]
-            left.extend(ctypes.create_string_buffer(block.raw[:64]) for block in blocks)
-            left.append(ctypes.create_string_buffer(64))
+            blocks = []
+            for number in range(1000):
+                blocks.append(ctypes.create_string_buffer(100_000))
+                if number % 10 == 0:
+                    left.append(ctypes.create_string_buffer(1000))  # not of Python's own pools
             return super().generate(given, sampling)
 
     def resident():
