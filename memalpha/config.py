@@ -110,8 +110,9 @@ def read(group: type[_T], values: object, what: str, listed: str = "") -> _T:
     try:
         return group(**given)
     except InputError as error:
-        where = f"{error.what} ({what})"
-        raise type(error)(where, expected=error.expected, fix=error.fix) from error
+        raise type(error)(
+            f"{error.what} ({what})", expected=error.expected, fix=error.fix
+        ) from error
 
 
 def parse(
@@ -219,8 +220,11 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
     known = list(dict.fromkeys(option for group in groups for option in names(group)))
     if name not in known:
         near = ", ".join(nlargest(3 if listed else len(known), known, key=likeness))
-        expected = f"perhaps {near}" if known else "no options"
-        raise InputError(f"{what} has no option {name!r}", expected=expected, fix=listed)
+        raise InputError(
+            f"{what} has no option {name!r}",
+            expected=f"perhaps {near}" if known else "no options",
+            fix=listed,
+        )
 
 
 def listing(groups: Sequence[type]) -> str:

@@ -242,8 +242,9 @@ class Conversation:
 
     def _forget(self, *words: str) -> None:
         if len(words) < 2 or words[-1] != "yes":
-            expected = f"/forget {' '.join(words) or 'ENTRY'} yes"
-            raise InputError("forgetting cannot be undone", expected=expected)
+            raise InputError(
+                "forgetting cannot be undone", expected=f"/forget {' '.join(words) or 'ENTRY'} yes"
+            )
         receipt = self.agent.forget(words[0], words[1:-1], namespace=self.namespace)
         self.last = None
         out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")

@@ -223,8 +223,9 @@ def _load_perltqa(
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
     memories = read_json(existing_file(str(memory)))
     if memory == asked or not isinstance(memories.data, Mapping):
-        expected = "perltqa*.json with perltmem*.json beside it"
-        raise SchemaError(f"{memory} holds no memories", expected=expected)
+        raise SchemaError(
+            f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it"
+        )
     given = read_json(asked)
     for item in given.items() if isinstance(given.data, list) else [given]:
         names = list(item.data) if isinstance(item.data, Mapping) else []

@@ -293,8 +293,11 @@ _GENERATED = [name for name, source in SOURCES.items() if not source.needs_input
 
 def get_source(name: str) -> Source:
     """Return a source; InputError lists all names if there is none."""
-    expected = f"one of {', '.join(sorted(SOURCES))}"
-    InputError.raise_if(name not in SOURCES, f"unknown data source {name!r}", expected=expected)
+    InputError.raise_if(
+        name not in SOURCES,
+        f"unknown data source {name!r}",
+        expected=f"one of {', '.join(sorted(SOURCES))}",
+    )
     return SOURCES[name]
 
 
@@ -336,12 +339,15 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        fix = "make one with: memalpha prepare"
-        what = f"{folder} has no {MANIFEST_NAME}"
-        raise InputError(what, expected="a prepared folder", fix=fix) from error
+        raise InputError(
+            f"{folder} has no {MANIFEST_NAME}",
+            expected="a prepared folder",
+            fix="make one with: memalpha prepare",
+        ) from error
     except (ValueError, TypeError) as error:
-        expected = "an object as memalpha prepare writes it"
-        raise SchemaError(f"{path} is not a manifest: {error}", expected=expected) from error
+        raise SchemaError(
+            f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it"
+        ) from error
 
 
 def iter_prepared(folder: str | Path) -> Iterator[Instance]:
@@ -353,8 +359,9 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     sha256 = f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256: it is not there"
     expected = f"sha256 {manifest.sha256}"
     if sha256 != expected:
-        fix = "prepare it again with overwrite"
-        raise InputError(f"{path} has {sha256}", expected=expected, fix=fix)
+        raise InputError(
+            f"{path} has {sha256}", expected=expected, fix="prepare it again with overwrite"
+        )
     return iter_parquet(path)
 
 
@@ -368,9 +375,11 @@ def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> 
     times = Counter(instance.id for instance in instances)
     for id, number in times.items():
         if number > 1:
-            what = f"two instances of {names!r} are called {id!r}"
-            fix = "prepare one of the sets with another seed"
-            raise InputError(what, expected="ids that are unique over all data", fix=fix)
+            raise InputError(
+                f"two instances of {names!r} are called {id!r}",
+                expected="ids that are unique over all data",
+                fix="prepare one of the sets with another seed",
+            )
     return instances
 
 
@@ -392,12 +401,16 @@ def load_one(
         return list(Tally().instances(SOURCES[name_or_path].load(None, values, seed)))
     if not path.exists():
         listed = ", ".join(_GENERATED)
-        expected = f"a prepared folder, an instances.jsonl, or a generated source ({listed})"
-        fix = "make it with memalpha prepare"
-        raise InputError(f"no data at {name_or_path!r}", expected=expected, fix=fix)
+        raise InputError(
+            f"no data at {name_or_path!r}",
+            expected=f"a prepared folder, an instances.jsonl, or a generated source ({listed})",
+            fix="make it with memalpha prepare",
+        )
     if options:
-        what = f"options {dict(options)} are given for {name_or_path!r}"
-        raise InputError(what, expected="options only for generated sources")
+        raise InputError(
+            f"options {dict(options)} are given for {name_or_path!r}",
+            expected="options only for generated sources",
+        )
     if (path / MANIFEST_NAME).is_file():
         return list(iter_prepared(path))
     return list(iter_parquet(path)) if path.suffix == ".parquet" else read_instances(path)
@@ -477,9 +490,10 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     ours = overwrite and names <= {PARQUET_NAME, MANIFEST_NAME}
     if folder.is_file() or (names and not ours):
-        what = f"output {folder} exists and holds {', '.join(sorted(names)[:5])}"
-        new = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
-        raise InputError(what, expected=new)
+        raise InputError(
+            f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
+            expected="a folder that does not exist yet, or one that an earlier call made, with --overwrite",
+        )
 
 
 def _nothing_made(name: str, input: str | Path | None, tally: Tally) -> InputError:

@@ -63,8 +63,10 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        expected = "a folder with a tokenizer, or a Hub name"
-        raise InputError(f"no tokenizer of {name_or_path}: {error}", expected=expected) from error
+        raise InputError(
+            f"no tokenizer of {name_or_path}: {error}",
+            expected="a folder with a tokenizer, or a Hub name",
+        ) from error
 
     def count(text: str) -> int:
         options = {"add_special_tokens": False, "split_special_tokens": True}

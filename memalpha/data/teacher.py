@@ -45,8 +45,10 @@ class TeacherConfig(Options):
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
         if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
-            expected = "a pair (low, high) with low <= high"
-            raise InputError(f"teacher: coverage is {self.coverage!r}", expected=expected)
+            raise InputError(
+                f"teacher: coverage is {self.coverage!r}",
+                expected="a pair (low, high) with low <= high",
+            )
 
     def coverage_of(self, instance: Instance) -> float:
         """Return the share of an instance's facts that is written."""

@@ -500,8 +500,9 @@ def _load_babi(
     named = sorted(set(splits.values()) - {""})
     if len(named) > 1:
         if options.split not in named:
-            what = f"{source} has no file of split {options.split!r}"
-            raise InputError(what, expected=f"one of {named}")
+            raise InputError(
+                f"{source} has no file of split {options.split!r}", expected=f"one of {named}"
+            )
         files = [path for path in files if splits[path] in ("", options.split)]
         yield Skipped("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))

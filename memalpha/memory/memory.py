@@ -146,8 +146,9 @@ class Memory:
         The time is its timestamp if it names none. JournalError if the memory is not ``writable``.
         """
         if not self.writable:
-            what = "a durable memory was written outside of its journal"
-            raise JournalError(what, fix="durable.writing(origin)")
+            raise JournalError(
+                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
+            )
         result = self._apply(operation, chunk, time)
         if result.logged:
             self.applied.append(Applied(self.changes[-1], operation, chunk))

@@ -186,8 +186,11 @@ def make_embedder(name: str) -> Embedder:
 
     InputError if unknown, MissingExtraError if not installed.
     """
-    expected = f"one of {', '.join(sorted(EMBEDDERS))}"
-    InputError.raise_if(name not in EMBEDDERS, f"no embedder {name!r}", expected=expected)
+    InputError.raise_if(
+        name not in EMBEDDERS,
+        f"no embedder {name!r}",
+        expected=f"one of {', '.join(sorted(EMBEDDERS))}",
+    )
     return CachedEmbedder(EMBEDDERS[name]())
 
 

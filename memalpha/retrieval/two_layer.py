@@ -66,8 +66,9 @@ class TwoLayerRetriever:
 
         InputError if a section is no list.
         """
-        expected = "the number of entries to return, 0 or more"
-        InputError.raise_if(k < 0, f"k is {k}", expected=expected)
+        InputError.raise_if(
+            k < 0, f"k is {k}", expected="the number of entries to return, 0 or more"
+        )
         names = self._sections if sections is None else tuple(sections)
         self._check_sections(names, "sections")
         self._follow()

@@ -208,8 +208,9 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
                 raise ValueError(f"it holds {row[:80]}")
             lines.append((where, line))
     except (OSError, ValueError) as error:
-        what = f"{where} cannot be read: {error}"
-        raise InputError(what, expected=_UNEDITED, fix=_OTHER) from error
+        raise InputError(
+            f"{where} cannot be read: {error}", expected=_UNEDITED, fix=_OTHER
+        ) from error
     if not lines or lines[0][1] != _FORMAT:
         raise InputError(
             f"{path} is no export of a journal",
