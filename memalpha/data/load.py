@@ -492,7 +492,8 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
     if folder.is_file() or (names and not ours):
         raise InputError(
             f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
-            expected="a folder that does not exist yet, or one that an earlier call made, with --overwrite",
+            expected="a folder that does not exist yet, or one that an earlier call made, "
+            "with --overwrite",
         )
 
 

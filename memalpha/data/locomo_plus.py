@@ -27,7 +27,6 @@ from memalpha.data.source import (
     asked_on,
     dialogue_chunks,
     read_each,
-    turn_chunks,
 )
 from memalpha.errors import SchemaError
 from memalpha.qa.metrics import JUDGE
@@ -89,8 +88,7 @@ def _pair(
     in_order = [
         session._replace(title=f"Session {place}") for place, session in enumerate(sessions, 1)
     ]
-    chunks = turn_chunks if options.turns else dialogue_chunks
-    dialogue = chunks(in_order, options.chunk_tokens, count)
+    dialogue = dialogue_chunks(in_order, options.chunk_tokens, count, turns=options.turns)
     question = Question(
         asked_on(asked.date().isoformat(), _lines(_turns(row["trigger_query"], names))),
         (_lines(cue),),

@@ -6,6 +6,7 @@ stream. A file that cannot be read is one InputError with its place. ``datasets.
 the Hub alone: of a JSON file it gives mixed columns back as text, and one bad row spoils them all.
 """
 
+import ast
 import csv
 import gzip
 import hashlib
@@ -115,6 +116,15 @@ class Row:
         if not isinstance(self.data, str):
             return self
         return replace(self, data=_json(self.data, f"{self.where} field {self.path!r}"))
+
+    def evaluated(self, expected: str) -> "Row":
+        """Return the value that a text spells in Python; any other value as it is."""
+        if not isinstance(self.data, str):
+            return self
+        try:
+            return replace(self, data=ast.literal_eval(self.data))
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            raise self.unfit(expected) from error
 
 
 def clean(text: str) -> str:

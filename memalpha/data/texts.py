@@ -347,8 +347,7 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter) -> Draft:
         Turn(turn["speaker"].scalar(), turn["content"].string(), str(number))
         for number, turn in enumerate(row["meeting_transcripts"].items())
     ]
-    spoken = [turn for turn in turns if turn.text]
-    dialogue = dialogue_chunks([Session(spoken, "Meeting")], options.chunk_tokens, count)
+    dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
 
     def question(item: tuple[str, Row]) -> Question | Skipped:
         kind, query = item
