@@ -74,8 +74,11 @@ class Export:
     """
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
-        if kind is not None and kind not in KINDS:
-            raise InputError(f"kind {kind!r}", expected=f"one of {', '.join(KINDS)}")
+        InputError.raise_if(
+            kind is not None and kind not in KINDS,
+            f"kind {kind!r}",
+            expected=f"one of {', '.join(KINDS)}",
+        )
         self.path = path
         self.skipped: Reasons = Counter()
         values = self._values()
@@ -159,8 +162,9 @@ def _names(path: Path, skipped: Reasons) -> list[str]:
     else:
         return [""]
     wanted = sorted(filter(_MEMBERS.search, names))
-    if not wanted:
-        raise InputError(f"{path} holds {', '.join(names[:8]) or 'nothing'}", expected=_IN_FOLDER)
+    InputError.raise_if(
+        not wanted, f"{path} holds {', '.join(names[:8]) or 'nothing'}", expected=_IN_FOLDER
+    )
     for name in set(names).difference(wanted):
         skipped[f"file of another kind (*{Path(name).suffix})"] += 1
     return wanted

@@ -217,10 +217,11 @@ def _load_perltqa(
     asked = existing_file(source)
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
     memories = read_json(existing_file(str(memory)))
-    if memory == asked or not isinstance(memories.data, Mapping):
-        raise SchemaError(
-            f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it"
-        )
+    SchemaError.raise_if(
+        memory == asked or not isinstance(memories.data, Mapping),
+        f"{memory} holds no memories",
+        expected="perltqa*.json with perltmem*.json beside it",
+    )
     given = read_json(asked)
     for item in given.items() if isinstance(given.data, list) else [given]:
         names = list(item.data) if isinstance(item.data, Mapping) else []
@@ -245,8 +246,9 @@ def _perltqa(
         for text, time, keys in parts
         for piece in cut(text, options.chunk_tokens, count)
     )
-    if not memory.chunks:
-        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
+    SchemaError.raise_if(
+        not memory.chunks, f"memories of {name!r} are empty", expected="a profile or events"
+    )
 
     def question(item: tuple[str, Row]) -> Question | Skipped:
         section, qa = item

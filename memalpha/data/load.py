@@ -358,10 +358,12 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     path = Path(folder) / PARQUET_NAME
     sha256 = f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256: it is not there"
     expected = f"sha256 {manifest.sha256}"
-    if sha256 != expected:
-        raise InputError(
-            f"{path} has {sha256}", expected=expected, fix="prepare it again with overwrite"
-        )
+    InputError.raise_if(
+        sha256 != expected,
+        f"{path} has {sha256}",
+        expected=expected,
+        fix="prepare it again with overwrite",
+    )
     return iter_parquet(path)
 
 
@@ -374,12 +376,12 @@ def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> 
         instances += load_one(name, None if instances else options, seed)
     times = Counter(instance.id for instance in instances)
     for id, number in times.items():
-        if number > 1:
-            raise InputError(
-                f"two instances of {names!r} are called {id!r}",
-                expected="ids that are unique over all data",
-                fix="prepare one of the sets with another seed",
-            )
+        InputError.raise_if(
+            number > 1,
+            f"two instances of {names!r} are called {id!r}",
+            expected="ids that are unique over all data",
+            fix="prepare one of the sets with another seed",
+        )
     return instances
 
 
@@ -489,12 +491,12 @@ def prepare(
 def _check_output(folder: Path, *, overwrite: bool) -> None:
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     ours = overwrite and names <= {PARQUET_NAME, MANIFEST_NAME}
-    if folder.is_file() or (names and not ours):
-        raise InputError(
-            f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
-            expected="a folder that does not exist yet, or one that an earlier call made, "
-            "with --overwrite",
-        )
+    InputError.raise_if(
+        folder.is_file() or (names and not ours),
+        f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
+        expected="a folder that does not exist yet, or one that an earlier call made, "
+        "with --overwrite",
+    )
 
 
 def _nothing_made(name: str, input: str | Path | None, tally: Tally) -> InputError:

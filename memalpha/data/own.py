@@ -107,8 +107,9 @@ def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
         if isinstance(item, Chat):
             for said in item.utterances:
                 days[(said.time or "")[:10], number].append(said)
-    if not days:
-        raise InputError(f"{path} holds no chat ({export.kind})", expected="an export of chats")
+    InputError.raise_if(
+        not days, f"{path} holds no chat ({export.kind})", expected="an export of chats"
+    )
     sessions = [
         Session([Turn(said.label, said.text) for said in told], "Chat", day)
         for (day, _), told in sorted(days.items())

@@ -207,8 +207,7 @@ def dialogue_chunks(
             else:
                 made.append((Chunk(text, time), keys))
                 tokens = added
-    if not made:
-        raise SchemaError("no session has a turn")
+    SchemaError.raise_if(not made, "no session has a turn")
     return chunked(made)
 
 

@@ -238,8 +238,7 @@ def _multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loade
     def read(row: Row) -> _Hop | Skipped:
         articles = articles_of(row)
         articles.pop("", None)
-        if not articles:
-            raise SchemaError(f"{row.where} has no article", expected="at least one")
+        SchemaError.raise_if(not articles, f"{row.where} has no article", expected="at least one")
         given = row["answer"].answers() + row["answer_aliases"].answers()
         answers = tuple(dict.fromkeys(given))
         text = row["question"].text()
@@ -498,10 +497,11 @@ def _load_babi(
     splits = {path: "".join(_SPLIT.findall(path.name)[:1]) for path in files}
     named = sorted(set(splits.values()) - {""})
     if len(named) > 1:
-        if options.split not in named:
-            raise InputError(
-                f"{source} has no file of split {options.split!r}", expected=f"one of {named}"
-            )
+        InputError.raise_if(
+            options.split not in named,
+            f"{source} has no file of split {options.split!r}",
+            expected=f"one of {named}",
+        )
         files = [path for path in files if splits[path] in ("", options.split)]
         yield Skipped("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))

@@ -69,8 +69,11 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
     the number of records.
     """
     path = Path(path)
-    if path.exists() or not path.parent.is_dir():
-        raise InputError(f"{path} cannot be made", expected="a new file in a folder that exists")
+    InputError.raise_if(
+        path.exists() or not path.parent.is_dir(),
+        f"{path} cannot be made",
+        expected="a new file in a folder that exists",
+    )
     lines: list[JsonObject] = [_FORMAT]
     with journal.reading():
         for name in journal.registered if namespace is None else (namespace,):
@@ -159,8 +162,9 @@ def _parsed(line: JsonObject, where: str) -> BaseModel | None:
 def _begin(journal: Journal, line: _Begin, where: str) -> None:
     try:
         name = line.namespace
-        if shape(schema_of(line.shape)) != line.shape:
-            raise InputError(f"{line.shape} is no shape of a schema")
+        InputError.raise_if(
+            shape(schema_of(line.shape)) != line.shape, f"{line.shape} is no shape of a schema"
+        )
     except MemAlphaError as error:
         raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
     receipt = journal.forgotten.get(line.begin)
@@ -168,12 +172,12 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
         raise ForgottenError(
             f"{where}: namespace {line.begin} was forgotten here at {receipt.time}"
         )
-    if name in journal.registered or line.begin in _alive(journal):
-        raise InputError(
-            f"{where}: the namespace {name} is there already",
-            expected="a store without it",
-            fix="forget it first",
-        )
+    InputError.raise_if(
+        name in journal.registered or line.begin in _alive(journal),
+        f"{where}: the namespace {name} is there already",
+        expected="a store without it",
+        fix="forget it first",
+    )
     body = {**asdict(name), "schema": line.shape}
     journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
 
@@ -184,12 +188,12 @@ def _alive(journal: Journal) -> dict[str, Namespace]:
 
 def _take_receipt(journal: Journal, ns: str, where: str) -> None:
     name = _alive(journal).get(ns)
-    if name:
-        raise InputError(
-            f"{where}: the namespace {name} was forgotten where this export comes from, "
-            "and is alive here",
-            fix="forget it here first",
-        )
+    InputError.raise_if(
+        name,
+        f"{where}: the namespace {name} was forgotten where this export comes from, "
+        "and is alive here",
+        fix="forget it here first",
+    )
     if ns not in journal.forgotten:
         journal.register(RecordKind.FORGET, ns, note="{}")
 
@@ -217,9 +221,9 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
             expected=f"a first line {json.dumps(_FORMAT)}",
             fix=_OTHER,
         )
-    if lines[-1][1] != {"end": len(lines) - 1}:
-        raise InputError(
-            f"{path} was cut: it ends at line {len(lines)} without saying so",
-            expected="a whole export",
-        )
+    InputError.raise_if(
+        lines[-1][1] != {"end": len(lines) - 1},
+        f"{path} was cut: it ends at line {len(lines)} without saying so",
+        expected="a whole export",
+    )
     return lines[1:-1]
