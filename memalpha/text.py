@@ -64,23 +64,21 @@ class PromptEncoder:
             expected="a template that renders the content of system and user messages",
         )
 
-    def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
+    def _ids(self, text: str) -> tuple[int, ...]:
         if not text:
             return ()
         with _TOKENIZING:
-            return tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids)
-
-    def _plain(self, text: str) -> tuple[int, ...]:
-        return self._ids(text, split_special_tokens=True)
+            return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
-        ids = self._plain(text)
+        ids = plain_ids(self.tokenizer, text)
         if self._added.isdisjoint(ids):
             return ids
         cuts = [0, *(mark.start() + 1 for mark in self._marks.finditer(text)), len(text)]
-        pieces = [self._plain(text[start:end]) for start, end in pairwise(cuts)]
+        pieces = [plain_ids(self.tokenizer, text[start:end]) for start, end in pairwise(cuts)]
         if not self._added.isdisjoint(chain.from_iterable(pieces)):
-            pieces = list(map(self._plain, text))  # a mark that appears only after normalisation
+            # a mark that appears only after normalisation
+            pieces = [plain_ids(self.tokenizer, character) for character in text]
         return tuple(chain.from_iterable(pieces))
 
     @property

@@ -85,27 +85,26 @@ class ClaudeMemory(BetaAbstractMemoryTool):
             if _exists(files, path):
                 raise ToolError(f"File {command.path} already exists")
             _check_folders(files, path)
-            return [_insert(path, command.file_text)]
+            return [Operation(OperationKind.INSERT, "files", _content(path, command.file_text))]
 
         self._change(change)
         return f"File created successfully at: {command.path}"
 
     def str_replace(self, command: BetaMemoryTool20250818StrReplaceCommand) -> str:
         """Replace a text that a file has once."""
-        edited = ""
+
+        def edited(text: str) -> str:
+            return text.replace(command.old_str, command.new_str)
 
         def change(files: _Files) -> list[Operation]:
-            nonlocal edited
             entry = _file(files, command.path)
-            text = _text_of(entry)
-            _check_once(command.old_str, text, command.path)
-            edited = text.replace(command.old_str, command.new_str)
-            return [_update(entry, _path_of(entry), edited)]
+            _check_once(command.old_str, _text_of(entry), command.path)
+            return [_update(entry, _path_of(entry), edited(_text_of(entry)))]
 
         before = self._change(change)
         text = _text_of(before[_resolved(command.path)])
         line = text[: text.find(command.old_str)].count("\n")
-        shown = edited.split("\n")[max(0, line - _CONTEXT) : line + _CONTEXT + 1]
+        shown = edited(text).split("\n")[max(0, line - _CONTEXT) : line + _CONTEXT + 1]
         told = "The memory file has been edited. Here is the snippet showing the change (with line"
         return f"{told} numbers):\n{_numbered(shown, max(1, line - _CONTEXT + 1))}"
 
@@ -227,10 +226,6 @@ def _text_of(entry: Entry) -> str:
 
 def _content(path: str, text: str) -> str:
     return f"{path}\n{text}\n{_END}"
-
-
-def _insert(path: str, text: str) -> Operation:
-    return Operation(OperationKind.INSERT, "files", _content(path, text))
 
 
 def _update(entry: Entry, path: str, text: str) -> Operation:

@@ -57,12 +57,16 @@ def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
                 name = str(message.get("id") or key)
                 time = time_of(message.get("create_time"))
                 told.append(Utterance(role, text, time=time, id=name))
-        if not told:
-            skipped[NO_MESSAGES] += 1
-            continue
-        start = time_of(value.get("create_time"))
         name = str(value.get("conversation_id") or value.get("id") or "")
+        yield from _chat(name, told, time_of(value.get("create_time")), skipped)
+
+
+def _chat(name: str, told: list[Utterance], start: str | None, skipped: Reasons) -> Iterator[Chat]:
+    """Yield the conversation, or count it if nothing was said in it."""
+    if told:
         yield Chat(name, tuple(dated(told, start)))
+    else:
+        skipped[NO_MESSAGES] += 1
 
 
 def _branch(nodes: Mapping[str, dict[str, Any]], last: str) -> dict[str, None]:
@@ -134,15 +138,11 @@ def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             text = _claude_text(message, skipped)
             role = _ROLES.get(word(message.get("sender")))
             if text and role:
-                time = time_of(message.get("created_at"))
-                told.append(Utterance(role, text, time=time, id=key))
+                told.append(Utterance(role, text, time=time_of(message.get("created_at")), id=key))
             else:
                 skipped[NO_TEXT if role else f"{message.get('sender')} message"] += 1
-        if not told:
-            skipped[NO_MESSAGES] += 1
-            continue
         start = time_of(value.get("created_at"))
-        yield Chat(str(value.get("uuid") or ""), tuple(dated(told, start)))
+        yield from _chat(str(value.get("uuid") or ""), told, start, skipped)
 
 
 def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -295,10 +295,7 @@ def _conversation(
             id_ = str(message.get("id") or place)
             speaker = clean(message.get("name"))
             told.append(Utterance(_ROLES[role], text, speaker, time, id_))
-    if told:
-        yield Chat(name, tuple(dated(told, start)))
-    else:
-        skipped[NO_MESSAGES] += 1
+    yield from _chat(name, told, start, skipped)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class Export:
         self.skipped: Reasons = Counter()
         values = self._values()
         first = list(islice(values, _FIRST))
-        self.kind = kind if kind and any(map(KINDS[kind].fits, first)) else self._found(first, kind)
+        self.kind = self._found(first, kind)
         self._rest = chain(first, values)
 
     def __iter__(self) -> Iterator[Item]:
@@ -95,13 +95,11 @@ class Export:
             if any(map(KINDS[name].fits, first)):
                 return name
         looked = "; ".join(f"{name}: {KINDS[name].looks}" for name in wanted)
-        if any(isinstance(value, dict) and "format" in value for value in first[:1]):
-            raise InputError(
-                f"{self.path} holds {_shown(first)}",
-                expected=looked,
-                fix="what memalpha journal export wrote: memalpha journal import STORE FILE",
-            )
-        raise InputError(f"{self.path} holds {_shown(first)}", expected=looked)
+        of_journal = any(isinstance(value, dict) and "format" in value for value in first[:1])
+        other = "what memalpha journal export wrote: memalpha journal import STORE FILE"
+        raise InputError(
+            f"{self.path} holds {_shown(first)}", expected=looked, fix=other if of_journal else ""
+        )
 
     def _values(self) -> Iterator[Any]:
         try:
@@ -170,17 +168,14 @@ def _names(path: Path, skipped: Reasons) -> list[str]:
     return wanted
 
 
-def _blocks(stream: TextIO) -> Iterator[str]:
-    return iter(partial(stream.read, _BLOCK), "")
-
-
 def json_values(stream: TextIO) -> Iterator[Any]:
     """Yield the elements of a JSON list, or the values of JSON Lines, or the one value.
 
     ValueError for anything else. The text of one element is in memory at a time.
     """
     decoder = json.JSONDecoder()
-    text = next((block for block in _blocks(stream) if not block.isspace()), "").lstrip()
+    blocks = iter(partial(stream.read, _BLOCK), "")
+    text = next((block for block in blocks if not block.isspace()), "").lstrip()
     in_list = text.startswith("[")
     place = int(in_list)
     block = _BLOCK

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -90,11 +91,7 @@ def read_notes(folder: Path) -> list[Session]:
     """
     files = sorted(file for file in folder.rglob("*") if file.suffix in _SUFFIXES)
     notes = [_note(file, file.relative_to(folder).with_suffix("")) for file in files]
-    return sorted(notes, key=_time_of)
-
-
-def _time_of(session: Session) -> str:
-    return session.time
+    return sorted(notes, key=attrgetter("time"))
 
 
 def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:

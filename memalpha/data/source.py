@@ -22,7 +22,7 @@ from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.qa.metrics import check_metric
-from memalpha.text import to_iso
+from memalpha.text import plain_ids, to_iso
 from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
 from memalpha.units import Span, cut
 
@@ -68,11 +68,7 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
             expected="a folder with a tokenizer, or a Hub name",
         ) from error
 
-    def count(text: str) -> int:
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        return len(tokenizer(text, **options).input_ids) if text else 0
-
-    return count
+    return lambda text: len(plain_ids(tokenizer, text))
 
 
 class Packed(NamedTuple):
@@ -376,8 +372,7 @@ def by_row(make: Callable[[Row, Any, TokenCounter], Draft]) -> "Loader":
     """Return a loader of an instance a row; ``make`` takes (row, options, token counter)."""
 
     def load(source: str, options: Any, seed: int, count: TokenCounter) -> Iterator[Loaded]:
-        rows = iter_rows(source, options.split)
-        return read_each(rows, make, options, count)
+        return read_each(iter_rows(source, options.split), make, options, count)
 
     return load
 
@@ -484,5 +479,4 @@ class Source:
             fault = needs if self.needs_input else f"is generated and was given {given!r}"
             raise InputError(f"source {self.name!r} {fault}", expected=self.description)
         parsed = self.parse(options)
-        loaded = self.loader(given, parsed, seed, count_tokens)
-        return finish(loaded, parsed, seed)
+        return finish(self.loader(given, parsed, seed, count_tokens), parsed, seed)

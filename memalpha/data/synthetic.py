@@ -361,8 +361,7 @@ def _ask(
     use: str = "value",
     value: str = "",
 ) -> str:
-    wording = rng.choice(world.pool.lines[use])
-    return wording.format(name=subject, attribute=attribute, v=value)
+    return rng.choice(world.pool.lines[use]).format(name=subject, attribute=attribute, v=value)
 
 
 def _about(

@@ -215,8 +215,7 @@ class _Hop(NamedTuple):
 
 
 def _hotpot_articles(row: Row) -> dict[str, bool]:
-    facts = row["supporting_facts"].items(needed=False)
-    needed = {fact.pair()[0].string() for fact in facts}
+    needed = {fact.pair()[0].string() for fact in row["supporting_facts"].items(needed=False)}
     articles = {}
     for title, sentences in (article.pair() for article in row["context"].items()):
         text = " ".join(sentence.string() for sentence in sentences.items())
@@ -239,8 +238,7 @@ def _multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loade
         articles = articles_of(row)
         articles.pop("", None)
         SchemaError.raise_if(not articles, f"{row.where} has no article", expected="at least one")
-        given = row["answer"].answers() + row["answer_aliases"].answers()
-        answers = tuple(dict.fromkeys(given))
+        answers = tuple(dict.fromkeys(row["answer"].answers() + row["answer_aliases"].answers()))
         text = row["question"].text()
         id = row["_id"].scalar() or row["id"].scalar()
         prefix = id.partition("__")[0] if "__" in id else "single"
@@ -332,9 +330,10 @@ def _booksum(row: Row, options: BooksumOptions, count: TokenCounter) -> Draft:
     pieces = cut(row["chapter"].text(), options.chunk_tokens, count)
     summary = row["summary_text"].answers()
     asked = _summary_question(SUMMARISE, summary, "summary", options.metric)
-    if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
-        many = len(pieces) > options.chunks[1]
-        asked = Skipped("too many chunks" if many else "too few chunks")
+    if len(pieces) < options.chunks[0]:
+        asked = Skipped("too few chunks")
+    elif len(pieces) > options.chunks[1]:
+        asked = Skipped("too many chunks")
     named = filter(None, (row[key].scalar() for key in ("bid", "book_id", "summary_id")))
     name = "-".join(["booksum", *named])
     name = f"booksum {row.where}" if name == "booksum" else name

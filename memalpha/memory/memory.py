@@ -92,8 +92,7 @@ class Memory:
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate in order of creation, written blocks included, the archive not."""
-        entries = [entry for entry in self._entries.values() if entry.section != ARCHIVE.name]
-        return iter(entries)
+        return iter([entry for entry in self._entries.values() if entry.section != ARCHIVE.name])
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""

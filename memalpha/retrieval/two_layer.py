@@ -70,7 +70,12 @@ class TwoLayerRetriever:
             k < 0, f"k is {k}", expected="the number of entries to return, 0 or more"
         )
         names = self._sections if sections is None else tuple(sections)
-        self._check_sections(names, "sections")
+        unknown = [name for name in names if name not in self._sections]
+        InputError.raise_if(
+            unknown,
+            f"sections: {unknown}",
+            expected=f"list sections of the schema: {', '.join(self._sections)}",
+        )
         self._follow()
         if not query.strip():
             return []
@@ -103,19 +108,17 @@ class TwoLayerRetriever:
 
     def _layer_one(self, query: str, names: Sequence[str]) -> list[str]:
         kept = self._config.sections_kept
-        if 0 < kept < len(names):
-            words = self._lexical.rank_groups(query) if self._lexical is not None else {}
-            cosines = self._dense.rank_sections(query) if self._dense is not None else {}
-            scores = self._weighed(words, cosines)
-            order = [
-                (-round(scores[name], _DECIMALS), place, name)
-                for place, name in enumerate(self._sections)
-                if name in scores
-            ]
-            ranked = [name for _, _, name in sorted(order)]
-        else:
+        if not 0 < kept < len(names):
             return list(names)
-        return [name for name in ranked if name in names][: kept or None]
+        words = self._lexical.rank_groups(query) if self._lexical is not None else {}
+        cosines = self._dense.rank_sections(query) if self._dense is not None else {}
+        scores = self._weighed(words, cosines)
+        order = [
+            (-round(scores[name], _DECIMALS), place, name)
+            for place, name in enumerate(self._sections)
+            if name in scores and name in names
+        ]
+        return [name for _, _, name in sorted(order)[:kept]]
 
     # --------------------------------------------------------------------------------------------
     # layer 2: which entries
@@ -242,14 +245,6 @@ class TwoLayerRetriever:
                 if self._lexical is not None:
                     self._lexical.write(entry.id, entry.content, entry.section)
                 self._entries[entry.id] = entry
-
-    def _check_sections(self, names: Sequence[str], what: str) -> None:
-        unknown = [name for name in names if name not in self._sections]
-        InputError.raise_if(
-            unknown,
-            f"{what}: {unknown}",
-            expected=f"list sections of the schema: {', '.join(self._sections)}",
-        )
 
 
 def retriever_factory(

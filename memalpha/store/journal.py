@@ -22,7 +22,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,7 +142,7 @@ class Tail:
         return record
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """A store of memories; made by ``Journal.open``. Safe for several threads (one at a time) and
     processes, not across a fork.
 
@@ -180,9 +180,6 @@ class Journal:
             expected=f"seconds, 0 to {_LONGEST_WAIT:,}",
         )
         return cls(connect(str(url), wait), key)
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

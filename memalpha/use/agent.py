@@ -159,7 +159,7 @@ def _collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-class MemoryAgent:
+class MemoryAgent(AbstractContextManager["MemoryAgent"]):
     """An agent with one memory per namespace; ``name`` is its name in the journal. Without
     ``reader``, ``ask`` returns passages.
 
@@ -319,9 +319,6 @@ class MemoryAgent:
         """Close the store, unless the caller gave a journal; no data is lost without it."""
         if self._owned:
             self.journal.close()
-
-    def __enter__(self) -> MemoryAgent:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -671,8 +668,7 @@ def load_trained(
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
     base = folder if whole else model or base_of(folder)
-    adapter = None if whole else folder
-    policy = load_policy_model(base, adapter=adapter, dtype=dtype)
+    policy = load_policy_model(base, adapter=None if whole else folder, dtype=dtype)
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it

@@ -386,5 +386,4 @@ class _Lines:
 
     def alive(self, memory: Memory, source: str) -> list[Entry]:
         """Return the lines of a message that are there."""
-        lines = [memory.get(line) for line in self._ids[source]]
-        return [line for line in lines if line]
+        return list(filter(None, map(memory.get, self._ids[source])))

@@ -206,9 +206,11 @@ class _Mem0:
             changes = [change for step in added.steps for change in step.outcome.changes]
         else:
             changes = self._keep(asked.caller.namespace, messages, time)
-        results = [_result(change, asked.caller.namespace) for change in changes]
-        ignored = sorted(request.model_extra or ())
-        return {"status": "SUCCEEDED", "results": results, "ignored": ignored}
+        return {
+            "status": "SUCCEEDED",
+            "results": [_result(change, asked.caller.namespace) for change in changes],
+            "ignored": sorted(request.model_extra or ()),
+        }
 
     def _keep(
         self, whose: Namespace, messages: Sequence[JsonObject], time: str | None
