@@ -99,11 +99,11 @@ class ChatClient(Options):
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
-        if not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url):
-            raise InputError(
-                f"endpoint {self.base_url!r}",
-                expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
-            )
+        InputError.raise_if(
+            not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url),
+            f"endpoint {self.base_url!r}",
+            expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
+        )
         own = [name for name in _OWN_FIELDS if name in self.extra]
         if own:
             raise InputError(
@@ -262,12 +262,11 @@ class ChatClient(Options):
             if _SECONDS.fullmatch(retry_after):
                 failure.retry_after = float(retry_after)
             raise failure
-        if status in _WRONG_SETUP or 200 < status < 400:
-            raise InputError(
-                f"{url} (model {self.model!r}): {message}: "
-                f"{_WRONG_SETUP.get(status, 'it redirects')}",
-                fix=f"check these and ${self.api_key_env}",
-            )
+        InputError.raise_if(
+            status in _WRONG_SETUP or 200 < status < 400,
+            f"{url} (model {self.model!r}): {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
+            fix=f"check these and ${self.api_key_env}",
+        )
         ServiceError.raise_if(status != 200, f"{url}: {message}")
         return raw
 

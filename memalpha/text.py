@@ -159,10 +159,15 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
     name = "probe_tool_7f3a"
-    parameters = {"type": "object", "properties": {}}
-    function = {"name": name, "description": "", "parameters": parameters}
-    tools = [{"type": "function", "function": function}]
-    return name in render_chat(tokenizer, [{"role": "user", "content": "x"}], tools)
+    tool = {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
+    return name in render_chat(tokenizer, [{"role": "user", "content": "x"}], [tool])
 
 
 def is_text(text: str) -> bool:

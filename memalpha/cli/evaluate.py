@@ -176,8 +176,7 @@ def poison(
     digests = {str(name): folder_digest(find_trained(str(name))[0], files) for name in folders}
     loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}
     options = {"per_attack": per_attack, "seed": seed, "dtype": dtype, "schema": schema}
-    inputs = {"policies": digests}
-    summaries = run_attacks(loads, output, options, inputs, overwrite=overwrite)
+    summaries = run_attacks(loads, output, options, {"policies": digests}, overwrite=overwrite)
     if as_json:
         out(json.dumps({"policies": summaries}))
         return

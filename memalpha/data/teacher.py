@@ -71,10 +71,9 @@ def teacher_operations(
     time = instance.chunks[chunk_index].time
     coverage = config.coverage_of(instance)
     operations: list[Operation] = []
-    for fact in instance.facts:
-        keep = fact.chunk == chunk_index and rng.random() < coverage
-        steps = _for_fact(fact, trial, time, rng, config, keep=keep)
-        for operation in steps if fact.chunk == chunk_index else ():
+    for fact in [fact for fact in instance.facts if fact.chunk == chunk_index]:
+        keep = rng.random() < coverage
+        for operation in _for_fact(fact, trial, time, rng, config, keep=keep):
             if trial.apply(operation, chunk=chunk_index, time=time).changed:
                 operations.append(operation)
     return operations

@@ -123,11 +123,11 @@ def import_journal(journal: Journal, path: str | Path) -> int:
                     )
         for ns, records in chains.items():
             problem = _problem(begins[ns], records, journal.key)
-            if problem:
-                raise InputError(
-                    f"{path}, namespace {begins[ns].namespace}: {problem}",
-                    expected=f"{_UNEDITED}, and its key",
-                )
+            InputError.raise_if(
+                problem,
+                f"{path}, namespace {begins[ns].namespace}: {problem}",
+                expected=f"{_UNEDITED}, and its key",
+            )
             journal.database.append(records)
     return sum(map(len, chains.values()))
 
@@ -215,12 +215,12 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
         raise InputError(
             f"{where} cannot be read: {error}", expected=_UNEDITED, fix=_OTHER
         ) from error
-    if not lines or lines[0][1] != _FORMAT:
-        raise InputError(
-            f"{path} is no export of a journal",
-            expected=f"a first line {json.dumps(_FORMAT)}",
-            fix=_OTHER,
-        )
+    InputError.raise_if(
+        not lines or lines[0][1] != _FORMAT,
+        f"{path} is no export of a journal",
+        expected=f"a first line {json.dumps(_FORMAT)}",
+        fix=_OTHER,
+    )
     InputError.raise_if(
         lines[-1][1] != {"end": len(lines) - 1},
         f"{path} was cut: it ends at line {len(lines)} without saying so",
