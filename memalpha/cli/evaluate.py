@@ -265,7 +265,7 @@ def inspect(
     """Show a rollout in the terminal, chunk by chunk."""
     from memalpha.measure.site import rollouts_table
     from memalpha.measure.tables import terminal
-    from memalpha.measure.view import Recorded, RolloutFile, show_rollout, sources_of
+    from memalpha.measure.view import RolloutFile, show_rollout, sources_of
 
     folder = RunFolder(run)
     folder.check_training()
@@ -284,9 +284,7 @@ def inspect(
         f"{'--held-out' if held_out else '--step'} is {chosen!r} in {run!r}",
         expected=", ".join(sources) or "nothing: there are no rollouts yet",
     )
-    rollouts: list[Recorded] = []
-    for source in sources[chosen]:
-        rollouts += source.rollouts(folder)
+    rollouts = [each for source in sources[chosen] for each in source.rollouts(folder)]
     InputError.raise_if(
         not 0 <= rollout < len(rollouts),
         f"--rollout is {rollout}",

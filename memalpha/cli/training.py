@@ -240,8 +240,12 @@ def select(
         report = chooser.observe(waiting[-1], reward)
         counts = f"{chooser.observations} outcomes, {chooser.updates} updates"
         lines = [f"selection {waiting[-1]}: {reward:g}; {counts}"]
-        data = {"selection": waiting[-1], "reward": reward, "report": report}
-        data["updates"] = chooser.updates
+        data = {
+            "selection": waiting[-1],
+            "reward": reward,
+            "report": report,
+            "updates": chooser.updates,
+        }
     else:
         raise InputError("memalpha router select", expected="QUERY or --reward NUMBER")
     chooser.save(path)

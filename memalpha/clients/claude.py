@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -309,15 +310,13 @@ def _numbered(lines: Sequence[str], first: int) -> str:
 
 
 def _list(shown: str, path: str, texts: dict[str, str]) -> str:
-    sizes: dict[tuple[str, ...], int] = {
-        (): 0
-    }  # by the parts of each path below the directory, in bytes
+    # by the parts of each path below the directory, in bytes
+    sizes = Counter[tuple[str, ...]]({(): 0})
     for name, text in texts.items():
         parts = tuple(name.removeprefix(f"{path}/").split("/"))
         hidden = any(part.startswith(".") or part == _HIDDEN for part in parts)
         for depth in range(1 if hidden else len(parts) + 1):
-            size = sizes.get(parts[:depth], 0)
-            sizes[parts[:depth]] = size + len(text.encode())
+            sizes[parts[:depth]] += len(text.encode())
     lines = [
         f"Here're the files and directories up to {_DEPTH} levels deep in {shown}, excluding "
         f"hidden items and {_HIDDEN}:"

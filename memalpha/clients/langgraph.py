@@ -82,8 +82,7 @@ class JournalStore(BaseStore):
             namespace = Namespace(namespace, "langgraph")
         self.namespace = namespace
         self.journal = store if isinstance(store, Journal) else Journal.open(store)
-        make = retriever_factory(retrieval, archive=False)
-        self._store = IndexedStore(self.journal, ITEMS, make)
+        self._store = IndexedStore(self.journal, ITEMS, retriever_factory(retrieval, archive=False))
         self._memory: Memory | None = None
         self._cursor = 0
         self._entries: dict[_Place, Entry] = {}
@@ -201,8 +200,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _data(entry: Entry) -> JsonObject:
-    data: JsonObject = json.loads(entry.content, strict=False)
-    return data
+    return dict(json.loads(entry.content, strict=False))
 
 
 def _place(entry: Entry) -> _Place:

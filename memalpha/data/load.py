@@ -374,8 +374,7 @@ def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> 
     instances: list[Instance] = []
     for name in source_names(names):
         instances += load_one(name, None if instances else options, seed)
-    times = Counter(instance.id for instance in instances)
-    for id, number in times.items():
+    for id, number in Counter(instance.id for instance in instances).items():
         InputError.raise_if(
             number > 1,
             f"two instances of {names!r} are called {id!r}",

@@ -268,8 +268,7 @@ class VectorIndex:
 
     def vector(self, key: str) -> Vectors:
         """Return the unit vector of an id, shape (dimension,)."""
-        vector: Vectors = self._index.reconstruct(self._numbers[key])
-        return vector
+        return np.asarray(self._index.reconstruct(self._numbers[key]))
 
     def search(self, vector: ArrayLike, k: int) -> list[tuple[str, float]]:
         """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first.

@@ -98,15 +98,8 @@ class TwoLayerRetriever:
 
     # --------------------------------------------------------------------------------------------
     # layer 1: where to look
-    def route(self, query: str) -> list[str]:
-        """Return the sections that layer 1 chooses, best first.
-
-        All in schema order if it is not in use.
-        """
-        self._follow()
-        return self._layer_one(query, self._lists)
-
     def _layer_one(self, query: str, names: Sequence[str]) -> list[str]:
+        """The sections to search, best first; all in their order if layer 1 is not in use."""
         kept = self._config.sections_kept
         if not 0 < kept < len(names):
             return list(names)

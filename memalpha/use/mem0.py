@@ -197,9 +197,8 @@ class _Mem0:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         messages = [_dated(message) for message in messages]
-        said = datetime.now(UTC)
-        if request.timestamp is not None:
-            said = datetime.fromtimestamp(request.timestamp, UTC)
+        stamp = request.timestamp
+        said = datetime.now(UTC) if stamp is None else datetime.fromtimestamp(stamp, UTC)
         time = said.isoformat(timespec="seconds")
         if request.infer:
             added = self._operations.read(asked.caller, messages, time)
