@@ -102,9 +102,11 @@ def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
     else:
         parts = listed(content.get("parts")) or [content.get("text")]
         texts = [part if isinstance(part, str) else fields(part).get("text") for part in parts]
-        for part in parts:
-            if isinstance(part, dict) and not isinstance(part.get("text"), str):
-                skipped[f"part without text ({part.get('content_type')})"] += 1
+        skipped.update(
+            f"part without text ({part.get('content_type')})"
+            for part in parts
+            if isinstance(part, dict) and not isinstance(part.get("text"), str)
+        )
         said = "\n".join(clean(text) for text in texts if clean(text))
         text = _CITATION.sub("", said).strip()
         reason = "" if text else NO_TEXT
@@ -157,13 +159,9 @@ def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
 
 def _claude_text(message: dict[str, Any], skipped: Reasons) -> str:
     blocks = [fields(block) for block in listed(message.get("content")) if isinstance(block, dict)]
-    for block in blocks:
-        if block.get("type") != "text":
-            skipped[f"{block.get('type')} block"] += 1
-    for attached in ("attachments", "files"):
-        count = len(listed(message.get(attached)))
-        if count:
-            skipped["attached file"] += count
+    skipped.update(f"{block.get('type')} block" for block in blocks if block.get("type") != "text")
+    attached = [*listed(message.get("attachments")), *listed(message.get("files"))]
+    skipped.update("attached file" for _ in attached)
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     return "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
 
@@ -199,9 +197,8 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         if _NO_PROMPT.match(title) or not (_VERB.match(title) or answer):
             skipped[f"activity that is no prompt ({title.split(' ')[0]})"] += 1
             continue
-        for extra in ("attachedFiles", "imageFile"):
-            if value.get(extra):
-                skipped["attached file"] += 1
+        attached = filter(value.get, ("attachedFiles", "imageFile"))
+        skipped.update("attached file" for _ in attached)
         stamp = str(value["time"])
         seen[stamp] += 1
         place = stamp if seen[stamp] == 1 else f"{stamp} {seen[stamp]}"
@@ -213,8 +210,11 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         told = [
             Utterance(role, text, time=time, id=f"{place} {role}") for role, text in said if text
         ]
-        for role in {role for role, text in said if not text}:
-            skipped[NO_TEXT if role == USER else "prompt without an answer"] += 1
+        skipped.update(
+            NO_TEXT if role == USER else "prompt without an answer"
+            for role, text in said
+            if not text
+        )
         links = [fields(each).get("url") for each in listed(value.get("details"))]
         known = _GEMINI_ID.search(" ".join(map(str, [value.get("titleUrl"), *links])))
         if told:

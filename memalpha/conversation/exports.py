@@ -122,9 +122,12 @@ class Export:
         if not lists:
             yield value
             return
-        for name, other in value.items():
-            if name not in _LISTS and isinstance(other, list) and other:
-                self.skipped[f"{name}: no text of a memory"] += len(other)
+        others = {
+            f"{name}: no text of a memory": len(other)
+            for name, other in value.items()
+            if name not in _LISTS and isinstance(other, list) and other
+        }
+        self.skipped.update(others)
         for each in lists:
             for element in each if isinstance(each, list) else [each]:
                 yield from self._unwrapped(element)
@@ -163,8 +166,8 @@ def _names(path: Path, skipped: Reasons) -> list[str]:
     InputError.raise_if(
         not wanted, f"{path} holds {', '.join(names[:8]) or 'nothing'}", expected=_IN_FOLDER
     )
-    for name in set(names).difference(wanted):
-        skipped[f"file of another kind (*{Path(name).suffix})"] += 1
+    others = set(names).difference(wanted)
+    skipped.update(f"file of another kind (*{Path(name).suffix})" for name in others)
     return wanted
 
 

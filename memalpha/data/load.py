@@ -142,9 +142,12 @@ class LeakCheck:
         labelled = _asks_for_labels(instance)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
-            for line in _lines(chunk.text, short=labelled) if own_examples else ():
-                if line in self._label_lines and self._answers[line] is not None:
-                    found.append(Leak("question", where, line, near=False))
+            lines = _lines(chunk.text, short=labelled) if own_examples else ()
+            found += [
+                Leak("question", where, line, near=False)
+                for line in lines
+                if line in self._label_lines and self._answers[line] is not None
+            ]
             found += self._repeated_context(chunk.text, where, labelled=labelled)
         for index, question in enumerate(instance.questions):
             where = f"instance {instance.id!r} question {question.id!r}"

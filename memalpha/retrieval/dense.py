@@ -162,9 +162,8 @@ class CachedEmbedder:
                 self._vectors.move_to_end(text)
                 if len(self._vectors) > self._capacity:
                     self._vectors.popitem(last=False)
-        if not texts:
-            return np.zeros((0, self.dimension), dtype=np.float32)
-        return np.stack([vectors[text] for text in texts])
+        ordered = [vectors[text] for text in texts]
+        return np.array(ordered, dtype=np.float32).reshape(len(texts), self.dimension)
 
     def keep(self, texts: Set[str]) -> None:
         """Drop the vectors of all other texts."""

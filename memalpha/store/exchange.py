@@ -137,9 +137,11 @@ def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str
     if not records:
         return "it has no records"
     faults = check(records, root(begin.begin), records[-1].head, key)
-    for record, following in pairwise(records):
-        if following.time < record.time:
-            faults.append(f"operation {following.seq} goes back in time")
+    faults += [
+        f"operation {following.seq} goes back in time"
+        for record, following in pairwise(records)
+        if following.time < record.time
+    ]
     try:
         replay(Memory(schema_of(begin.shape)), events_of(records))
     except MemAlphaError as error:

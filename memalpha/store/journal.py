@@ -303,10 +303,9 @@ class Journal(AbstractContextManager["Journal"]):
     def _note(self, record: Record) -> None:
         if record.kind == RecordKind.FORGET:
             self.forgotten[record.entry] = record
-            for name in [
-                name for name, each in self.registered.items() if each.entry == record.entry
-            ]:
-                del self.registered[name]
+            self.registered = {
+                name: each for name, each in self.registered.items() if each.entry != record.entry
+            }
         elif record.body is not None:
             self.registered[record.read(Registered).namespace] = record
 
@@ -342,8 +341,10 @@ class Journal(AbstractContextManager["Journal"]):
                     gone = {each.entry for each in registry if each.kind == RecordKind.FORGET}
                     listed = {REGISTRY, *(each.entry for each in registry)} - gone
                     chains = self.database.chains() | {REGISTRY}
-                    for ns in sorted((chains ^ listed) | (chains ^ {REGISTRY, *heads})):
-                        faults.append(f"registry, heads and records do not agree on chain {ns}")
+                    faults += [
+                        f"registry, heads and records do not agree on chain {ns}"
+                        for ns in sorted((chains ^ listed) | (chains ^ {REGISTRY, *heads}))
+                    ]
             except JournalError as error:
                 faults.append(str(error))
         erased = sum(record.erased for record in records)

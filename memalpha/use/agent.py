@@ -25,7 +25,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.audit.guards import Guards
-from memalpha.conversation.messages import ASSISTANT, message_chunks, read_messages
+from memalpha.conversation.messages import ASSISTANT, joined_messages, read_messages
 from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
@@ -404,7 +404,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
                 replace(each, text=quoted_labels(each.text)) if each.role == ASSISTANT else each
                 for each in read_messages(text, time)
             ]
-            chunks = list(message_chunks(said, limit, count))
+            chunks = [joined.chunk for joined in joined_messages(said, limit, count)]
         else:
             text = _need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
