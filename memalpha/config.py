@@ -110,8 +110,9 @@ def read(group: type[_T], values: object, what: str, listed: str = "") -> _T:
     try:
         return group(**given)
     except InputError as error:
-        where = f"{error.what} ({what})"
-        raise type(error)(where, expected=error.expected, fix=error.fix) from error
+        raise type(error)(
+            f"{error.what} ({what})", expected=error.expected, fix=error.fix
+        ) from error
 
 
 def parse(
@@ -140,11 +141,11 @@ def parse(
         instead = (replaced or {}).get(name, "")
         InputError.raise_if(instead, f"{program} has no option {name!r} any more", expected=instead)
         check_name(str(name), groups, program, listed)
-        if "***" in repr(value):  # as ``record.folder.masked`` writes
-            raise InputError(
-                f"{name} holds a mask: the record of a run has no secrets",
-                fix=f"give --{name} again",
-            )
+        InputError.raise_if(
+            "***" in repr(value),  # as ``record.folder.masked`` writes
+            f"{name} holds a mask: the record of a run has no secrets",
+            fix=f"give --{name} again",
+        )
     return tuple(
         read(group, {name: values.get(name) for name in names(group)}, program, listed)
         for group in groups
@@ -183,10 +184,11 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
     base = values.pop("base", None)
     if base is None:
         return values
-    if path.resolve() in above:
-        raise InputError(
-            f"base of {path} leads back to it", expected="a file that does not begin with this one"
-        )
+    InputError.raise_if(
+        path.resolve() in above,
+        f"base of {path} leads back to it",
+        expected="a file that does not begin with this one",
+    )
     return _with_base(path.parent / str(base), (*above, path.resolve())) | values
 
 
@@ -219,8 +221,11 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
     known = list(dict.fromkeys(option for group in groups for option in names(group)))
     if name not in known:
         near = ", ".join(nlargest(3 if listed else len(known), known, key=likeness))
-        expected = f"perhaps {near}" if known else "no options"
-        raise InputError(f"{what} has no option {name!r}", expected=expected, fix=listed)
+        raise InputError(
+            f"{what} has no option {name!r}",
+            expected=f"perhaps {near}" if known else "no options",
+            fix=listed,
+        )
 
 
 def listing(groups: Sequence[type]) -> str:

@@ -48,11 +48,12 @@ def inside(folder: Path, name: str) -> Path:
     root = folder.resolve()
     blobs = (place.parent / "blobs" for place in (root, *root.parents) if place.name == "snapshots")
     place = (root / name).resolve()
-    if not any(map(place.is_relative_to, (root, *blobs))):
-        fix = "name it yourself, or copy it into the folder (links: cp -rL)"
-        raise InputError(
-            f"{folder} names {name!r}, which is outside of it", expected="a path inside", fix=fix
-        )
+    InputError.raise_if(
+        not any(map(place.is_relative_to, (root, *blobs))),
+        f"{folder} names {name!r}, which is outside of it",
+        expected="a path inside",
+        fix="name it yourself, or copy it into the folder (links: cp -rL)",
+    )
     return folder / name
 
 
@@ -96,8 +97,10 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         partial.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        expected = "a folder that can be made there, and room for it"
-        raise InputError(f"cannot write {folder}: {error}", expected=expected) from error
+        raise InputError(
+            f"cannot write {folder}: {error}",
+            expected="a folder that can be made there, and room for it",
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -169,11 +172,10 @@ def read_object(path: Path) -> JsonObject:
         return data
     except (OSError, ValueError, RecursionError) as error:
         wrong = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        fix = "put the file back from a copy, or make its folder anew with --overwrite"
         raise RunFolderError(
             f"{path} is damaged: {wrong}",
             expected="names and values, as they were written",
-            fix=fix,
+            fix="put the file back from a copy, or make its folder anew with --overwrite",
         ) from error
 
 

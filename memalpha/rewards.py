@@ -90,9 +90,8 @@ class RewardConfig(Options):
             parts[name] = partial(part, self), getattr(self, f"{name}_weight")
         for reward, weight in self.rewards.items():
             function = load_function(reward, "rewards") if isinstance(reward, str) else reward
-            expected = "MODULE:FUNCTION"
             InputError.raise_if(
-                not callable(function), f"rewards names {reward!r}", expected=expected
+                not callable(function), f"rewards names {reward!r}", expected="MODULE:FUNCTION"
             )
             parts[_own_name(reward)] = function, weight
         return parts

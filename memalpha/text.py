@@ -64,23 +64,21 @@ class PromptEncoder:
             expected="a template that renders the content of system and user messages",
         )
 
-    def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
+    def _ids(self, text: str) -> tuple[int, ...]:
         if not text:
             return ()
         with _TOKENIZING:
-            return tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids)
-
-    def _plain(self, text: str) -> tuple[int, ...]:
-        return self._ids(text, split_special_tokens=True)
+            return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
-        ids = self._plain(text)
+        ids = plain_ids(self.tokenizer, text)
         if self._added.isdisjoint(ids):
             return ids
         cuts = [0, *(mark.start() + 1 for mark in self._marks.finditer(text)), len(text)]
-        pieces = [self._plain(text[start:end]) for start, end in pairwise(cuts)]
+        pieces = [plain_ids(self.tokenizer, text[start:end]) for start, end in pairwise(cuts)]
         if not self._added.isdisjoint(chain.from_iterable(pieces)):
-            pieces = list(map(self._plain, text))  # a mark that appears only after normalisation
+            # a mark that appears only after normalisation
+            pieces = [plain_ids(self.tokenizer, character) for character in text]
         return tuple(chain.from_iterable(pieces))
 
     @property
@@ -161,10 +159,15 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[int, ...]:
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
     name = "probe_tool_7f3a"
-    parameters = {"type": "object", "properties": {}}
-    function = {"name": name, "description": "", "parameters": parameters}
-    tools = [{"type": "function", "function": function}]
-    return name in render_chat(tokenizer, [{"role": "user", "content": "x"}], tools)
+    tool = {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
+    return name in render_chat(tokenizer, [{"role": "user", "content": "x"}], [tool])
 
 
 def is_text(text: str) -> bool:

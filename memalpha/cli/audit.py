@@ -23,6 +23,7 @@ from memalpha.cli.journal import (
     say,
 )
 from memalpha.cli.options import AsJson
+from memalpha.config import load_function
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,10 +71,11 @@ def audit(
     can be undone), forget (for good), keep. In a terminal a key carries it out. Needs the extra
     audit for secrets and identifiers. No model is asked: findings can be wrong.
     """
-    from memalpha.audit.run import choose
+    from memalpha.audit.run import checked, choose
 
     detectors: dict[str, Detector] = dict(choose(_listed(kinds)))
-    detectors |= {place: _own(place) for place in detector}
+    # what one's own raise or yield wrongly becomes an InputError that names them
+    detectors |= {place: checked(place, load_function(place, "--detector")) for place in detector}
     wanted = _listed(apply) if apply != "all" else list(detectors)
     InputError.raise_if(
         set(wanted) - set(detectors),
@@ -181,14 +183,6 @@ def _listed(text: str | None) -> list[str]:
     return [word for word in re.split(r"[,\s]+", text or "") if word]
 
 
-def _own(place: str) -> Detector:
-    """Import a detector; what it raises or yields wrongly becomes an InputError that names it."""
-    from memalpha.audit.run import checked
-    from memalpha.config import load_function
-
-    return checked(place, load_function(place, "--detector"))
-
-
 # ------------------------------------------------------------------------------------------------
 # in a terminal
 def review(report: AuditReport, key: Callable[[], str] = getchar) -> bool:
@@ -249,14 +243,18 @@ def _edited(text: str) -> str:
 
 def _lines(finding: Finding) -> list[str]:
     """A finding as lines."""
-    lines = [f"{finding.kind}: {finding.entry.id} {finding.entry.content}"]
-    lines.append(f"  why       {finding.why}")
+    lines = [
+        f"{finding.kind}: {finding.entry.id} {finding.entry.content}",
+        f"  why       {finding.why}",
+    ]
     if finding.other is not None:
         lines.append(f"  entry     {finding.other.id} {finding.other.content}")
     if finding.line is not None:
         lines.append(f"  line      {finding.line.content}")
-    lines.append(f"  written   by operation {finding.operation}")
-    lines.append(f"  proposed  {finding.proposed}")
+    lines += [
+        f"  written   by operation {finding.operation}",
+        f"  proposed  {finding.proposed}",
+    ]
     return list(map(printable, lines))
 
 

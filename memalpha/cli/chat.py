@@ -241,9 +241,11 @@ class Conversation:
                 raise InputError(f"no command {name!r}", expected=COMMANDS)
 
     def _forget(self, *words: str) -> None:
-        if len(words) < 2 or words[-1] != "yes":
-            expected = f"/forget {' '.join(words) or 'ENTRY'} yes"
-            raise InputError("forgetting cannot be undone", expected=expected)
+        InputError.raise_if(
+            len(words) < 2 or words[-1] != "yes",
+            "forgetting cannot be undone",
+            expected=f"/forget {' '.join(words) or 'ENTRY'} yes",
+        )
         receipt = self.agent.forget(words[0], words[1:-1], namespace=self.namespace)
         self.last = None
         out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
@@ -251,11 +253,11 @@ class Conversation:
             out(printable(f"  still has words of it: {entry.id} {entry.content}"))
 
     def _undo(self, *words: str) -> None:
-        if not all(word.isdecimal() and len(word) <= 18 for word in words[:1]) or words[1:]:
-            raise InputError(
-                f"/undo {' '.join(words)[:40]}",
-                expected="/undo or /undo NUMBER, an operation as /memory shows it",
-            )
+        InputError.raise_if(
+            not all(word.isdecimal() and len(word) <= 18 for word in words[:1]) or words[1:],
+            f"/undo {' '.join(words)[:40]}",
+            expected="/undo or /undo NUMBER, an operation as /memory shows it",
+        )
         numbers = list(map(int, words))
         while not numbers and self.operations:  # a message that changed nothing is passed over
             numbers = self.operations.pop()

@@ -176,8 +176,7 @@ def poison(
     digests = {str(name): folder_digest(find_trained(str(name))[0], files) for name in folders}
     loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}
     options = {"per_attack": per_attack, "seed": seed, "dtype": dtype, "schema": schema}
-    inputs = {"policies": digests}
-    summaries = run_attacks(loads, output, options, inputs, overwrite=overwrite)
+    summaries = run_attacks(loads, output, options, {"policies": digests}, overwrite=overwrite)
     if as_json:
         out(json.dumps({"policies": summaries}))
         return
@@ -266,7 +265,7 @@ def inspect(
     """Show a rollout in the terminal, chunk by chunk."""
     from memalpha.measure.site import rollouts_table
     from memalpha.measure.tables import terminal
-    from memalpha.measure.view import Recorded, RolloutFile, show_rollout, sources_of
+    from memalpha.measure.view import RolloutFile, show_rollout, sources_of
 
     folder = RunFolder(run)
     folder.check_training()
@@ -285,9 +284,7 @@ def inspect(
         f"{'--held-out' if held_out else '--step'} is {chosen!r} in {run!r}",
         expected=", ".join(sources) or "nothing: there are no rollouts yet",
     )
-    rollouts: list[Recorded] = []
-    for source in sources[chosen]:
-        rollouts += source.rollouts(folder)
+    rollouts = [each for source in sources[chosen] for each in source.rollouts(folder)]
     InputError.raise_if(
         not 0 <= rollout < len(rollouts),
         f"--rollout is {rollout}",

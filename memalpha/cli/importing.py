@@ -65,7 +65,7 @@ def import_file(
     """
     from memalpha.conversation.exports import Export
     from memalpha.store.journal import Namespace
-    from memalpha.use.importing import collect
+    from memalpha.use.importing import collect, estimate_tokens, import_messages
 
     whose = Namespace(user, agent, session)
     path = path_of(file, "a file, or rights to it")
@@ -90,27 +90,14 @@ def import_file(
             report = _read_with(adapter, store, whose, found, section, read_key(key_file), progress)
         else:
             with opened(store, key_file, wait, new=True) as journal:
-                report = _archive(journal, whose, found, schema, section, progress)
+                durable = journal.memory(whose, _schema_of(journal, whose, schema), estimate_tokens)
+                report = import_messages(durable, found, section=section, progress=progress)
     _show(found, report, monotonic() - start, as_json)
     if report.stopped and report.read + report.there < total:
         raise ImportStopped(
             f"stopped after {report.read + report.there} of {total}",
             fix="the same command goes on there",
         )
-
-
-def _archive(
-    journal: Journal,
-    whose: Namespace,
-    found: Found,
-    schema: str | None,
-    section: str,
-    progress: AfterBatch,
-) -> Imported:
-    from memalpha.use.importing import estimate_tokens, import_messages
-
-    durable = journal.memory(whose, _schema_of(journal, whose, schema), estimate_tokens)
-    return import_messages(durable, found, section=section, progress=progress)
 
 
 def _schema_of(journal: Journal, whose: Namespace, name: str | None) -> MemorySchema:

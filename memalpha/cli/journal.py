@@ -105,8 +105,9 @@ def history(
     """Show what happened, or all about one entry."""
     with opened(store, key_file, wait) as journal:
         events = memory_of(journal, namespace).history(entry)
-    if entry is not None and not events:
-        raise InputError(f"nothing is known of an entry {entry!r} in {namespace}")
+    InputError.raise_if(
+        entry is not None and not events, f"nothing is known of an entry {entry!r} in {namespace}"
+    )
     rows = []
     for event in events:
         about = event.after or event.before
@@ -258,11 +259,13 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Erase an entry or a whole namespace for good."""
-    if (entry is None) is not everything:
-        raise InputError("what to forget is not clear", expected="--entry ID or --all")
+    InputError.raise_if(
+        (entry is None) is not everything,
+        "what to forget is not clear",
+        expected="--entry ID or --all",
+    )
     what = f"the namespace {namespace}" if everything else f"entry {entry} of {namespace}"
-    if not yes:
-        raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
+    InputError.raise_if(not yes, f"forgetting {what} cannot be undone", expected="--yes")
     with opened(store, key_file, wait) as journal:
         if entry is None:
             receipt = journal.forget(read_namespace(namespace))

@@ -170,8 +170,11 @@ def read_options(context: Context, options: bool, *groups: type) -> tuple[Any, .
     made = parse(words[trained is not None :], groups, program) if words else ()
     if not made or (trained and any(getattr(group, "endpoint", "") for group in made)):
         what = f"{trained} beside an endpoint" if made else "without a store"
-        usage = f"{program} [TRAINED | --endpoint URL --model NAME] --store STORE [options]"
-        raise InputError(f"{program} {what}", expected=usage, fix=f"{program} --options")
+        raise InputError(
+            f"{program} {what}",
+            expected=f"{program} [TRAINED | --endpoint URL --model NAME] --store STORE [options]",
+            fix=f"{program} --options",
+        )
     return trained, *made
 
 

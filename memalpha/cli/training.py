@@ -232,15 +232,20 @@ def select(
         lines += [f"  {share:.3f}  {name}" for name, share in likeliest]
     elif reward is not None and query is None:
         waiting = chooser.stats()["waiting"] if selection is None else [selection]
-        if not waiting:
-            raise InputError(
-                f"no selection in {path} waits for an outcome", expected="one made without --greedy"
-            )
+        InputError.raise_if(
+            not waiting,
+            f"no selection in {path} waits for an outcome",
+            expected="one made without --greedy",
+        )
         report = chooser.observe(waiting[-1], reward)
         counts = f"{chooser.observations} outcomes, {chooser.updates} updates"
         lines = [f"selection {waiting[-1]}: {reward:g}; {counts}"]
-        data = {"selection": waiting[-1], "reward": reward, "report": report}
-        data["updates"] = chooser.updates
+        data = {
+            "selection": waiting[-1],
+            "reward": reward,
+            "report": report,
+            "updates": chooser.updates,
+        }
     else:
         raise InputError("memalpha router select", expected="QUERY or --reward NUMBER")
     chooser.save(path)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -85,27 +86,26 @@ class ClaudeMemory(BetaAbstractMemoryTool):
             if _exists(files, path):
                 raise ToolError(f"File {command.path} already exists")
             _check_folders(files, path)
-            return [_insert(path, command.file_text)]
+            return [Operation(OperationKind.INSERT, "files", _content(path, command.file_text))]
 
         self._change(change)
         return f"File created successfully at: {command.path}"
 
     def str_replace(self, command: BetaMemoryTool20250818StrReplaceCommand) -> str:
         """Replace a text that a file has once."""
-        edited = ""
+
+        def edited(text: str) -> str:
+            return text.replace(command.old_str, command.new_str)
 
         def change(files: _Files) -> list[Operation]:
-            nonlocal edited
             entry = _file(files, command.path)
-            text = _text_of(entry)
-            _check_once(command.old_str, text, command.path)
-            edited = text.replace(command.old_str, command.new_str)
-            return [_update(entry, _path_of(entry), edited)]
+            _check_once(command.old_str, _text_of(entry), command.path)
+            return [_update(entry, _path_of(entry), edited(_text_of(entry)))]
 
         before = self._change(change)
         text = _text_of(before[_resolved(command.path)])
         line = text[: text.find(command.old_str)].count("\n")
-        shown = edited.split("\n")[max(0, line - _CONTEXT) : line + _CONTEXT + 1]
+        shown = edited(text).split("\n")[max(0, line - _CONTEXT) : line + _CONTEXT + 1]
         told = "The memory file has been edited. Here is the snippet showing the change (with line"
         return f"{told} numbers):\n{_numbered(shown, max(1, line - _CONTEXT + 1))}"
 
@@ -229,10 +229,6 @@ def _content(path: str, text: str) -> str:
     return f"{path}\n{text}\n{_END}"
 
 
-def _insert(path: str, text: str) -> Operation:
-    return Operation(OperationKind.INSERT, "files", _content(path, text))
-
-
 def _update(entry: Entry, path: str, text: str) -> Operation:
     return Operation(OperationKind.UPDATE, "files", _content(path, text), entry.id)
 
@@ -314,15 +310,13 @@ def _numbered(lines: Sequence[str], first: int) -> str:
 
 
 def _list(shown: str, path: str, texts: dict[str, str]) -> str:
-    sizes: dict[tuple[str, ...], int] = {
-        (): 0
-    }  # by the parts of each path below the directory, in bytes
+    # by the parts of each path below the directory, in bytes
+    sizes = Counter[tuple[str, ...]]({(): 0})
     for name, text in texts.items():
         parts = tuple(name.removeprefix(f"{path}/").split("/"))
         hidden = any(part.startswith(".") or part == _HIDDEN for part in parts)
         for depth in range(1 if hidden else len(parts) + 1):
-            size = sizes.get(parts[:depth], 0)
-            sizes[parts[:depth]] = size + len(text.encode())
+            sizes[parts[:depth]] += len(text.encode())
     lines = [
         f"Here're the files and directories up to {_DEPTH} levels deep in {shown}, excluding "
         f"hidden items and {_HIDDEN}:"

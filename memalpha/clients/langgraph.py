@@ -82,8 +82,7 @@ class JournalStore(BaseStore):
             namespace = Namespace(namespace, "langgraph")
         self.namespace = namespace
         self.journal = store if isinstance(store, Journal) else Journal.open(store)
-        make = retriever_factory(retrieval, archive=False)
-        self._store = IndexedStore(self.journal, ITEMS, make)
+        self._store = IndexedStore(self.journal, ITEMS, retriever_factory(retrieval, archive=False))
         self._memory: Memory | None = None
         self._cursor = 0
         self._entries: dict[_Place, Entry] = {}
@@ -93,7 +92,13 @@ class JournalStore(BaseStore):
         wanted = list(ops)
         puts = {(op.namespace, op.key): op for op in wanted if isinstance(op, PutOp)}
         for op in puts.values():
-            _check(op)
+            if op.ttl is not None:
+                raise NotImplementedError("items of a journal have no time to live: leave ttl out")
+            InputError.raise_if(
+                isinstance(op.index, list),
+                f"index={op.index!r}",
+                expected="None (the whole item is searched) or False (it is not)",
+            )
         with self._store.reading(self.namespace) as (memory, retriever):
             self._follow(memory)
             results = [self._read(op, retriever) for op in wanted]
@@ -109,8 +114,7 @@ class JournalStore(BaseStore):
         with self._store.writing(self.namespace, Origin("langgraph", "put")) as memory:
             self._follow(memory)
             for place, op in puts.items():
-                entry = self._entries.get(place)
-                change = _operation(op, entry)
+                change = _operation(op, self._entries.get(place))
                 if change is not None:
                     result = memory.apply(change)
                     InputError.raise_if(not result.ok, f"{place} was not put: {result.message}")
@@ -162,16 +166,6 @@ class JournalStore(BaseStore):
 
 # ------------------------------------------------------------------------------------------------
 # items and entries
-def _check(op: PutOp) -> None:
-    if op.ttl is not None:
-        raise NotImplementedError("items of a journal have no time to live: leave ttl out")
-    InputError.raise_if(
-        isinstance(op.index, list),
-        f"index={op.index!r}",
-        expected="None (the whole item is searched) or False (it is not)",
-    )
-
-
 def _operation(op: PutOp, entry: Entry | None) -> Operation | None:
     """The operation of a put; None for the deletion of what is not there."""
     if op.value is None:
@@ -206,8 +200,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _data(entry: Entry) -> JsonObject:
-    data: JsonObject = json.loads(entry.content, strict=False)
-    return data
+    return dict(json.loads(entry.content, strict=False))
 
 
 def _place(entry: Entry) -> _Place:

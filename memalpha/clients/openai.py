@@ -21,6 +21,7 @@ import asyncio
 import functools
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from memalpha.store.journal import Namespace
@@ -78,22 +79,16 @@ def _wrapped(
 
 # ------------------------------------------------------------------------------------------------
 # one call
+@dataclass
 class _Call:
     """One request with its turn, and what was heard of the answer."""
 
-    def __init__(
-        self,
-        memory: ChatMemory,
-        namespace: Namespace | str | None,
-        failures: list[Exception],
-        options: JsonObject,
-    ) -> None:
-        self.memory = memory
-        self.namespace = namespace
-        self.failures = failures
-        self.options = options
-        self.turn: ChatTurn | None = None
-        self.heard: list[str] = []
+    memory: ChatMemory
+    namespace: Namespace | str | None
+    failures: list[Exception]
+    options: JsonObject
+    turn: ChatTurn | None = None
+    heard: list[str] = field(default_factory=list)
 
     def recall(self) -> JsonObject:
         """Return the options of the request with what was recalled."""

@@ -57,12 +57,16 @@ def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
                 name = str(message.get("id") or key)
                 time = time_of(message.get("create_time"))
                 told.append(Utterance(role, text, time=time, id=name))
-        if not told:
-            skipped[NO_MESSAGES] += 1
-            continue
-        start = time_of(value.get("create_time"))
         name = str(value.get("conversation_id") or value.get("id") or "")
+        yield from _chat(name, told, time_of(value.get("create_time")), skipped)
+
+
+def _chat(name: str, told: list[Utterance], start: str | None, skipped: Reasons) -> Iterator[Chat]:
+    """Yield the conversation, or count it if nothing was said in it."""
+    if told:
         yield Chat(name, tuple(dated(told, start)))
+    else:
+        skipped[NO_MESSAGES] += 1
 
 
 def _branch(nodes: Mapping[str, dict[str, Any]], last: str) -> dict[str, None]:
@@ -98,9 +102,11 @@ def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
     else:
         parts = listed(content.get("parts")) or [content.get("text")]
         texts = [part if isinstance(part, str) else fields(part).get("text") for part in parts]
-        for part in parts:
-            if isinstance(part, dict) and not isinstance(part.get("text"), str):
-                skipped[f"part without text ({part.get('content_type')})"] += 1
+        skipped.update(
+            f"part without text ({part.get('content_type')})"
+            for part in parts
+            if isinstance(part, dict) and not isinstance(part.get("text"), str)
+        )
         said = "\n".join(clean(text) for text in texts if clean(text))
         text = _CITATION.sub("", said).strip()
         reason = "" if text else NO_TEXT
@@ -134,15 +140,11 @@ def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             text = _claude_text(message, skipped)
             role = _ROLES.get(word(message.get("sender")))
             if text and role:
-                time = time_of(message.get("created_at"))
-                told.append(Utterance(role, text, time=time, id=key))
+                told.append(Utterance(role, text, time=time_of(message.get("created_at")), id=key))
             else:
                 skipped[NO_TEXT if role else f"{message.get('sender')} message"] += 1
-        if not told:
-            skipped[NO_MESSAGES] += 1
-            continue
         start = time_of(value.get("created_at"))
-        yield Chat(str(value.get("uuid") or ""), tuple(dated(told, start)))
+        yield from _chat(str(value.get("uuid") or ""), told, start, skipped)
 
 
 def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
@@ -157,13 +159,9 @@ def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
 
 def _claude_text(message: dict[str, Any], skipped: Reasons) -> str:
     blocks = [fields(block) for block in listed(message.get("content")) if isinstance(block, dict)]
-    for block in blocks:
-        if block.get("type") != "text":
-            skipped[f"{block.get('type')} block"] += 1
-    for attached in ("attachments", "files"):
-        count = len(listed(message.get(attached)))
-        if count:
-            skipped["attached file"] += count
+    skipped.update(f"{block.get('type')} block" for block in blocks if block.get("type") != "text")
+    attached = [*listed(message.get("attachments")), *listed(message.get("files"))]
+    skipped.update("attached file" for _ in attached)
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     return "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
 
@@ -199,9 +197,8 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         if _NO_PROMPT.match(title) or not (_VERB.match(title) or answer):
             skipped[f"activity that is no prompt ({title.split(' ')[0]})"] += 1
             continue
-        for extra in ("attachedFiles", "imageFile"):
-            if value.get(extra):
-                skipped["attached file"] += 1
+        attached = filter(value.get, ("attachedFiles", "imageFile"))
+        skipped.update("attached file" for _ in attached)
         stamp = str(value["time"])
         seen[stamp] += 1
         place = stamp if seen[stamp] == 1 else f"{stamp} {seen[stamp]}"
@@ -213,8 +210,11 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         told = [
             Utterance(role, text, time=time, id=f"{place} {role}") for role, text in said if text
         ]
-        for role in {role for role, text in said if not text}:
-            skipped[NO_TEXT if role == USER else "prompt without an answer"] += 1
+        skipped.update(
+            NO_TEXT if role == USER else "prompt without an answer"
+            for role, text in said
+            if not text
+        )
         links = [fields(each).get("url") for each in listed(value.get("details"))]
         known = _GEMINI_ID.search(" ".join(map(str, [value.get("titleUrl"), *links])))
         if told:
@@ -295,10 +295,7 @@ def _conversation(
             id_ = str(message.get("id") or place)
             speaker = clean(message.get("name"))
             told.append(Utterance(_ROLES[role], text, speaker, time, id_))
-    if told:
-        yield Chat(name, tuple(dated(told, start)))
-    else:
-        skipped[NO_MESSAGES] += 1
+    yield from _chat(name, told, start, skipped)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -74,13 +74,16 @@ class Export:
     """
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
-        if kind is not None and kind not in KINDS:
-            raise InputError(f"kind {kind!r}", expected=f"one of {', '.join(KINDS)}")
+        InputError.raise_if(
+            kind is not None and kind not in KINDS,
+            f"kind {kind!r}",
+            expected=f"one of {', '.join(KINDS)}",
+        )
         self.path = path
         self.skipped: Reasons = Counter()
         values = self._values()
         first = list(islice(values, _FIRST))
-        self.kind = kind if kind and any(map(KINDS[kind].fits, first)) else self._found(first, kind)
+        self.kind = self._found(first, kind)
         self._rest = chain(first, values)
 
     def __iter__(self) -> Iterator[Item]:
@@ -92,13 +95,11 @@ class Export:
             if any(map(KINDS[name].fits, first)):
                 return name
         looked = "; ".join(f"{name}: {KINDS[name].looks}" for name in wanted)
-        if any(isinstance(value, dict) and "format" in value for value in first[:1]):
-            raise InputError(
-                f"{self.path} holds {_shown(first)}",
-                expected=looked,
-                fix="what memalpha journal export wrote: memalpha journal import STORE FILE",
-            )
-        raise InputError(f"{self.path} holds {_shown(first)}", expected=looked)
+        of_journal = any(isinstance(value, dict) and "format" in value for value in first[:1])
+        other = "what memalpha journal export wrote: memalpha journal import STORE FILE"
+        raise InputError(
+            f"{self.path} holds {_shown(first)}", expected=looked, fix=other if of_journal else ""
+        )
 
     def _values(self) -> Iterator[Any]:
         try:
@@ -121,9 +122,12 @@ class Export:
         if not lists:
             yield value
             return
-        for name, other in value.items():
-            if name not in _LISTS and isinstance(other, list) and other:
-                self.skipped[f"{name}: no text of a memory"] += len(other)
+        others = {
+            f"{name}: no text of a memory": len(other)
+            for name, other in value.items()
+            if name not in _LISTS and isinstance(other, list) and other
+        }
+        self.skipped.update(others)
         for each in lists:
             for element in each if isinstance(each, list) else [each]:
                 yield from self._unwrapped(element)
@@ -159,15 +163,12 @@ def _names(path: Path, skipped: Reasons) -> list[str]:
     else:
         return [""]
     wanted = sorted(filter(_MEMBERS.search, names))
-    if not wanted:
-        raise InputError(f"{path} holds {', '.join(names[:8]) or 'nothing'}", expected=_IN_FOLDER)
-    for name in set(names).difference(wanted):
-        skipped[f"file of another kind (*{Path(name).suffix})"] += 1
+    InputError.raise_if(
+        not wanted, f"{path} holds {', '.join(names[:8]) or 'nothing'}", expected=_IN_FOLDER
+    )
+    others = set(names).difference(wanted)
+    skipped.update(f"file of another kind (*{Path(name).suffix})" for name in others)
     return wanted
-
-
-def _blocks(stream: TextIO) -> Iterator[str]:
-    return iter(partial(stream.read, _BLOCK), "")
 
 
 def json_values(stream: TextIO) -> Iterator[Any]:
@@ -176,7 +177,8 @@ def json_values(stream: TextIO) -> Iterator[Any]:
     ValueError for anything else. The text of one element is in memory at a time.
     """
     decoder = json.JSONDecoder()
-    text = next((block for block in _blocks(stream) if not block.isspace()), "").lstrip()
+    blocks = iter(partial(stream.read, _BLOCK), "")
+    text = next((block for block in blocks if not block.isspace()), "").lstrip()
     in_list = text.startswith("[")
     place = int(in_list)
     block = _BLOCK

@@ -24,9 +24,13 @@ def is_mem0(value: Any) -> bool:
 
 
 def _mem0_text(entry: dict[str, Any]) -> str:
-    texts = (entry.get("memory"), entry.get("text"), entry.get("content"))
-    stored = fields(entry.get("payload")).get("data")
-    return next(filter(None, map(clean, (*texts, stored))), "")
+    texts = (
+        entry.get("memory"),
+        entry.get("text"),
+        entry.get("content"),
+        fields(entry.get("payload")).get("data"),
+    )
+    return next(filter(None, map(clean, texts)), "")
 
 
 def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:

@@ -85,16 +85,6 @@ def text_of(content: Any) -> str | None:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def message_chunks(
-    utterances: Iterable[Utterance], limit: int, count: TokenCounter
-) -> Iterator[Chunk]:
-    """Yield chunks of at most ``limit`` tokens, in order, with the time of what they begin with.
-
-    Messages of one day are joined while they fit; a longer one is cut, each piece with its speaker.
-    """
-    return (joined.chunk for joined in joined_messages(utterances, limit, count))
-
-
 class Joined(NamedTuple):
     """A chunk and the pieces that it is made of: number of the utterance, number of the piece in
     it, and text.
@@ -107,7 +97,10 @@ class Joined(NamedTuple):
 def joined_messages(
     utterances: Iterable[Utterance], limit: int, count: TokenCounter
 ) -> Iterator[Joined]:
-    """Yield chunks as ``message_chunks`` does, with what each is made of."""
+    """Yield chunks of at most ``limit`` tokens, in order, with the time of what they begin with.
+
+    Messages of one day are joined while they fit; a longer one is cut, each piece with its speaker.
+    """
     held: list[tuple[int, int, str]] = []
     joined = ""
     time: str | None = None

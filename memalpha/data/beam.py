@@ -7,10 +7,9 @@ Departures: a mark of the chat's plan at the end of a message (``->-> 1,3``) is 
 question is scored point by point of its rubric by a judge that says yes or no (there also half).
 """
 
-import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from memalpha.data.rows import Row, iter_rows, path_exists, read_json
@@ -26,7 +25,6 @@ from memalpha.data.source import (
     Turn,
     dialogue_chunks,
     read_each,
-    turn_chunks,
 )
 from memalpha.errors import InputError
 from memalpha.qa.metrics import RUBRIC
@@ -89,10 +87,7 @@ def _number(chat: Path) -> tuple[int, str]:
 
 def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
     sessions = _sessions(row["chat"])
-    if options.turns:
-        dialogue = turn_chunks(sessions, options.chunk_tokens, count)
-    else:
-        dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
+    dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, turns=options.turns)
 
     def question(item: tuple[str, Row]) -> Question | Skipped:
         kind, asked = item
@@ -110,24 +105,14 @@ def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
         made = Question(text, golds, options.metric, kind, evidence=evidence, outdated=outdated)
         return made if golds else Skipped(EMPTY_ANSWER)
 
-    abilities = _spelled(row["probing_questions"]).fields().items()
-    asked = [(kind, item) for kind, items in abilities for item in items.items()]
+    abilities = row["probing_questions"].evaluated("questions by ability").fields()
+    asked = [(kind, item) for kind, items in abilities.items() for item in items.items()]
     name = row["conversation_id"].scalar() or row.where
     made: list[Question | Skipped] = list(read_each(asked, question))
     undated = sum(bool(session.time) and to_iso(session.time) is None for session in sessions)
     if undated:
         made.append(Skipped("sessions with a date that cannot be read", 0))
     return Draft(f"beam-{name}", "beam", dialogue.chunks, made)
-
-
-def _spelled(row: Row) -> Row:
-    """Return what a text spells in Python, as the Hub has the questions."""
-    if not isinstance(row.data, str):
-        return row
-    try:
-        return replace(row, data=ast.literal_eval(row.data))
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise row.unfit("questions by ability") from error
 
 
 def _ids(row: Row) -> Iterator[int]:
@@ -154,9 +139,7 @@ def _sessions(chat: Row) -> list[Session]:
             for message in messages
             for key in [message["id"].scalar()]
         ]
-        spoken = [turn for turn in turns if turn.text]
-        date = next(filter(None, dates), "")
-        sessions.append(Session(spoken, f"Session {number}", date))
+        sessions.append(Session(turns, f"Session {number}", next(filter(None, dates), "")))
     return sessions
 
 

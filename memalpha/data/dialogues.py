@@ -4,12 +4,11 @@ A session, or an event, has its own chunk or chunks, under a line with its title
 chunk carries the date. docs/data.md has the forms, the departures, and whose scores these are.
 """
 
-import ast
 import html
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pydantic import PositiveInt
 
@@ -30,7 +29,6 @@ from memalpha.data.source import (
     chunked,
     dialogue_chunks,
     read_each,
-    turn_chunks,
 )
 from memalpha.errors import SchemaError
 from memalpha.qa.readers import UNKNOWN
@@ -80,11 +78,10 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter) -> 
     undated = not all(map(to_iso, dates))
     if not undated:
         sessions.sort(key=lambda session: to_iso(session.time) or "")
-    if options.turns:
-        dialogue = turn_chunks(sessions, options.chunk_tokens, count)
-    else:
-        dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
-    marked = [turn.key for session in sessions for turn in session.turns if turn.key]
+    dialogue = dialogue_chunks(
+        sessions, options.chunk_tokens, count, join=options.join, turns=options.turns
+    )
+    marked = [turn.key for session in sessions for turn in session.turns if turn.key and turn.text]
     answered = [f"session {key.data}" for key in row["answer_session_ids"].items(needed=False)]
     id = row["question_id"].scalar() or f"item-{row.where}"
     kind = "abstention" if id.endswith("_abs") else row["question_type"].scalar()
@@ -99,7 +96,7 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter) -> 
 
 
 def _marked_turns(session: Row) -> list[Turn]:
-    turns = [
+    return [
         Turn(
             turn["role"].scalar(),
             turn["content"].string(),
@@ -107,7 +104,6 @@ def _marked_turns(session: Row) -> list[Turn]:
         )
         for turn in session.items()
     ]
-    return [turn for turn in turns if turn.text]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -122,8 +118,8 @@ class LocomoOptions(TextOptions):
 
 
 def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:
-    chunks = turn_chunks if options.turns else dialogue_chunks
-    dialogue = chunks(locomo_sessions(row["conversation"]), options.chunk_tokens, count)
+    sessions = locomo_sessions(row["conversation"])
+    dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, turns=options.turns)
 
     def question(item: Row) -> Question | Skipped:
         category = item["category"].integer()
@@ -167,7 +163,7 @@ def _locomo_turns(session: Row) -> list[Turn]:
         text = f"{turn['text'].scalar()} [shows {caption}]" if caption else turn["text"].scalar()
         name = turn["dia_id"].scalar()
         turns.append(Turn(turn["speaker"].text(), text.strip(), next(_turn_names(name), name)))
-    return [turn for turn in turns if turn.text]
+    return turns
 
 
 def _turn_names(written: str) -> Iterator[str]:
@@ -206,11 +202,10 @@ def _msc(row: Row, options: TextOptions, count: TokenCounter) -> Draft:
 
 
 def _msc_turns(session: Row) -> list[Turn]:
-    turns = [
+    return [
         Turn(turn["id"].scalar() or _SPEAKERS[number % 2], turn["text"].string())
         for number, turn in enumerate(session["dialog"].items())
     ]
-    return [turn for turn in turns if turn.text]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -222,9 +217,11 @@ def _load_perltqa(
     asked = existing_file(source)
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
     memories = read_json(existing_file(str(memory)))
-    if memory == asked or not isinstance(memories.data, Mapping):
-        expected = "perltqa*.json with perltmem*.json beside it"
-        raise SchemaError(f"{memory} holds no memories", expected=expected)
+    SchemaError.raise_if(
+        memory == asked or not isinstance(memories.data, Mapping),
+        f"{memory} holds no memories",
+        expected="perltqa*.json with perltmem*.json beside it",
+    )
     given = read_json(asked)
     for item in given.items() if isinstance(given.data, list) else [given]:
         names = list(item.data) if isinstance(item.data, Mapping) else []
@@ -249,8 +246,9 @@ def _perltqa(
         for text, time, keys in parts
         for piece in cut(text, options.chunk_tokens, count)
     )
-    if not memory.chunks:
-        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
+    SchemaError.raise_if(
+        not memory.chunks, f"memories of {name!r} are empty", expected="a profile or events"
+    )
 
     def question(item: tuple[str, Row]) -> Question | Skipped:
         section, qa = item
@@ -315,12 +313,8 @@ def _memories(row: Row) -> Iterator[tuple[str, str | None, list[str]]]:
 
 def _circle(row: Row) -> dict[str, str]:
     """Return a line for each person around; some circles are Python text."""
-    try:
-        data = ast.literal_eval(row.data) if isinstance(row.data, str) else row.data
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise row.unfit("people") from error
     lines = {}
-    for key, each in replace(row, data=data).fields().items():
+    for key, each in row.evaluated("people").fields().items():
         who = each["Supporting Characters"].scalar()
         how = each["Relationship"].scalar()
         lines[key] = f"{who} ({how}): {each['Description'].scalar()}".replace(" ()", "")

@@ -93,8 +93,10 @@ def _parallel(source: str, split: str) -> Iterator[Row]:
     for text, label in zip_longest(*files):
         if text is None or label is None:
             where = f"{(text or label).where} of {folder}"
-            expected = "seq.in and label with as many lines"
-            raise SchemaError(f"{where} has no line beside it in the other file", expected=expected)
+            raise SchemaError(
+                f"{where} has no line beside it in the other file",
+                expected="seq.in and label with as many lines",
+            )
         if text.string() or label.string():
             yield Row(text.where, {"text": text.data, "label": label.data})
 
@@ -155,15 +157,18 @@ def _read_pool(
         return None
 
     skipped = [each for each in read_each(rows, read) if each is not None]
-    if not pool and any(splits) and split not in splits:
-        expected = f"one of {', '.join(sorted(splits - {''}))}"
-        raise InputError(f"{source} has no split {split!r}", expected=expected)
+    InputError.raise_if(
+        not pool and any(splits) and split not in splits,
+        f"{source} has no split {split!r}",
+        expected=f"one of {', '.join(sorted(splits - {''}))}",
+    )
     if not pool:
         found = next(
             (each.problem for each in skipped if each.problem), f"{len(skipped)} lines skipped"
         )
-        expected = "sentences with labels"
-        raise SchemaError(f"{source} has no labelled sentence: {found}", expected=expected)
+        raise SchemaError(
+            f"{source} has no labelled sentence: {found}", expected="sentences with labels"
+        )
     return pool, skipped
 
 

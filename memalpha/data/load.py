@@ -142,9 +142,12 @@ class LeakCheck:
         labelled = _asks_for_labels(instance)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
-            for line in _lines(chunk.text, short=labelled) if own_examples else ():
-                if line in self._label_lines and self._answers[line] is not None:
-                    found.append(Leak("question", where, line, near=False))
+            lines = _lines(chunk.text, short=labelled) if own_examples else ()
+            found += [
+                Leak("question", where, line, near=False)
+                for line in lines
+                if line in self._label_lines and self._answers[line] is not None
+            ]
             found += self._repeated_context(chunk.text, where, labelled=labelled)
         for index, question in enumerate(instance.questions):
             where = f"instance {instance.id!r} question {question.id!r}"
@@ -293,8 +296,11 @@ _GENERATED = [name for name, source in SOURCES.items() if not source.needs_input
 
 def get_source(name: str) -> Source:
     """Return a source; InputError lists all names if there is none."""
-    expected = f"one of {', '.join(sorted(SOURCES))}"
-    InputError.raise_if(name not in SOURCES, f"unknown data source {name!r}", expected=expected)
+    InputError.raise_if(
+        name not in SOURCES,
+        f"unknown data source {name!r}",
+        expected=f"one of {', '.join(sorted(SOURCES))}",
+    )
     return SOURCES[name]
 
 
@@ -336,12 +342,15 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        fix = "make one with: memalpha prepare"
-        what = f"{folder} has no {MANIFEST_NAME}"
-        raise InputError(what, expected="a prepared folder", fix=fix) from error
+        raise InputError(
+            f"{folder} has no {MANIFEST_NAME}",
+            expected="a prepared folder",
+            fix="make one with: memalpha prepare",
+        ) from error
     except (ValueError, TypeError) as error:
-        expected = "an object as memalpha prepare writes it"
-        raise SchemaError(f"{path} is not a manifest: {error}", expected=expected) from error
+        raise SchemaError(
+            f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it"
+        ) from error
 
 
 def iter_prepared(folder: str | Path) -> Iterator[Instance]:
@@ -352,9 +361,12 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     path = Path(folder) / PARQUET_NAME
     sha256 = f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256: it is not there"
     expected = f"sha256 {manifest.sha256}"
-    if sha256 != expected:
-        fix = "prepare it again with overwrite"
-        raise InputError(f"{path} has {sha256}", expected=expected, fix=fix)
+    InputError.raise_if(
+        sha256 != expected,
+        f"{path} has {sha256}",
+        expected=expected,
+        fix="prepare it again with overwrite",
+    )
     return iter_parquet(path)
 
 
@@ -365,12 +377,13 @@ def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> 
     instances: list[Instance] = []
     for name in source_names(names):
         instances += load_one(name, None if instances else options, seed)
-    times = Counter(instance.id for instance in instances)
-    for id, number in times.items():
-        if number > 1:
-            what = f"two instances of {names!r} are called {id!r}"
-            fix = "prepare one of the sets with another seed"
-            raise InputError(what, expected="ids that are unique over all data", fix=fix)
+    for id, number in Counter(instance.id for instance in instances).items():
+        InputError.raise_if(
+            number > 1,
+            f"two instances of {names!r} are called {id!r}",
+            expected="ids that are unique over all data",
+            fix="prepare one of the sets with another seed",
+        )
     return instances
 
 
@@ -392,12 +405,16 @@ def load_one(
         return list(Tally().instances(SOURCES[name_or_path].load(None, values, seed)))
     if not path.exists():
         listed = ", ".join(_GENERATED)
-        expected = f"a prepared folder, an instances.jsonl, or a generated source ({listed})"
-        fix = "make it with memalpha prepare"
-        raise InputError(f"no data at {name_or_path!r}", expected=expected, fix=fix)
+        raise InputError(
+            f"no data at {name_or_path!r}",
+            expected=f"a prepared folder, an instances.jsonl, or a generated source ({listed})",
+            fix="make it with memalpha prepare",
+        )
     if options:
-        what = f"options {dict(options)} are given for {name_or_path!r}"
-        raise InputError(what, expected="options only for generated sources")
+        raise InputError(
+            f"options {dict(options)} are given for {name_or_path!r}",
+            expected="options only for generated sources",
+        )
     if (path / MANIFEST_NAME).is_file():
         return list(iter_prepared(path))
     return list(iter_parquet(path)) if path.suffix == ".parquet" else read_instances(path)
@@ -476,10 +493,12 @@ def prepare(
 def _check_output(folder: Path, *, overwrite: bool) -> None:
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     ours = overwrite and names <= {PARQUET_NAME, MANIFEST_NAME}
-    if folder.is_file() or (names and not ours):
-        what = f"output {folder} exists and holds {', '.join(sorted(names)[:5])}"
-        new = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
-        raise InputError(what, expected=new)
+    InputError.raise_if(
+        folder.is_file() or (names and not ours),
+        f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
+        expected="a folder that does not exist yet, or one that an earlier call made, "
+        "with --overwrite",
+    )
 
 
 def _nothing_made(name: str, input: str | Path | None, tally: Tally) -> InputError:

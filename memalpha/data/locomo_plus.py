@@ -27,7 +27,6 @@ from memalpha.data.source import (
     asked_on,
     dialogue_chunks,
     read_each,
-    turn_chunks,
 )
 from memalpha.errors import SchemaError
 from memalpha.qa.metrics import JUDGE
@@ -64,8 +63,9 @@ def _load(
     is_folder = path_exists(source) and Path(source).is_dir()
     pairs = existing_file(str(Path(source) / PAIRS) if is_folder else source)
     conversations = read_json(existing_file(str(pairs.with_name(CONVERSATIONS)))).items()
-    if not conversations:
-        raise SchemaError(f"{CONVERSATIONS} beside {pairs} is empty", expected="conversations")
+    SchemaError.raise_if(
+        not conversations, f"{CONVERSATIONS} beside {pairs} is empty", expected="conversations"
+    )
     return read_each(enumerate(read_json(pairs).items()), _pair, conversations, options, count)
 
 
@@ -89,8 +89,7 @@ def _pair(
     in_order = [
         session._replace(title=f"Session {place}") for place, session in enumerate(sessions, 1)
     ]
-    chunks = turn_chunks if options.turns else dialogue_chunks
-    dialogue = chunks(in_order, options.chunk_tokens, count)
+    dialogue = dialogue_chunks(in_order, options.chunk_tokens, count, turns=options.turns)
     question = Question(
         asked_on(asked.date().isoformat(), _lines(_turns(row["trigger_query"], names))),
         (_lines(cue),),

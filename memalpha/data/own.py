@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -90,11 +91,7 @@ def read_notes(folder: Path) -> list[Session]:
     """
     files = sorted(file for file in folder.rglob("*") if file.suffix in _SUFFIXES)
     notes = [_note(file, file.relative_to(folder).with_suffix("")) for file in files]
-    return sorted(notes, key=_time_of)
-
-
-def _time_of(session: Session) -> str:
-    return session.time
+    return sorted(notes, key=attrgetter("time"))
 
 
 def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
@@ -107,8 +104,9 @@ def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
         if isinstance(item, Chat):
             for said in item.utterances:
                 days[(said.time or "")[:10], number].append(said)
-    if not days:
-        raise InputError(f"{path} holds no chat ({export.kind})", expected="an export of chats")
+    InputError.raise_if(
+        not days, f"{path} holds no chat ({export.kind})", expected="an export of chats"
+    )
     sessions = [
         Session([Turn(said.label, said.text) for said in told], "Chat", day)
         for (day, _), told in sorted(days.items())

@@ -6,6 +6,7 @@ stream. A file that cannot be read is one InputError with its place. ``datasets.
 the Hub alone: of a JSON file it gives mixed columns back as text, and one bad row spoils them all.
 """
 
+import ast
 import csv
 import gzip
 import hashlib
@@ -116,6 +117,15 @@ class Row:
             return self
         return replace(self, data=_json(self.data, f"{self.where} field {self.path!r}"))
 
+    def evaluated(self, expected: str) -> "Row":
+        """Return the value that a text spells in Python; any other value as it is."""
+        if not isinstance(self.data, str):
+            return self
+        try:
+            return replace(self, data=ast.literal_eval(self.data))
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            raise self.unfit(expected) from error
+
 
 def clean(text: str) -> str:
     r"""Return a text with ``\n`` line ends, without space around it."""
@@ -154,9 +164,10 @@ def existing_file(source: str) -> Path:
     """Return the path of an existing file; InputError otherwise."""
     path = Path(source)
     if not path_exists(source) or path.is_dir():
-        what = f"{path} is a folder" if path.is_dir() else f"no file {source}"
-        expected = "a data file, packed (.gz) or not, or owner/name on the Hub"
-        raise InputError(what, expected=expected)
+        raise InputError(
+            f"{path} is a folder" if path.is_dir() else f"no file {source}",
+            expected="a data file, packed (.gz) or not, or owner/name on the Hub",
+        )
     return path
 
 
@@ -169,8 +180,10 @@ def data_files(source: str, pattern: str) -> list[Path]:
     folder = Path(source)
     files = sorted([*folder.glob(pattern), *folder.glob(f"{pattern}.gz")])
     if not files:
-        expected = f"a folder with files {pattern}, or one file"
-        raise InputError(f"{folder} has no file {pattern}", expected=expected)
+        raise InputError(
+            f"{folder} has no file {pattern}",
+            expected=f"a folder with files {pattern}, or one file",
+        )
     return files
 
 
@@ -205,8 +218,9 @@ def _json(raw: bytes | str, what: str) -> object:
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        problem = f"{what} is not JSON: {error}"
-        raise SchemaError(problem, expected="JSON in UTF-8", fix=_AGAIN) from error
+        raise SchemaError(
+            f"{what} is not JSON: {error}", expected="JSON in UTF-8", fix=_AGAIN
+        ) from error
 
 
 def read_json(path: Path) -> Row:
@@ -216,8 +230,10 @@ def read_json(path: Path) -> Row:
     with _opened(path) as file:
         raw = file.read(MAX_UNPACKED + 1 if path.suffix.lower() == ".gz" else -1)
     if len(raw) > MAX_UNPACKED and path.suffix.lower() == ".gz":
-        expected = "a smaller file, or JSON Lines"
-        raise InputError(f"{path} expands to more than {MAX_UNPACKED} bytes", expected=expected)
+        raise InputError(
+            f"{path} expands to more than {MAX_UNPACKED} bytes",
+            expected="a smaller file, or JSON Lines",
+        )
     return Row(path.name, _json(raw, str(path)))
 
 
@@ -243,9 +259,9 @@ def _table_rows(path: Path) -> Iterator[Row]:
                 yield Row(where, list(data.values()) if None in data else data, form=names)
         except (csv.Error, UnicodeDecodeError) as error:
             where = f"{path.name} after line {table.line_num}"
-            expected = "a table with names on top"
-            problem = f"{where} is not CSV in UTF-8: {error}"
-            raise SchemaError(problem, expected=expected) from error
+            raise SchemaError(
+                f"{where} is not CSV in UTF-8: {error}", expected="a table with names on top"
+            ) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -257,8 +273,9 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
         rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
         yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
     except (NotImplementedError, OverflowError, ValueError, OSError) as error:
-        problem = f"{path} is not a Parquet file that can be read: {error}"
-        raise SchemaError(problem, fix=_AGAIN) from error
+        raise SchemaError(
+            f"{path} is not a Parquet file that can be read: {error}", fix=_AGAIN
+        ) from error
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -269,9 +286,11 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         rows = load_dataset(*name.split(":"), split=split, streaming=True)
         yield from _named(rows, rows.features, f"{name} {split}")
     except (OSError, RuntimeError, ValueError, OverflowError, DatasetsError) as error:
-        problem = f"no file {name}, and split {split!r} of that set on the Hub: {error}"
-        fix = "give the path of a downloaded file"
-        raise InputError(problem, expected="a path, or owner/name", fix=fix) from error
+        raise InputError(
+            f"no file {name}, and split {split!r} of that set on the Hub: {error}",
+            expected="a path, or owner/name",
+            fix="give the path of a downloaded file",
+        ) from error
 
 
 def _named(rows: Iterable[Any], features: JsonMapping | None, where: str) -> Iterator[Row]:
@@ -357,8 +376,10 @@ def instance_from_json(data: object, where: str, seen: set[str] | None = None) -
     evidence += [place for question in instance.questions for place in question.outdated]
     places = [*evidence, *(fact.chunk for fact in instance.facts)]
     if max(places, default=0) >= len(instance.chunks):
-        what = f"{where}: a question's evidence or a fact's chunk is {max(places)}"
-        raise SchemaError(what, expected=f"from 0 to {len(instance.chunks) - 1}")
+        raise SchemaError(
+            f"{where}: a question's evidence or a fact's chunk is {max(places)}",
+            expected=f"from 0 to {len(instance.chunks) - 1}",
+        )
     if seen is not None:
         if instance.id in seen:
             raise row["id"].unfit("an id that is unique in its data set")
@@ -400,8 +421,11 @@ def read_instances(path: Path) -> list[Instance]:
     seen = set[str]()
     instances = [instance_from_json(row.data, row.where, seen) for row in iter_rows(str(path))]
     if not instances:
-        fix = "make it again with: memalpha prepare"
-        raise InputError(f"{path} is empty", expected="one instance a line", fix=fix)
+        raise InputError(
+            f"{path} is empty",
+            expected="one instance a line",
+            fix="make it again with: memalpha prepare",
+        )
     return instances
 
 

@@ -22,7 +22,7 @@ from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.qa.metrics import check_metric
-from memalpha.text import to_iso
+from memalpha.text import plain_ids, to_iso
 from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
 from memalpha.units import Span, cut
 
@@ -63,14 +63,12 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        expected = "a folder with a tokenizer, or a Hub name"
-        raise InputError(f"no tokenizer of {name_or_path}: {error}", expected=expected) from error
+        raise InputError(
+            f"no tokenizer of {name_or_path}: {error}",
+            expected="a folder with a tokenizer, or a Hub name",
+        ) from error
 
-    def count(text: str) -> int:
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        return len(tokenizer(text, **options).input_ids) if text else 0
-
-    return count
+    return lambda text: len(plain_ids(tokenizer, text))
 
 
 class Packed(NamedTuple):
@@ -159,7 +157,7 @@ def _joined(
 
 
 class Turn(NamedTuple):
-    """What one person says (not blank), and its key for evidence."""
+    """What one person says, and its key for evidence; a blank one is left out of chunks."""
 
     speaker: str
     text: str
@@ -178,40 +176,34 @@ class Session(NamedTuple):
 
 
 def dialogue_chunks(
-    sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False
+    sessions: Iterable[Session],
+    limit: int,
+    count: TokenCounter,
+    *,
+    join: bool = False,
+    turns: bool = False,
 ) -> Chunked:
     """Make chunks of at most ``limit`` tokens, with ``join`` of sessions of one day; SchemaError if
     there is no turn.
+
+    With ``turns`` each turn has its own chunk, or several if it is longer, without headers, so that
+    evidence is counted turn by turn.
     """
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
+    pieces_of = _lines if turns else _parts
     for session in sessions:
         time = to_iso(session.time)
-        for text, keys in _parts(session, limit, count) if session.turns else ():
+        for text, keys in pieces_of(session, limit, count):
             added = count(f"{text}\n")
-            last = made[-1][0] if join and made else None
+            last = made[-1][0] if join and made and not turns else None
             if last and (last.time or "")[:10] == (time or "")[:10] and tokens + added <= limit:
                 made[-1] = (Chunk(f"{last.text}\n\n{text}", last.time), made[-1][1] | keys)
                 tokens += added
             else:
                 made.append((Chunk(text, time), keys))
                 tokens = added
-    if not made:
-        raise SchemaError("no session has a turn")
-    return chunked(made)
-
-
-def turn_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter) -> Chunked:
-    """Make a chunk of each turn, without headers, so that evidence is counted turn by turn.
-
-    A turn of more than ``limit`` tokens takes several chunks. SchemaError if there is no turn.
-    """
-    made = []
-    for session in sessions:
-        for line, key in _lines(session, limit, count):
-            made.append((Chunk(line, to_iso(session.time)), {key, session.key} - {""}))
-    if not made:
-        raise SchemaError("no session has a turn")
+    SchemaError.raise_if(not made, "no session has a turn")
     return chunked(made)
 
 
@@ -222,22 +214,27 @@ def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[
     again = count(f"[{dated}, continued]\n")
     held, tokens = [f"[{dated}]"], count(f"[{dated}]\n")
     keys: set[str] = set()
-    for line, key in _lines(session, max(1, limit - again), count):
+    for line, own in _lines(session, max(1, limit - again), count):
         added = count(f"{line}\n")
         if len(held) > 1 and tokens + added > limit:
             yield "\n".join(held), keys
             held, keys, tokens = [f"[{dated}, continued]"], set(), again
         held.append(line)
-        keys |= {key, session.key} - {""}
+        keys |= own
         tokens += added
-    yield "\n".join(held), keys
+    if len(held) > 1:
+        yield "\n".join(held), keys
 
 
-def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
+def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str]]]:
+    """Yield the pieces of a session's turns, and the keys of each."""
     for turn in session.turns:
+        if not turn.text:
+            continue
         labels = [Span(0, len(turn.speaker) + 1)] if turn.speaker else None
         line = f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
-        yield from ((piece, turn.key) for piece in cut(line, limit, count, labels))
+        keys = {turn.key, session.key} - {""}
+        yield from ((piece, keys) for piece in cut(line, limit, count, labels))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -375,8 +372,7 @@ def by_row(make: Callable[[Row, Any, TokenCounter], Draft]) -> "Loader":
     """Return a loader of an instance a row; ``make`` takes (row, options, token counter)."""
 
     def load(source: str, options: Any, seed: int, count: TokenCounter) -> Iterator[Loaded]:
-        rows = iter_rows(source, options.split)
-        return read_each(rows, make, options, count)
+        return read_each(iter_rows(source, options.split), make, options, count)
 
     return load
 
@@ -483,5 +479,4 @@ class Source:
             fault = needs if self.needs_input else f"is generated and was given {given!r}"
             raise InputError(f"source {self.name!r} {fault}", expected=self.description)
         parsed = self.parse(options)
-        loaded = self.loader(given, parsed, seed, count_tokens)
-        return finish(loaded, parsed, seed)
+        return finish(self.loader(given, parsed, seed, count_tokens), parsed, seed)

@@ -68,8 +68,9 @@ class SyntheticConfig(Options):
             (silent, "facts_per_chunk: a fact somewhere, and a line in each session"),
             (self.p_change + self.p_retract > 1, "p_change + p_retract: at most 1"),
         ):
-            what = "synthetic data: options that do not fit together"
-            InputError.raise_if(wrong, what, expected=expected)
+            InputError.raise_if(
+                wrong, "synthetic data: options that do not fit together", expected=expected
+            )
 
 
 PRESETS: Mapping[str, SyntheticConfig] = {
@@ -360,8 +361,7 @@ def _ask(
     use: str = "value",
     value: str = "",
 ) -> str:
-    wording = rng.choice(world.pool.lines[use])
-    return wording.format(name=subject, attribute=attribute, v=value)
+    return rng.choice(world.pool.lines[use]).format(name=subject, attribute=attribute, v=value)
 
 
 def _about(

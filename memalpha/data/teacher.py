@@ -44,9 +44,11 @@ class TeacherConfig(Options):
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
-        if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
-            expected = "a pair (low, high) with low <= high"
-            raise InputError(f"teacher: coverage is {self.coverage!r}", expected=expected)
+        InputError.raise_if(
+            isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1],
+            f"teacher: coverage is {self.coverage!r}",
+            expected="a pair (low, high) with low <= high",
+        )
 
     def coverage_of(self, instance: Instance) -> float:
         """Return the share of an instance's facts that is written."""
@@ -69,10 +71,9 @@ def teacher_operations(
     time = instance.chunks[chunk_index].time
     coverage = config.coverage_of(instance)
     operations: list[Operation] = []
-    for fact in instance.facts:
-        keep = fact.chunk == chunk_index and rng.random() < coverage
-        steps = _for_fact(fact, trial, time, rng, config, keep=keep)
-        for operation in steps if fact.chunk == chunk_index else ():
+    for fact in [fact for fact in instance.facts if fact.chunk == chunk_index]:
+        keep = rng.random() < coverage
+        for operation in _for_fact(fact, trial, time, rng, config, keep=keep):
             if trial.apply(operation, chunk=chunk_index, time=time).changed:
                 operations.append(operation)
     return operations

@@ -215,8 +215,7 @@ class _Hop(NamedTuple):
 
 
 def _hotpot_articles(row: Row) -> dict[str, bool]:
-    facts = row["supporting_facts"].items(needed=False)
-    needed = {fact.pair()[0].string() for fact in facts}
+    needed = {fact.pair()[0].string() for fact in row["supporting_facts"].items(needed=False)}
     articles = {}
     for title, sentences in (article.pair() for article in row["context"].items()):
         text = " ".join(sentence.string() for sentence in sentences.items())
@@ -238,10 +237,8 @@ def _multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loade
     def read(row: Row) -> _Hop | Skipped:
         articles = articles_of(row)
         articles.pop("", None)
-        if not articles:
-            raise SchemaError(f"{row.where} has no article", expected="at least one")
-        given = row["answer"].answers() + row["answer_aliases"].answers()
-        answers = tuple(dict.fromkeys(given))
+        SchemaError.raise_if(not articles, f"{row.where} has no article", expected="at least one")
+        answers = tuple(dict.fromkeys(row["answer"].answers() + row["answer_aliases"].answers()))
         text = row["question"].text()
         id = row["_id"].scalar() or row["id"].scalar()
         prefix = id.partition("__")[0] if "__" in id else "single"
@@ -333,9 +330,10 @@ def _booksum(row: Row, options: BooksumOptions, count: TokenCounter) -> Draft:
     pieces = cut(row["chapter"].text(), options.chunk_tokens, count)
     summary = row["summary_text"].answers()
     asked = _summary_question(SUMMARISE, summary, "summary", options.metric)
-    if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
-        many = len(pieces) > options.chunks[1]
-        asked = Skipped("too many chunks" if many else "too few chunks")
+    if len(pieces) < options.chunks[0]:
+        asked = Skipped("too few chunks")
+    elif len(pieces) > options.chunks[1]:
+        asked = Skipped("too many chunks")
     named = filter(None, (row[key].scalar() for key in ("bid", "book_id", "summary_id")))
     name = "-".join(["booksum", *named])
     name = f"booksum {row.where}" if name == "booksum" else name
@@ -347,8 +345,7 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter) -> Draft:
         Turn(turn["speaker"].scalar(), turn["content"].string(), str(number))
         for number, turn in enumerate(row["meeting_transcripts"].items())
     ]
-    spoken = [turn for turn in turns if turn.text]
-    dialogue = dialogue_chunks([Session(spoken, "Meeting")], options.chunk_tokens, count)
+    dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
 
     def question(item: tuple[str, Row]) -> Question | Skipped:
         kind, query = item
@@ -499,9 +496,11 @@ def _load_babi(
     splits = {path: "".join(_SPLIT.findall(path.name)[:1]) for path in files}
     named = sorted(set(splits.values()) - {""})
     if len(named) > 1:
-        if options.split not in named:
-            what = f"{source} has no file of split {options.split!r}"
-            raise InputError(what, expected=f"one of {named}")
+        InputError.raise_if(
+            options.split not in named,
+            f"{source} has no file of split {options.split!r}",
+            expected=f"one of {named}",
+        )
         files = [path for path in files if splits[path] in ("", options.split)]
         yield Skipped("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))

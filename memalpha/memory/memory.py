@@ -92,8 +92,7 @@ class Memory:
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate in order of creation, written blocks included, the archive not."""
-        entries = [entry for entry in self._entries.values() if entry.section != ARCHIVE.name]
-        return iter(entries)
+        return iter([entry for entry in self._entries.values() if entry.section != ARCHIVE.name])
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
@@ -146,8 +145,9 @@ class Memory:
         The time is its timestamp if it names none. JournalError if the memory is not ``writable``.
         """
         if not self.writable:
-            what = "a durable memory was written outside of its journal"
-            raise JournalError(what, fix="durable.writing(origin)")
+            raise JournalError(
+                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
+            )
         result = self._apply(operation, chunk, time)
         if result.logged:
             self.applied.append(Applied(self.changes[-1], operation, chunk))

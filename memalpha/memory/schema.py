@@ -48,9 +48,18 @@ def tool_schema(
     name: str, description: str, properties: JsonObject, required: Sequence[str]
 ) -> JsonObject:
     """Return a tool as a JSON function schema, as chat templates take it."""
-    parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
-    function = {"name": name, "description": description, "parameters": parameters}
-    return {"type": "function", "function": function}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": dict(properties),
+                "required": list(required),
+            },
+        },
+    }
 
 
 # ------------------------------------------------------------------------------------------------

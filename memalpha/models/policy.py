@@ -51,6 +51,7 @@ READERS = {  # that ship beside the agents: name, sha256 of the weights
     "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
 }
 _READER = "reader"  # what peft calls a reader's adapter beside a policy's
+_READER_TOKENS = 32  # most that a reader writes
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type",
@@ -378,7 +379,6 @@ def trained_reader(
     *,
     dtype: str = "float32",
     device: Any = "cpu",
-    max_new_tokens: int = 32,
     keep_products: bool = True,
 ) -> AnsweringModel:
     """Return what answers with a reader's adapter (``memalpha warmup --teaches reader``)
@@ -392,12 +392,10 @@ def trained_reader(
     if exact(model):
         model = model.merge_and_unload()
     policy = PolicyModel(model.to(device).eval(), tokenizer)
-    return _answering(policy, adapter, max_new_tokens, keep_products)
+    return _answering(policy, adapter, keep_products)
 
 
-def reader_beside(
-    policy: PolicyModel, adapter: str | Path, *, max_new_tokens: int = 32
-) -> Answering | None:
+def reader_beside(policy: PolicyModel, adapter: str | Path) -> Answering | None:
     """Return a function that answers with a reader's adapter on the base of a policy.
 
     None if that has another base, or no adapter itself. The function and a generator of the policy
@@ -410,32 +408,23 @@ def reader_beside(
     check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)
     with _readable(f"adapter {adapter}", "a LoRA adapter"):
         policy.model.load_adapter(str(adapter), _READER, autocast_adapter_dtype=False)
-    answering = _answering(policy, adapter, max_new_tokens, keep_products=False)
+    answering = _answering(policy, adapter, keep_products=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:
-        with _active(policy.model, _READER):
-            return answering(chats)
+        from memalpha.generation.products import restored
+
+        before = policy.model.active_adapter
+        with restored(policy.model.parameters(), "requires_grad"):
+            policy.model.set_adapter(_READER)
+            try:
+                return answering(chats)
+            finally:
+                policy.model.set_adapter(before)
 
     return answer
 
 
-@contextmanager
-def _active(model: Any, name: str) -> Iterator[None]:
-    """Let a ``PeftModel`` use another of its adapters in the block."""
-    from memalpha.generation.products import restored
-
-    before = model.active_adapter
-    with restored(model.parameters(), "requires_grad"):
-        model.set_adapter(name)
-        try:
-            yield
-        finally:
-            model.set_adapter(before)
-
-
-def _answering(
-    policy: PolicyModel, adapter: str | Path, max_new_tokens: int, keep_products: bool
-) -> AnsweringModel:
+def _answering(policy: PolicyModel, adapter: str | Path, keep_products: bool) -> AnsweringModel:
     from memalpha.generation.hf import AnsweringModel, HFGenerator
 
     model, tokenizer = policy
@@ -447,7 +436,7 @@ def _answering(
         first_bias=unknown_bias(adapter, tokenizer),
         opening=reader_opening(tokenizer),
     )
-    return AnsweringModel(generator, tokenizer, max_new_tokens)
+    return AnsweringModel(generator, tokenizer, _READER_TOKENS)
 
 
 def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

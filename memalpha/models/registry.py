@@ -85,8 +85,7 @@ def model_record(folder: Path | str) -> JsonObject:
 def write_model_record(folder: Path, name: str, source: str) -> None:
     """Mark a folder of the cache as whole, with the sha256 of its weights."""
     digest = file_sha256(folder / "model.safetensors")
-    record = {"name": name, "source": source, "weights_sha256": digest}
-    write_object(folder / MODEL_RECORD, record)
+    write_object(folder / MODEL_RECORD, {"name": name, "source": source, "weights_sha256": digest})
 
 
 def _registered(name: str, source: str) -> Path:

@@ -162,9 +162,8 @@ class CachedEmbedder:
                 self._vectors.move_to_end(text)
                 if len(self._vectors) > self._capacity:
                     self._vectors.popitem(last=False)
-        if not texts:
-            return np.zeros((0, self.dimension), dtype=np.float32)
-        return np.stack([vectors[text] for text in texts])
+        ordered = [vectors[text] for text in texts]
+        return np.array(ordered, dtype=np.float32).reshape(len(texts), self.dimension)
 
     def keep(self, texts: Set[str]) -> None:
         """Drop the vectors of all other texts."""
@@ -186,8 +185,11 @@ def make_embedder(name: str) -> Embedder:
 
     InputError if unknown, MissingExtraError if not installed.
     """
-    expected = f"one of {', '.join(sorted(EMBEDDERS))}"
-    InputError.raise_if(name not in EMBEDDERS, f"no embedder {name!r}", expected=expected)
+    InputError.raise_if(
+        name not in EMBEDDERS,
+        f"no embedder {name!r}",
+        expected=f"one of {', '.join(sorted(EMBEDDERS))}",
+    )
     return CachedEmbedder(EMBEDDERS[name]())
 
 
@@ -265,8 +267,7 @@ class VectorIndex:
 
     def vector(self, key: str) -> Vectors:
         """Return the unit vector of an id, shape (dimension,)."""
-        vector: Vectors = self._index.reconstruct(self._numbers[key])
-        return vector
+        return np.asarray(self._index.reconstruct(self._numbers[key]))
 
     def search(self, vector: ArrayLike, k: int) -> list[tuple[str, float]]:
         """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first.

@@ -66,10 +66,16 @@ class TwoLayerRetriever:
 
         InputError if a section is no list.
         """
-        expected = "the number of entries to return, 0 or more"
-        InputError.raise_if(k < 0, f"k is {k}", expected=expected)
+        InputError.raise_if(
+            k < 0, f"k is {k}", expected="the number of entries to return, 0 or more"
+        )
         names = self._sections if sections is None else tuple(sections)
-        self._check_sections(names, "sections")
+        unknown = [name for name in names if name not in self._sections]
+        InputError.raise_if(
+            unknown,
+            f"sections: {unknown}",
+            expected=f"list sections of the schema: {', '.join(self._sections)}",
+        )
         self._follow()
         if not query.strip():
             return []
@@ -92,29 +98,20 @@ class TwoLayerRetriever:
 
     # --------------------------------------------------------------------------------------------
     # layer 1: where to look
-    def route(self, query: str) -> list[str]:
-        """Return the sections that layer 1 chooses, best first.
-
-        All in schema order if it is not in use.
-        """
-        self._follow()
-        return self._layer_one(query, self._lists)
-
     def _layer_one(self, query: str, names: Sequence[str]) -> list[str]:
+        """The sections to search, best first; all in their order if layer 1 is not in use."""
         kept = self._config.sections_kept
-        if 0 < kept < len(names):
-            words = self._lexical.rank_groups(query) if self._lexical is not None else {}
-            cosines = self._dense.rank_sections(query) if self._dense is not None else {}
-            scores = self._weighed(words, cosines)
-            order = [
-                (-round(scores[name], _DECIMALS), place, name)
-                for place, name in enumerate(self._sections)
-                if name in scores
-            ]
-            ranked = [name for _, _, name in sorted(order)]
-        else:
+        if not 0 < kept < len(names):
             return list(names)
-        return [name for name in ranked if name in names][: kept or None]
+        words = self._lexical.rank_groups(query) if self._lexical is not None else {}
+        cosines = self._dense.rank_sections(query) if self._dense is not None else {}
+        scores = self._weighed(words, cosines)
+        order = [
+            (-round(scores[name], _DECIMALS), place, name)
+            for place, name in enumerate(self._sections)
+            if name in scores and name in names
+        ]
+        return [name for _, _, name in sorted(order)[:kept]]
 
     # --------------------------------------------------------------------------------------------
     # layer 2: which entries
@@ -241,14 +238,6 @@ class TwoLayerRetriever:
                 if self._lexical is not None:
                     self._lexical.write(entry.id, entry.content, entry.section)
                 self._entries[entry.id] = entry
-
-    def _check_sections(self, names: Sequence[str], what: str) -> None:
-        unknown = [name for name in names if name not in self._sections]
-        InputError.raise_if(
-            unknown,
-            f"{what}: {unknown}",
-            expected=f"list sections of the schema: {', '.join(self._sections)}",
-        )
 
 
 def retriever_factory(

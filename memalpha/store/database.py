@@ -233,11 +233,11 @@ class Database(ABC):
         """Be the only writer; changes are on disk after the block, or undone if it raised.
         JournalBusyError after ``wait`` s.
         """
-        if self._connection is not None:
-            raise JournalError(
-                "a write inside a write of the same journal",
-                fix="finish the first block before the next",
-            )
+        JournalError.raise_if(
+            self._connection is not None,
+            "a write inside a write of the same journal",
+            fix="finish the first block before the next",
+        )
         with self._session(*self._write):
             yield
             self.execute("COMMIT")
@@ -385,11 +385,11 @@ class Sqlite(Database):
         with FileLock(f"{self.path}.lock") if new and self.path else nullcontext():
             if new:
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-                raise JournalDamagedError(
-                    f"{self.name} is a SQLite database but no journal of memalpha",
-                    fix="name another file",
-                )
+            JournalDamagedError.raise_if(
+                connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,),
+                f"{self.name} is a SQLite database but no journal of memalpha",
+                fix="name another file",
+            )
             super()._set_up(connection, _)
 
     @contextmanager
@@ -410,8 +410,9 @@ class Sqlite(Database):
         checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"  # waits for readers first
         for statement in (checkpoint, "VACUUM", checkpoint):
             rows = self.execute(statement)
-            if rows and rows[0][0]:
-                raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
+            JournalBusyError.raise_if(
+                rows and rows[0][0], f"{self.name}: readers keep the old write-ahead file in use"
+            )
 
 
 class Postgres(Database):
@@ -435,7 +436,9 @@ class Postgres(Database):
             raise MissingExtraError("psycopg", "postgres") from error
 
     def _rewrite(self) -> None:
-        if self.execute(_OLDER_SNAPSHOTS)[0][0]:
-            raise JournalBusyError(f"{self.name}: readers that began before still see old rows")
+        JournalBusyError.raise_if(
+            self.execute(_OLDER_SNAPSHOTS)[0][0],
+            f"{self.name}: readers that began before still see old rows",
+        )
         for table in _METADATA.sorted_tables:
             self.execute(f"VACUUM FULL {table.name}")

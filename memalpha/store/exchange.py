@@ -69,8 +69,11 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
     the number of records.
     """
     path = Path(path)
-    if path.exists() or not path.parent.is_dir():
-        raise InputError(f"{path} cannot be made", expected="a new file in a folder that exists")
+    InputError.raise_if(
+        path.exists() or not path.parent.is_dir(),
+        f"{path} cannot be made",
+        expected="a new file in a folder that exists",
+    )
     lines: list[JsonObject] = [_FORMAT]
     with journal.reading():
         for name in journal.registered if namespace is None else (namespace,):
@@ -120,11 +123,11 @@ def import_journal(journal: Journal, path: str | Path) -> int:
                     )
         for ns, records in chains.items():
             problem = _problem(begins[ns], records, journal.key)
-            if problem:
-                raise InputError(
-                    f"{path}, namespace {begins[ns].namespace}: {problem}",
-                    expected=f"{_UNEDITED}, and its key",
-                )
+            InputError.raise_if(
+                problem,
+                f"{path}, namespace {begins[ns].namespace}: {problem}",
+                expected=f"{_UNEDITED}, and its key",
+            )
             journal.database.append(records)
     return sum(map(len, chains.values()))
 
@@ -134,9 +137,11 @@ def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str
     if not records:
         return "it has no records"
     faults = check(records, root(begin.begin), records[-1].head, key)
-    for record, following in pairwise(records):
-        if following.time < record.time:
-            faults.append(f"operation {following.seq} goes back in time")
+    faults += [
+        f"operation {following.seq} goes back in time"
+        for record, following in pairwise(records)
+        if following.time < record.time
+    ]
     try:
         replay(Memory(schema_of(begin.shape)), events_of(records))
     except MemAlphaError as error:
@@ -159,8 +164,9 @@ def _parsed(line: JsonObject, where: str) -> BaseModel | None:
 def _begin(journal: Journal, line: _Begin, where: str) -> None:
     try:
         name = line.namespace
-        if shape(schema_of(line.shape)) != line.shape:
-            raise InputError(f"{line.shape} is no shape of a schema")
+        InputError.raise_if(
+            shape(schema_of(line.shape)) != line.shape, f"{line.shape} is no shape of a schema"
+        )
     except MemAlphaError as error:
         raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
     receipt = journal.forgotten.get(line.begin)
@@ -168,12 +174,12 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
         raise ForgottenError(
             f"{where}: namespace {line.begin} was forgotten here at {receipt.time}"
         )
-    if name in journal.registered or line.begin in _alive(journal):
-        raise InputError(
-            f"{where}: the namespace {name} is there already",
-            expected="a store without it",
-            fix="forget it first",
-        )
+    InputError.raise_if(
+        name in journal.registered or line.begin in _alive(journal),
+        f"{where}: the namespace {name} is there already",
+        expected="a store without it",
+        fix="forget it first",
+    )
     body = {**asdict(name), "schema": line.shape}
     journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
 
@@ -184,12 +190,12 @@ def _alive(journal: Journal) -> dict[str, Namespace]:
 
 def _take_receipt(journal: Journal, ns: str, where: str) -> None:
     name = _alive(journal).get(ns)
-    if name:
-        raise InputError(
-            f"{where}: the namespace {name} was forgotten where this export comes from, "
-            "and is alive here",
-            fix="forget it here first",
-        )
+    InputError.raise_if(
+        name,
+        f"{where}: the namespace {name} was forgotten where this export comes from, "
+        "and is alive here",
+        fix="forget it here first",
+    )
     if ns not in journal.forgotten:
         journal.register(RecordKind.FORGET, ns, note="{}")
 
@@ -208,17 +214,18 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
                 raise ValueError(f"it holds {row[:80]}")
             lines.append((where, line))
     except (OSError, ValueError) as error:
-        what = f"{where} cannot be read: {error}"
-        raise InputError(what, expected=_UNEDITED, fix=_OTHER) from error
-    if not lines or lines[0][1] != _FORMAT:
         raise InputError(
-            f"{path} is no export of a journal",
-            expected=f"a first line {json.dumps(_FORMAT)}",
-            fix=_OTHER,
-        )
-    if lines[-1][1] != {"end": len(lines) - 1}:
-        raise InputError(
-            f"{path} was cut: it ends at line {len(lines)} without saying so",
-            expected="a whole export",
-        )
+            f"{where} cannot be read: {error}", expected=_UNEDITED, fix=_OTHER
+        ) from error
+    InputError.raise_if(
+        not lines or lines[0][1] != _FORMAT,
+        f"{path} is no export of a journal",
+        expected=f"a first line {json.dumps(_FORMAT)}",
+        fix=_OTHER,
+    )
+    InputError.raise_if(
+        lines[-1][1] != {"end": len(lines) - 1},
+        f"{path} was cut: it ends at line {len(lines)} without saying so",
+        expected="a whole export",
+    )
     return lines[1:-1]

@@ -22,7 +22,7 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -124,11 +124,11 @@ class Tail:
         else:
             records = self.database.rows(self.ns, self.head.seq)
             faults = log.check(records, self.head, head, self.key)
-        if faults:
-            raise JournalDamagedError(
-                f"{self.database.name}, {self.name}: {'; '.join(faults)}",
-                fix="bring a backup back",
-            )
+        JournalDamagedError.raise_if(
+            faults,
+            f"{self.database.name}, {self.name}: {'; '.join(faults)}",
+            fix="bring a backup back",
+        )
         self.head = head
         self.time = records[-1].time
         return records
@@ -142,7 +142,7 @@ class Tail:
         return record
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """A store of memories; made by ``Journal.open``. Safe for several threads (one at a time) and
     processes, not across a fork.
 
@@ -169,17 +169,17 @@ class Journal:
         ``key`` of the hashes: nobody can rewrite the log unnoticed without it. ``wait``: seconds
         for another writer, then JournalBusyError. JournalDamagedError if the store is damaged.
         """
-        if key is not None and (not isinstance(key, bytes) or not key):
-            raise InputError(
-                f"a key of type {type(key).__name__}",
-                expected="bytes, not empty, or None for a store without a key",
-            )
-        if not 0 <= wait <= _LONGEST_WAIT:
-            raise InputError(f"a wait of {wait!r} s", expected=f"seconds, 0 to {_LONGEST_WAIT:,}")
+        InputError.raise_if(
+            key is not None and (not isinstance(key, bytes) or not key),
+            f"a key of type {type(key).__name__}",
+            expected="bytes, not empty, or None for a store without a key",
+        )
+        InputError.raise_if(
+            not 0 <= wait <= _LONGEST_WAIT,
+            f"a wait of {wait!r} s",
+            expected=f"seconds, 0 to {_LONGEST_WAIT:,}",
+        )
         return cls(connect(str(url), wait), key)
-
-    def __enter__(self) -> Journal:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -280,10 +280,11 @@ class Journal:
     # the registry
     def registration(self, namespace: Namespace) -> Record:
         """Return the record of a namespace; InputError if it does not exist."""
-        if namespace not in self.registered:
-            raise InputError(
-                f"no namespace {namespace}", fix="memalpha journal namespaces STORE lists them"
-            )
+        InputError.raise_if(
+            namespace not in self.registered,
+            f"no namespace {namespace}",
+            fix="memalpha journal namespaces STORE lists them",
+        )
         return self.registered[namespace]
 
     def now(self) -> str:
@@ -302,10 +303,9 @@ class Journal:
     def _note(self, record: Record) -> None:
         if record.kind == RecordKind.FORGET:
             self.forgotten[record.entry] = record
-            for name in [
-                name for name, each in self.registered.items() if each.entry == record.entry
-            ]:
-                del self.registered[name]
+            self.registered = {
+                name: each for name, each in self.registered.items() if each.entry != record.entry
+            }
         elif record.body is not None:
             self.registered[record.read(Registered).namespace] = record
 
@@ -341,8 +341,10 @@ class Journal:
                     gone = {each.entry for each in registry if each.kind == RecordKind.FORGET}
                     listed = {REGISTRY, *(each.entry for each in registry)} - gone
                     chains = self.database.chains() | {REGISTRY}
-                    for ns in sorted((chains ^ listed) | (chains ^ {REGISTRY, *heads})):
-                        faults.append(f"registry, heads and records do not agree on chain {ns}")
+                    faults += [
+                        f"registry, heads and records do not agree on chain {ns}"
+                        for ns in sorted((chains ^ listed) | (chains ^ {REGISTRY, *heads}))
+                    ]
             except JournalError as error:
                 faults.append(str(error))
         erased = sum(record.erased for record in records)
@@ -585,10 +587,11 @@ class DurableMemory:
             self._follow()
             records = self._records()
         if isinstance(at, datetime):
-            if at.tzinfo is None:
-                raise InputError(
-                    f"the time {at} has no time zone", expected=f"such as {at.isoformat()}Z"
-                )
+            InputError.raise_if(
+                at.tzinfo is None,
+                f"the time {at} has no time zone",
+                expected=f"such as {at.isoformat()}Z",
+            )
             records = [each for each in records if datetime.fromisoformat(each.time) <= at]
         elif not 0 <= at <= len(records):
             raise InputError(
@@ -620,11 +623,11 @@ class DurableMemory:
         """
         with self._changing():
             events = events_of(self._records())
-            if seq not in range(1, len(events) + 1):
-                raise InputError(
-                    f"operation {seq!r} cannot be undone",
-                    expected=f"the number of an operation, up to {len(events)}",
-                )
+            InputError.raise_if(
+                seq not in range(1, len(events) + 1),
+                f"operation {seq!r} cannot be undone",
+                expected=f"the number of an operation, up to {len(events)}",
+            )
             InputError.raise_if(
                 events[seq - 1].kind == RecordKind.READ,
                 f"operation {seq} cannot be undone: it only says what an import has read",
@@ -668,12 +671,11 @@ class DurableMemory:
             there = [event for event in events if event.entry and not event.forgotten]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(event.entry for event in there))
-            if missing:
-                raise InputError(
-                    f"nothing of an entry {', '.join(map(repr, missing))} is left in "
-                    f"{self.namespace}",
-                    expected="the id of an entry or line",
-                )
+            InputError.raise_if(
+                missing,
+                f"nothing of an entry {', '.join(map(repr, missing))} is left in {self.namespace}",
+                expected="the id of an entry or line",
+            )
             contents = _texts(there, ids)
             of_ids = [event for event in events if event.entry in ids]
             ids = ids.union(*lines_by_operation(events, of_ids).values())

@@ -158,16 +158,16 @@ class Grant(Options):
 
     def check(self) -> None:
         """Raise InputError for a grant without a clear reach."""
-        if not self.name.strip() or not self.name.isprintable():
-            raise InputError(
-                f"the name of a token is {self.name!r}",
-                expected="who will use it, in printable characters",
-            )
-        if self.any_user is (self.user is not None):
-            raise InputError(
-                f"{self.name!r} does not say whose memory it reaches",
-                expected="a user, or any_user: true",
-            )
+        InputError.raise_if(
+            not self.name.strip() or not self.name.isprintable(),
+            f"the name of a token is {self.name!r}",
+            expected="who will use it, in printable characters",
+        )
+        InputError.raise_if(
+            self.any_user is (self.user is not None),
+            f"{self.name!r} does not say whose memory it reaches",
+            expected="a user, or any_user: true",
+        )
         parts = (self.user, self.agent, self.session)
         Namespace(*("any" if part is None else part for part in parts))  # checks them
 
@@ -203,16 +203,18 @@ class Callers:
     def __init__(self, known: Sequence[Grant] | Grant) -> None:
         self.local = known if isinstance(known, Grant) else None
         grants = [] if isinstance(known, Grant) else known
-        if not grants and self.local is None:
-            raise InputError(
-                "no token", expected="at least one", fix="memalpha token NAME --user USER makes one"
-            )
+        InputError.raise_if(
+            not grants and self.local is None,
+            "no token",
+            expected="at least one",
+            fix="memalpha token NAME --user USER makes one",
+        )
         names = {value for grant in grants for value in (grant.sha256, grant.name)}
-        if len(names) < 2 * len(grants):
-            raise InputError(
-                "a token or its name stands there twice",
-                expected="a token and a name of its own for each line",
-            )
+        InputError.raise_if(
+            len(names) < 2 * len(grants),
+            "a token or its name stands there twice",
+            expected="a token and a name of its own for each line",
+        )
         self._tokens = [(bytes.fromhex(grant.sha256), grant) for grant in grants]
 
     @classmethod
@@ -221,12 +223,12 @@ class Callers:
         rows: Any = read_yaml(Path(path)).get("tokens")
         for row in rows if isinstance(rows, list) else [rows]:
             blank = not isinstance(row, dict) or None in row.values()  # never taken for "any"
-            if blank or not row.get("sha256"):
-                raise InputError(
-                    f"{path} has a blank value, no sha256 or no list of tokens: {row}",
-                    expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
-                    "and session, or any_user: true",
-                )
+            InputError.raise_if(
+                blank or not row.get("sha256"),
+                f"{path} has a blank value, no sha256 or no list of tokens: {row}",
+                expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
+                "and session, or any_user: true",
+            )
         return cls([read(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)])
 
     def grant(self, token: str) -> Grant | None:

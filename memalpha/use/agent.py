@@ -25,7 +25,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.audit.guards import Guards
-from memalpha.conversation.messages import ASSISTANT, message_chunks, read_messages
+from memalpha.conversation.messages import ASSISTANT, joined_messages, read_messages
 from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
@@ -159,7 +159,7 @@ def _collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-class MemoryAgent:
+class MemoryAgent(AbstractContextManager["MemoryAgent"]):
     """An agent with one memory per namespace; ``name`` is its name in the journal. Without
     ``reader``, ``ask`` returns passages.
 
@@ -320,9 +320,6 @@ class MemoryAgent:
         if self._owned:
             self.journal.close()
 
-    def __enter__(self) -> MemoryAgent:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -407,13 +404,12 @@ class MemoryAgent:
                 replace(each, text=quoted_labels(each.text)) if each.role == ASSISTANT else each
                 for each in read_messages(text, time)
             ]
-            chunks = list(message_chunks(said, limit, count))
+            chunks = [joined.chunk for joined in joined_messages(said, limit, count)]
         else:
             text = _need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
             chunks = [Chunk(piece, time) for piece in texts if piece.strip()]
-        if not chunks:
-            raise InputError("a text without a word", expected="something to read")
+        InputError.raise_if(not chunks, "a text without a word", expected="something to read")
         for chunk in chunks:
             self.step.check_chunk(chunk, "a text")
         return chunks
@@ -579,13 +575,13 @@ def _need_text(what: str, value: object) -> str:
     return value
 
 
+@dataclass(eq=False)
 class AsyncMemoryAgent:
     """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread,
     also if it is cancelled.
     """
 
-    def __init__(self, agent: MemoryAgent) -> None:
-        self.agent = agent
+    agent: MemoryAgent
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         return partial(asyncio.to_thread, getattr(self.agent, name))
@@ -617,8 +613,11 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
     path = path_of(text or "no name", _EXPECTED)
     if text and path.is_dir():
         return agent_folder(text), path.resolve().name
-    if isinstance(trained, Path) or not _HUB_NAME.fullmatch(text):
-        raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
+    InputError.raise_if(
+        isinstance(trained, Path) or not _HUB_NAME.fullmatch(text),
+        f"no trained agent at {text!r}",
+        expected=_EXPECTED,
+    )
     from huggingface_hub import errors, snapshot_download
 
     name, _, revision = text.partition("@")
@@ -669,8 +668,7 @@ def load_trained(
         config = replace(config, archive=archive)
     whole = (folder / "config.json").is_file()
     base = folder if whole else model or base_of(folder)
-    adapter = None if whole else folder
-    policy = load_policy_model(base, adapter=adapter, dtype=dtype)
+    policy = load_policy_model(base, adapter=None if whole else folder, dtype=dtype)
     try:
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it

@@ -117,9 +117,8 @@ class ChatMemory:
         agent = self.agent
         blocks = {section.name for section in agent.step.schema.blocks}
         always = [entry for entry in agent.memory(namespace) if entry.section in blocks]
-        hits = agent.search(asked, namespace=namespace)
-        entries = [*always, *(hit.entry for hit in hits)]
-        passages = list(dict.fromkeys(map(render_entry, entries)))
+        found = [hit.entry for hit in agent.search(asked, namespace=namespace)]
+        passages = list(dict.fromkeys(map(render_entry, [*always, *found])))
         return within_budget(passages, self.recall_tokens, agent.step.encoder.count)
 
     def _conversation(self, namespace: Namespace | str | None) -> _Conversation:

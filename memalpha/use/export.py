@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -37,9 +37,6 @@ from memalpha.models.registry import LICENSE, MODELS, hub_name
 from memalpha.record.folder import RunFolder, masked, masked_command, nameless
 from memalpha.rewards import RewardConfig
 from memalpha.types import Chunk, JsonMapping
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _WARMUP_RECORD = "memalpha_warmup.json"
 _MODEL_FILES = (
@@ -69,8 +66,9 @@ def export(
     """
     source = agent_folder(trained)
     target = Path(output)
-    if target.exists():
-        raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
+    InputError.raise_if(
+        target.exists(), f"{str(output)!r} exists already", expected="the name of a new folder"
+    )
     config = AgentConfig.load(source, trust_tools)
     whole = (source / "config.json").is_file()
     base = "" if whole else str(model or base_of(source)) if merge else base_name(source)
@@ -113,12 +111,9 @@ def export(
 def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     import torch
 
-    def logits(model: Any) -> Tensor:
-        with torch.no_grad():
-            rows: Tensor = (
-                model.eval()(input_ids=torch.tensor([ids], device=model.device)).logits[0].float()
-            )
-        return rows
+    @torch.no_grad()
+    def logits(model: Any) -> Any:
+        return model.eval()(input_ids=torch.tensor([ids], device=model.device)).logits[0].float()
 
     policy = load_policy_model(base, adapter=source)
     step = AgentStep(config, policy.tokenizer)
@@ -127,11 +122,11 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     wanted = logits(policy.model)
     merged = policy.model.merge_and_unload()
     difference = float((logits(merged) - wanted).abs().max())
-    if not difference <= _TOLERANCE * float(wanted.abs().max()):
-        raise MemAlphaError(
-            f"the merged model differs from base and adapter by {difference:.3g} logits",
-            fix="export the adapter without --merge",
-        )
+    MemAlphaError.raise_if(
+        not difference <= _TOLERANCE * float(wanted.abs().max()),
+        f"the merged model differs from base and adapter by {difference:.3g} logits",
+        fix="export the adapter without --merge",
+    )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
 

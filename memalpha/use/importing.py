@@ -325,8 +325,11 @@ def _keep(
     lines: _Lines,
 ) -> None:
     """Archive the parts of a chunk, each with its own date and origin, and record them as read."""
-    if not durable.sources(agent.name).isdisjoint(part.digest for part in parts):
-        raise JournalConflictError("another import has read the same messages", fix="import again")
+    JournalConflictError.raise_if(
+        not durable.sources(agent.name).isdisjoint(part.digest for part in parts),
+        "another import has read the same messages",
+        fix="import again",
+    )
     lines.check(durable, memory, parts)
     durable.sign(origin)
     if agent.step.config.archive:
@@ -360,11 +363,11 @@ class _Lines:
         """
         begun = [part.message for part in parts if part.place == 0]
         archived = durable.sources() & {message.digest for message in begun}
-        if archived - self._archived or any(self.lost_of(each, memory) for each in begun):
-            raise JournalConflictError(
-                "lines of the same messages were imported or forgotten meanwhile",
-                fix="import again",
-            )
+        JournalConflictError.raise_if(
+            archived - self._archived or any(self.lost_of(each, memory) for each in begun),
+            "lines of the same messages were imported or forgotten meanwhile",
+            fix="import again",
+        )
 
     def lost_of(self, message: Sourced, memory: Memory) -> bool:
         """Whether a message was archived, and something of it is no longer there."""
@@ -383,5 +386,4 @@ class _Lines:
 
     def alive(self, memory: Memory, source: str) -> list[Entry]:
         """Return the lines of a message that are there."""
-        lines = [memory.get(line) for line in self._ids[source]]
-        return [line for line in lines if line]
+        return list(filter(None, map(memory.get, self._ids[source])))

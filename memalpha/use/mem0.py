@@ -197,18 +197,19 @@ class _Mem0:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         messages = [_dated(message) for message in messages]
-        said = datetime.now(UTC)
-        if request.timestamp is not None:
-            said = datetime.fromtimestamp(request.timestamp, UTC)
+        stamp = request.timestamp
+        said = datetime.now(UTC) if stamp is None else datetime.fromtimestamp(stamp, UTC)
         time = said.isoformat(timespec="seconds")
         if request.infer:
             added = self._operations.read(asked.caller, messages, time)
             changes = [change for step in added.steps for change in step.outcome.changes]
         else:
             changes = self._keep(asked.caller.namespace, messages, time)
-        results = [_result(change, asked.caller.namespace) for change in changes]
-        ignored = sorted(request.model_extra or ())
-        return {"status": "SUCCEEDED", "results": results, "ignored": ignored}
+        return {
+            "status": "SUCCEEDED",
+            "results": [_result(change, asked.caller.namespace) for change in changes],
+            "ignored": sorted(request.model_extra or ()),
+        }
 
     def _keep(
         self, whose: Namespace, messages: Sequence[JsonObject], time: str | None

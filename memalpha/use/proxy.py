@@ -94,8 +94,11 @@ class _Proxy:
         except InputError as error:  # of its messages
             raise problem_of(error) from error
         except (ValueError, TypeError, KeyError) as error:
-            what = f"the body is no chat request: {type(error).__name__}: {error}"
-            raise Problem(HTTPStatus.BAD_REQUEST, what, "a JSON object with messages") from error
+            raise Problem(
+                HTTPStatus.BAD_REQUEST,
+                f"the body is no chat request: {type(error).__name__}: {error}",
+                "a JSON object with messages",
+            ) from error
         except Exception as error:  # the store, the embedder
             raise problem_of(error) from error
 

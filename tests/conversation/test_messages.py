@@ -5,7 +5,7 @@ from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.conversation.messages import Utterance, message_chunks, read_messages
+from memalpha.conversation.messages import Utterance, joined_messages, read_messages
 from memalpha.errors import InputError
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import ARCHIVE
@@ -44,7 +44,7 @@ def test_messages_of_a_day_share_a_chunk_and_a_long_one_is_cut_with_its_speaker(
         Utterance("user", "six", time="2024-05-02"),
         Utterance("user", "a b c. d e f. g h i.", "Marta", "2024-05-02"),
     ]
-    assert list(message_chunks(said, 7, count_words)) == [
+    assert [joined.chunk for joined in joined_messages(said, 7, count_words)] == [
         Chunk("User: one two three\nAssistant: four five", "2024-05-01T10:00"),
         Chunk("User: six", "2024-05-02"),
         Chunk("Marta: a b c. d e f.", "2024-05-02"),

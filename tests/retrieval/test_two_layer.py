@@ -167,8 +167,8 @@ def test_layer_one_weighs_a_sections_nearest_vector_and_its_best_text(mode, b, s
     insert(memory, "x", "a tea")
     insert(memory, "y", "b")
     embedder = Table(tea=[1, 0], a_tea=[0.28, 0.96], b=b)
-    chosen = retriever(memory, mode, embedder=embedder, sections_kept=1).route("tea")
-    assert chosen == [section]
+    hits = retriever(memory, mode, embedder=embedder, sections_kept=1).search("tea", 5)
+    assert [hit.entry.section for hit in hits] == [section]
 
 
 def test_blocks_are_never_searched(memory):
