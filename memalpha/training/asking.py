@@ -23,8 +23,8 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.memory.memory import Memory
 from memalpha.models.policy import base_of, load_policy_model
 from memalpha.qa.asker import AskerStep, Inquiry
-from memalpha.qa.metrics import score
-from memalpha.qa.readers import Asked, request_to_read
+from memalpha.qa.metrics import contains, score
+from memalpha.qa.readers import UNKNOWN, Asked, request_to_read
 from memalpha.retrieval.archive import archive_all
 from memalpha.text import chat_ids
 from memalpha.training.rows import Scale, TrainingRow, advantages
@@ -227,3 +227,12 @@ def found(rollout: Rollout) -> float:
 def searched(rollout: Rollout) -> float:
     """Part of the reward, with a negative weight: how often it searched."""
     return float(len(rollout.steps) - 1)
+
+
+def guessed(rollout: Rollout) -> float:
+    """Part of the reward, with a negative weight: how wrong an answer is that is not "unknown"."""
+    answer = rollout.answer
+    assert answer is not None
+    if contains(answer.text, UNKNOWN):
+        return 0.0
+    return 1.0 - score(rollout.instance.questions[0], answer)

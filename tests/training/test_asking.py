@@ -25,6 +25,7 @@ from memalpha.training.asking import (
     InquiryRunner,
     compare_rollouts,
     found,
+    guessed,
     one_by_one,
     searched,
     written,
@@ -85,6 +86,13 @@ def test_rollouts_hold_their_turns_and_are_scored_by_answer_notes_and_searches()
     assert found(home) == 1.0
     home.answer = replace(home.answer, read=("Hanna: now in Oslo.",))
     assert found(home) == 0.0
+
+
+def test_a_wrong_answer_is_a_guess_and_unknown_is_none():
+    agent = make_agent(**ASKER, reader_tokens=40)
+    replies = ["Rome", "arias and songs", "Oslo", "Unknown."]
+    rollouts, _ = asked(agent, replies, (HOME, SONG) * 2)
+    assert [guessed(rollout) for rollout in rollouts] == [0.0, 0.0, 1.0, 0.0]
 
 
 def test_a_rollout_counts_once_however_many_turns_it_has():
