@@ -4,7 +4,7 @@ A thread of its own runs the local model for all that wait. Calls of one kind ar
 batch. The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own
 results or its own error: if a joint call fails, each caller's items are tried alone. One thread at
 a time, since the C library keeps what each has freed (of 16, gigabytes); it is given back when
-nothing waits.
+nothing waits. The process ends after it: torch aborts where Python's end stops a thread amid it.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ class Turns:
             self._waiting.append(job)
             if not self._busy:
                 self._busy = True
-                threading.Thread(target=self._work, args=(self._take(),), daemon=True).start()
+                threading.Thread(target=self._work, args=(self._take(),), daemon=False).start()
         return job.future.result()
 
     def _work(self, batch: list[_Job]) -> None:

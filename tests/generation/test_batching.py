@@ -1,6 +1,8 @@
 """Many threads, one model: who is joined with whom, and that the model is never entered twice."""
 
 import ctypes
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -131,6 +133,28 @@ def test_memory_that_batches_freed_is_given_back():
     while resident() >= before + 60 and time.monotonic() < deadline:
         time.sleep(0.1)  # given back once the callers have their answers
     assert resident() < before + 60
+
+
+AMID = """
+import threading, time, torch
+from memalpha.generation.serving import Turns
+
+def run(items):
+    begun.set()
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        torch.randn(30, 30) @ torch.randn(30, 30)
+    return items
+
+begun = threading.Event()
+threading.Thread(target=Turns().call, args=("kind", [0], run), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_process_that_ends_amid_a_batch_ends_after_it():
+    """Of a thread that Python's end stops torch aborts the process."""
+    assert subprocess.run([sys.executable, "-c", AMID], check=False).returncode == 0
 
 
 class Held:
