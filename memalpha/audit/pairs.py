@@ -29,7 +29,6 @@ _PAST = re.compile(
     r"(?i)\b(?:used to|until|formerly|previously|once|ago|last (?:week|month|year)|was|were|lived|"
     r"worked|went|had|did|no longer|before|ex)\b"
 )
-_ENDED = re.compile(r"(?i)\bno longer\b|\bany ?more\b")
 _STANDS = re.compile(r"(?i)\b(?:is|are|has|have|starts?|costs?|comes?|takes place|opens?|ends?)\b")
 _MANY_OF = frozenset(
     """

@@ -200,7 +200,8 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _data(entry: Entry) -> JsonObject:
-    return dict(json.loads(entry.content, strict=False))
+    data: JsonObject = json.loads(entry.content, strict=False)
+    return data
 
 
 def _place(entry: Entry) -> _Place:

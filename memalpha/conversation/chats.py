@@ -161,7 +161,8 @@ def _claude_text(message: dict[str, Any], skipped: Reasons) -> str:
     blocks = [fields(block) for block in listed(message.get("content")) if isinstance(block, dict)]
     skipped.update(f"{block.get('type')} block" for block in blocks if block.get("type") != "text")
     attached = [*listed(message.get("attachments")), *listed(message.get("files"))]
-    skipped.update("attached file" for _ in attached)
+    if attached:
+        skipped["attached file"] += len(attached)
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     return "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
 
@@ -197,8 +198,9 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         if _NO_PROMPT.match(title) or not (_VERB.match(title) or answer):
             skipped[f"activity that is no prompt ({title.split(' ')[0]})"] += 1
             continue
-        attached = filter(value.get, ("attachedFiles", "imageFile"))
-        skipped.update("attached file" for _ in attached)
+        for extra in ("attachedFiles", "imageFile"):
+            if value.get(extra):
+                skipped["attached file"] += 1
         stamp = str(value["time"])
         seen[stamp] += 1
         place = stamp if seen[stamp] == 1 else f"{stamp} {seen[stamp]}"

@@ -60,7 +60,8 @@ def part_of(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
 def read_words(name: str) -> JsonObject:
     """Return a YAML file of this package."""
     text = (resources.files("memalpha.data") / f"{name}.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    data: JsonObject = yaml.safe_load(text)
+    return data
 
 
 def hostile_lines(templates: Templates) -> list[str]:

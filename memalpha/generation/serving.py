@@ -4,7 +4,7 @@ A thread of its own runs the local model for all that wait. Calls of one kind ar
 batch. The kinds of calls take turns, and in a batch the owners of the calls. A caller gets its own
 results or its own error: if a joint call fails, each caller's items are tried alone. One thread at
 a time, since the C library keeps what each has freed (of 16, gigabytes); it is given back when
-nothing waits. The process ends after it: torch aborts where Python's end stops a thread amid it.
+nothing waits. A process waits for that thread at its end: torch would abort it amid a product.
 """
 
 import ctypes

@@ -91,7 +91,7 @@ class PolicyOptions(Options):
         model_init_kwargs: More arguments of ``from_pretrained``, e.g. ``{revision: v1.0}`` or
             ``{attn_implementation: eager}``.
         load_in_4bit: Hold the frozen base in 4 bits (NF4, double quantisation, products in
-            bfloat16), for LoRA; needs bitsandbytes.
+            float16 if ``dtype`` says so, else in bfloat16), for LoRA; needs bitsandbytes.
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
         lora_targets: Layers of a new adapter: ``all-linear`` (all but the head), or ends of names,

@@ -575,13 +575,13 @@ def _need_text(what: str, value: object) -> str:
     return value
 
 
-@dataclass(eq=False)
 class AsyncMemoryAgent:
     """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread,
     also if it is cancelled.
     """
 
-    agent: MemoryAgent
+    def __init__(self, agent: MemoryAgent) -> None:
+        self.agent = agent
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         return partial(asyncio.to_thread, getattr(self.agent, name))
