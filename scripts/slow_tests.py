@@ -1,4 +1,4 @@
-"""Write docs/slow-tests.md from pytest's record of a run of the slow tests (scripts/test.sh --slow).
+"""Write docs/slow-tests.md from pytest's record of a run of scripts/test.sh --slow.
 
 python scripts/slow_tests.py RECORD.xml
 """
@@ -14,9 +14,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "slow-tests.md"
 OUTCOMES = ("passed", "failed", "skipped")
 HEAD = """# The slow tests
 
-`bash scripts/test.sh --slow` runs every test that is marked `slow` and writes this page. It first installs DeepSpeed and vLLM's CPU
-build into environments of their own (`.venv-deepspeed`, `.venv-vllm`, about 4 GB). The tests that take seconds run with
-`bash scripts/test.sh`, as in continuous integration, and are not listed here.
+`bash scripts/test.sh --slow` runs every test that is marked `slow` and writes this page. It first
+installs DeepSpeed and vLLM's CPU build into environments of their own (`.venv-deepspeed`,
+`.venv-vllm`, about 4 GB). The tests that take seconds run with `bash scripts/test.sh`, as in
+continuous integration, and are not listed here.
 """
 
 
@@ -43,8 +44,9 @@ def page_of(record, commit, date):
     total = sum(counts.values(), Counter())
     lines = [
         HEAD,
-        f"Last run: {date}, commit `{commit}`. {total['passed']} tests passed, {total['failed']} failed and"
-        f" {total['skipped']} were skipped, in {sum(seconds.values()) / 60:.0f} minutes.\n",
+        f"Last run: {date}, commit `{commit}`. {total['passed']} tests passed,"
+        f" {total['failed']} failed and {total['skipped']} were skipped,"
+        f" in {sum(seconds.values()) / 60:.0f} minutes.\n",
         "| test file | passed | failed | skipped | time, s |",
         "| --- | --- | --- | --- | --- |",
     ]
