@@ -109,13 +109,14 @@ class MemoryView:
         kind (at least 64), so that the cost of a step does not grow with the memory. Related are
         the best of each of the chunk's lines, then the second best of each, and so on.
         """
-        lines: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
+        schema = memory.schema  # its own: nothing of a memory that no model writes is called
+        lines: dict[str, list[str]] = {section.name: [] for section in schema.sections}
         for entry in sorted(self._shown(memory, retriever, chunk), key=attrgetter("created")):
             lines[entry.section].append(self.line(entry))
-        for section in self.schema.blocks:
+        for section in schema.blocks:
             if memory.block(section.name):
                 lines[section.name] = [self._block_line(memory.block(section.name), memory)]
-        if len(self.schema.sections) > 1:
+        if len(schema.sections) > 1:
             for name, body in lines.items():
                 lines[name] = [f"{name}:", *body] if body else []
         return "\n".join(chain.from_iterable(lines.values())) or "empty"
@@ -215,10 +216,12 @@ class StepOutcome:
     """Effect of a completion.
 
     One result per operation, failed call or parse error, and the applied changes, both in order.
+    ``lines`` are the numbers of the changes that put a line of the chunk into the archive.
     """
 
     results: tuple[OperationResult, ...]
     changes: tuple[Change, ...]
+    lines: tuple[int, ...] = ()
 
 
 class AgentStep:
@@ -321,10 +324,11 @@ class AgentStep:
         results: list[OperationResult] = []
         for item in self.codec.parse(completion, cut_off):
             results += self._apply_one(item, memory, index, chunk, guard)
-        outcome = StepOutcome(tuple(results), tuple(memory.changes[start:]))
+        changes = tuple(memory.changes[start:])
+        lines: Sequence[int] = ()
         if self.config.archive and keep:
-            archive_chunk(memory, index, chunk, outcome.changes)
-        return outcome
+            lines = archive_chunk(memory, index, chunk, changes)
+        return StepOutcome(tuple(results), changes, tuple(lines))
 
     def _apply_one(
         self,

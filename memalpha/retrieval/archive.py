@@ -144,10 +144,11 @@ def archive_chunk(
     chunk: Chunk,
     changes: Sequence[Change],
     labels: Sequence[Span] | None = None,
-) -> None:
+) -> list[int]:
     """Add the lines of a chunk, and remove those whose facts ``changes`` took back.
 
     ``index`` and ``changes`` are those of the chunk; ``labels`` of its speakers, if they are known.
+    Return the numbers of the changes that added a line.
     """
     changes = [change for change in changes if not _renews(change)]
     corrects = any(change.before is not None for change in changes)
@@ -162,9 +163,13 @@ def archive_chunk(
                 lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index, time=chunk.time)
+    numbers = []
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens, labels):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
-        memory.apply(insert, chunk=index, time=chunk.time)
+        number = memory.clock
+        if memory.apply(insert, chunk=index, time=chunk.time).logged:
+            numbers.append(number)
+    return numbers
 
 
 def _renews(change: Change) -> bool:

@@ -31,7 +31,7 @@ from typing import Any
 
 from memalpha.errors import InputError, JournalDamagedError, JournalError
 from memalpha.memory.memory import LINE, Applied, Memory, count_words
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, presets
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.history import (
@@ -209,6 +209,17 @@ class Journal(AbstractContextManager["Journal"]):
         """
         with self.reading():
             return schema_of(self.registration(namespace).read(Registered).shape)
+
+    def schema_or(self, new: MemorySchema, namespace: Namespace) -> MemorySchema:
+        """Return the schema of a namespace that exists, else ``new``: a shipped schema with its
+        limits if it has the recorded sections, else as ``schema`` does.
+        """
+        with self.reading():
+            if namespace not in self.registered:
+                return new
+            recorded = self.schema(namespace)
+        shipped = MemorySchema.load(recorded.name) if recorded.name in presets() else recorded
+        return shipped if shape(shipped) == shape(recorded) else recorded
 
     def size(self, namespace: Namespace) -> int:
         """Return the number of a namespace's operations; InputError if it does not exist."""

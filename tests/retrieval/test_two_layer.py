@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_args
 from unittest.mock import Mock
 
 import numpy as np
@@ -174,7 +175,7 @@ def test_layer_one_weighs_a_sections_nearest_vector_and_its_best_text(mode, b, s
 def test_blocks_are_never_searched(memory):
     assert "core" not in {
         hit.entry.section
-        for mode in RetrievalMode
+        for mode in get_args(RetrievalMode)
         for hit in retriever(memory, mode).search("Ann tea Oslo", 99)
     }
     with pytest.raises(
