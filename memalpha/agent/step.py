@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from itertools import chain, islice, zip_longest
 from operator import attrgetter
@@ -22,7 +22,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, Snapshot, render_entry
 from memalpha.memory.schema import MemorySchema, to_call, to_operations, tool_schemas
-from memalpha.retrieval.archive import archive_chunk
+from memalpha.retrieval.archive import archive_chunk, says
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import (
     PromptEncoder,
@@ -352,7 +352,9 @@ class AgentStep:
         refusal = guard(memory, index, chunk, operations) if guard else ""
         if refusal:
             return [OperationResult(False, ResultCode.GUARDED, refusal, operations[0])]
-        return memory.apply_all(operations, chunk=index, time=chunk.time)
+        return memory.apply_all(
+            operations, chunk=index, time=chunk.time, says=partial(says, chunk.text)
+        )
 
     def write(self, memory: Memory, operations: Sequence[Operation]) -> str:
         """Return the completion that asks for operations, applied in order.

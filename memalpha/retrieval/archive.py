@@ -109,6 +109,20 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     return best
 
 
+def says(text: str, entry: Entry) -> bool:
+    """Whether a text says an entry that a model has written of it again: one of its lines has at
+    least half of the entry's words, the name of who speaks left out. A model repeats what its
+    memory shows it, too.
+    """
+    every = set(tokenize(entry.content))
+    for line in units(text, UNIT_TOKENS, lambda part: len(part.split())):
+        speaker, said = _parted(line)
+        words = every - speaker
+        if 2 * len(words & set(tokenize(said))) >= len(words):
+            return True
+    return False
+
+
 def by_assistant(entry: Entry) -> bool:
     """Whether an entry is a line of an assistant."""
     return entry.section == ARCHIVE.name and entry.content.lower().startswith(f"{ASSISTANT}: ")

@@ -73,7 +73,7 @@ from memalpha.store.journal import (
     Receipt,
     hash_prompt,
 )
-from memalpha.text import is_text
+from memalpha.text import check_said, is_text
 from memalpha.types import (
     Change,
     Chunk,
@@ -436,6 +436,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         InputError.raise_if(not chunks, "a text without a word", expected="something to read")
         for chunk in chunks:
             self.step.check_chunk(chunk, "a text")
+            check_said(chunk.time, self.journal.clock(), "the time of a text")
         return chunks
 
     def add_chunk(
