@@ -49,7 +49,7 @@ from memalpha.types import (
     TokenCounter,
     ToolCall,
 )
-from memalpha.units import UNIT_TOKENS, units
+from memalpha.units import UNIT_TOKENS, Span, units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -313,12 +313,13 @@ class AgentStep:
         *,
         keep: bool = True,
         guard: Guard | None = None,
+        labels: Sequence[Span] | None = None,
     ) -> StepOutcome:
         """Apply a completion of the chunk with this index, in place and in order.
 
-        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. ``guard``:
-        in use alone. Raises nothing for what the model wrote; InputError if a tool of one's own
-        fails.
+        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. ``labels``
+        of its speakers, if they are known. ``guard``: in use alone. Raises nothing for what the
+        model wrote; InputError if a tool of one's own fails.
         """
         start = len(memory.changes)
         results: list[OperationResult] = []
@@ -327,7 +328,7 @@ class AgentStep:
         changes = tuple(memory.changes[start:])
         lines: Sequence[int] = ()
         if self.config.archive and keep:
-            lines = archive_chunk(memory, index, chunk, changes)
+            lines = archive_chunk(memory, index, chunk, changes, labels)
         return StepOutcome(tuple(results), changes, tuple(lines))
 
     def _apply_one(

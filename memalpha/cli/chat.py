@@ -29,6 +29,7 @@ from memalpha.cli.console import (
 )
 from memalpha.cli.journal import need_store, opened
 from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
+from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
@@ -174,7 +175,7 @@ class Conversation:
         _, secrets = self.agent.guards.masked(message)
         if secrets:
             out(f"  not read: {secrets} secrets of this message")
-        for piece in self.agent.pieces(f"User: {message}", today):
+        for piece in self.agent.pieces(Utterance(USER, message).labelled[0], today):
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self.operations[-1] += added.operations
             lines = [

@@ -82,7 +82,8 @@ def turn_of(line: Entry, memory: Memory) -> str | None:
 
 def _speaker(text: str) -> str:
     speaker, colon, _ = text.partition(": ")
-    return speaker if colon and len(speaker.split()) <= _NAME_WORDS else ""
+    is_name = len(speaker.split()) <= _NAME_WORDS and not text.startswith(">")  # no quotation
+    return speaker if colon and is_name else ""
 
 
 def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> Entry | None:

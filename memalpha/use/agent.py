@@ -87,7 +87,7 @@ from memalpha.types import (
     ReadRequest,
     Sampling,
 )
-from memalpha.units import cut, quoted_labels
+from memalpha.units import Span, cut
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -373,13 +373,13 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         if left_out and not text:
             return Added((), (), tuple(left_out))
         text, removed = self.guards.masked(text)
-        pieces = self._chunks(text, time)
+        pieces = self.labelled(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
         with self._writing(whose):
             try:
-                for piece in pieces:
-                    steps.append(self.add_chunk(whose, piece, source))
+                for piece, labels in pieces:
+                    steps.append(self.add_chunk(whose, piece, source, labels=labels))
                     first = steps[-1].chunk_index  # those of the archive come after
                     outcome = steps[-1].outcome
                     operations += range(first, first + len(outcome.changes)) or outcome.lines
@@ -416,33 +416,41 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
         invalid time.
         """
-        return self._chunks(self.guards.masked(text)[0], time)
+        return [chunk for chunk, _ in self.labelled(self.guards.masked(text)[0], time)]
 
-    def _chunks(self, text: str | Sequence[Message], time: str | None) -> list[Chunk]:
+    def labelled(
+        self, text: str | Sequence[Message], time: str | None
+    ) -> list[tuple[Chunk, Sequence[Span] | None]]:
+        """Return the chunks of a text from which a guard took what it takes, each with the places
+        of its labels; None for a text, whose lines ``Speaker: ...`` say who speaks.
+        """
         _need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
         limit = self.step.config.max_chunk_tokens
         count = self.step.chunk_tokens
+        chunks: list[tuple[Chunk, Sequence[Span] | None]]
         if isinstance(text, list | tuple):
-            said = [
-                replace(each, text=quoted_labels(each.text)) if each.role == ASSISTANT else each
-                for each in read_messages(text, time)
-            ]
-            chunks = [joined.chunk for joined in joined_messages(said, limit, count)]
+            joined = joined_messages(read_messages(text, time), limit, count)
+            chunks = [(each.chunk, each.labels) for each in joined]
         else:
             text = _need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
-            chunks = [Chunk(piece, time) for piece in texts if piece.strip()]
+            chunks = [(Chunk(piece, time), None) for piece in texts if piece.strip()]
         InputError.raise_if(not chunks, "a text without a word", expected="something to read")
-        for chunk in chunks:
+        for chunk, _ in chunks:
             self.step.check_chunk(chunk, "a text")
             check_said(chunk.time, self.journal.clock(), "the time of a text")
         return chunks
 
     def add_chunk(
-        self, whose: Namespace, chunk: Chunk, source: str = "", keep: Keeper | None = None
+        self,
+        whose: Namespace,
+        chunk: Chunk,
+        source: str = "",
+        keep: Keeper | None = None,
+        labels: Sequence[Span] | None = None,
     ) -> StepRecord:
-        """Let the agent read one chunk that fits (``pieces``).
+        """Let the agent read one chunk that fits (``pieces``), with the places of its ``labels``.
 
         ``keep`` archives the chunk in place of the agent, in the same transaction.
         """
@@ -465,6 +473,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
                         completion.cut_off,
                         keep=keep is None,
                         guard=self.guards.refusal if self.guards else None,
+                        labels=labels,
                     )
                     if keep is not None:
                         keep(durable, memory, index, origin, outcome.changes)

@@ -380,7 +380,7 @@ class _Lines:
         label = "".join(f"{_utterance(message).label}:".split())
 
         def plain(text: str) -> str:
-            return "".join(text.split()).replace(label, "")
+            return "".join(text.replace(">", "").split()).replace(label, "")
 
         left = plain(message.what.text)
         said = [plain(line.content) for line in self.alive(memory, message.source)]
