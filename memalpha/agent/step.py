@@ -155,7 +155,7 @@ class MemoryView:
         """
         line = one_line(quote(text))
         seen = unmarked(line)
-        names = {f"{section.name}:" for section in self.schema.sections}
+        names = {f"{section.name}:" for section in memory.schema.sections}
         poses = seen[:1].isspace() or "".join(seen.split()) in names
         if not self.codec.names_by_text:
             poses = poses or any(memory.get(word) for word in seen.split(maxsplit=1)[:1])
@@ -165,7 +165,7 @@ class MemoryView:
         config = self.config
         if not config.view_related:
             return self._fitting(islice(memory.newest(), config.view_recent), skips=False)
-        lists = [section.name for section in self.schema.lists]
+        lists = [section.name for section in memory.schema.lists]
         shown = self._fitting(memory.newest(), skips=False)
         if len(shown) == sum(map(memory.section_size, lists)):
             return shown
