@@ -328,3 +328,18 @@ class Following(RuleBasedStateMachine):
 
 Following.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestFollowing = Following.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "status"), [('"lexical"', 0), ('"hybrid"', 0), ('"words"', 1)])
+def test_a_strict_type_checker_takes_the_names_of_modes(tmp_path, mode, status):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from memalpha import AgentConfig, MemoryAgent, RetrievalConfig\n"
+        f"RetrievalConfig(retrieval={mode})\nAgentConfig(retrieval={mode})\n"
+        f"MemoryAgent.without_model(retrieval={mode})\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == status, checked.stdout
+    assert checked.stdout.count("[arg-type]") == 3 * status
