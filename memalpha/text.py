@@ -15,7 +15,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -311,6 +311,7 @@ _DAY = r"[0-9]{4}(?:-?[0-9]{2}-?[0-9]{2}|-?W[0-9]{2}(?:-?[0-9])?)"
 _ISO = re.compile(rf"{_DAY}(?:[Tt ][0-9:.,Z+-]{{2,24}})?")
 _REDUCED = re.compile(r"[0-9]{4}(?:-[0-9]{2})?")  # a year, or a year and a month
 _DAY_DIGITS = len("2024-03-05")
+_DAY_AHEAD = timedelta(days=1)
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
 _FORMS = (  # LongMemEval, LoCoMo, PerLTQA, BEAM
     "%Y/%m/%d %H:%M",
@@ -348,6 +349,24 @@ def check_time(time: Any, what: str = "the time") -> str:
             f"{what} is {time!r:.60}", expected=ISO_8601, fix="write it so, or leave it out"
         )
     return time
+
+
+def is_to_come(time: str | None, now: datetime) -> bool:
+    """Whether a time is more than a day after the clock: zones differ, and clocks do."""
+    read = moment(time or "")
+    return read is not None and read - now > _DAY_AHEAD
+
+
+def check_said(time: str | None, now: datetime, what: str = "the time") -> None:
+    """Raise InputError, naming ``what``, for a time when nothing can have been said yet: it would
+    be newer than whatever is said until then.
+    """
+    InputError.raise_if(
+        is_to_come(time, now),
+        f"{what} is {time!r:.60}, and it is {now.isoformat(timespec='minutes')}",
+        expected="a time that has come, or is less than a day away",
+        fix="write when it was said, or leave it out",
+    )
 
 
 def to_iso(written: str) -> str | None:

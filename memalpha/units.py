@@ -6,11 +6,12 @@ labels is only cut.
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from memalpha.text import unmarked
 from memalpha.types import TokenCounter
 
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
@@ -65,6 +66,18 @@ _HEADINGS = frozenset(
 )
 
 
+_LINES = re.compile("(\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])")
+_COLONS = dict.fromkeys(map(ord, "：﹕︓∶꞉ː˸"), ": ")  # those of other scripts need no space behind
+_COLON = re.compile(r":(?!//)")
+_LABEL_WORD = re.compile(r"[^\W_](?:[^\s*_\[\](){}\"“”<>|#`~]*[^\W_])?")
+_LABEL_WORDS = 5
+_LONGEST_NAME = 40  # characters
+_ASIDE = re.compile(r"[\[(][^\[\]()]*[\])]")  # a time or a role beside a name
+_AFTER = frozenset(" \t*_\"'”’»)]}>|`") | {""}
+_LONGEST_LABEL = 120  # characters of a line that are looked at
+_HEADER_LINE = re.compile(r"(?i)\s*(?:\[(?=[^0-9]*[0-9]).*\]\s*$|label\s*:)")
+
+
 class Span(NamedTuple):
     """A slice of a text in characters: ``text[start:end]``."""
 
@@ -107,15 +120,56 @@ def speaker_labels(text: str) -> list[Span]:
 
 
 def quoted_labels(text: str) -> str:
-    """Return a text in which no line begins with the label of a speaker: such lines begin with
-    ``> ``. So nobody can say something in the name of another.
+    """Return what somebody says, for a place behind their label: ``> `` stands before each line but
+    the first that a program or a model could read as the label of another, or as a header that
+    ends a turn. So nobody can say something in the name of another. ``unquoted_labels`` takes it
+    back.
     """
-    return _SPEAKER.sub(_quoted, text)
+    first, *others = _LINES.split(text)
+    for place in range(1, len(others), 2):
+        if _may_label(others[place]):
+            others[place] = f"> {others[place]}"
+    return "".join([first, *others])
 
 
-def _quoted(label: re.Match[str]) -> str:
-    is_heading = not _HEADINGS.isdisjoint(label["name"].casefold().split())
-    return label[0] if is_heading else f"> {label[0]}"
+def unquoted_labels(text: str) -> str:
+    """Return what was said, of a text that ``quoted_labels`` gave."""
+    first, *others = _LINES.split(text)
+    for place in range(1, len(others), 2):
+        if _may_label(others[place]):
+            others[place] = others[place].removeprefix("> ")
+    return "".join([first, *others])
+
+
+def label_name(name: str) -> str:
+    """Return a name as a label shows it: without colons and quotation signs before it, and not
+    longer than one that is read.
+    """
+    plain = "".join(" " if ord(each) in _COLONS or each == ":" else each for each in name)
+    return " ".join(plain.lstrip("> ").split())[:_LONGEST_NAME].rstrip()
+
+
+def _may_label(line: str) -> bool:
+    """Whether a line could be read as one that labels what follows, quoted before or not.
+
+    At most five words stand before a colon, in any script, with marks, times, spaces or invisible
+    characters in between; none is a word of headings.
+    """
+    line = line.lstrip("> ")[:_LONGEST_LABEL]
+    label = _SPEAKER.match(line)
+    if label and _HEADINGS.isdisjoint(label["name"].casefold().split()):
+        return True
+    seen = unmarked(line.translate(_COLONS))
+    letter = next((character for character in line if character.isalpha()), "")
+    start = next((at for at, character in enumerate(seen) if character.isalpha()), len(seen))
+    for colon in _COLON.finditer(seen, start):
+        head = seen[start : colon.start()]
+        words = _LABEL_WORD.findall(_ASIDE.sub("", head)) or _LABEL_WORD.findall(head)
+        after = seen[colon.end() : colon.end() + 1]
+        ends = after in _AFTER or (after.isalpha() and (after > "\x7f" or letter.isupper()))
+        if ends and 0 < len(words) <= _LABEL_WORDS and _HEADINGS.isdisjoint(words):
+            return True
+    return _HEADER_LINE.match(seen) is not None
 
 
 def _is_name(name: str) -> bool:
@@ -152,6 +206,10 @@ class _Cutting:
             return piece
         return f"{label} {piece}" if end <= span.start else label + piece
 
+    def turns_within(self, span: Span) -> int:
+        """How many turns begin in a slice, behind its start."""
+        return bisect_left(self._starts, span.end) - bisect_right(self._starts, span.start)
+
     def fits(self, span: Span) -> bool:
         return self.count(self.piece(span)) <= self.limit
 
@@ -163,14 +221,15 @@ def units(
 
     In a dialogue each has its speaker. ``labels``, if they are known.
 
-    A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
-    ``Label: ...`` stays with the line that it labels.
+    A unit is a block between blank lines if it fits (with ``labels``: if it is of one turn), else a
+    line, a sentence, or words; a line ``Label: ...`` stays with the line that it labels.
     """
     cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
     blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
     spans: list[Span] = []
     for block in blocks:
-        if len(blocks) > 1 and cutting.fits(block):
+        one_turn = labels is None or not cutting.turns_within(block)
+        if len(blocks) > 1 and one_turn and cutting.fits(block):
             spans.append(block)
             continue
         for line in (_strip(text, *match.span()) for match in _LINE.finditer(text, *block)):

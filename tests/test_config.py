@@ -14,7 +14,6 @@ from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder, masked
-from memalpha.retrieval import RetrievalMode
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import all_options
 from memalpha.training.warm_start import parse_warmup_arguments
@@ -238,7 +237,7 @@ def test_what_is_saved_is_what_is_loaded_also_a_schema_of_the_users_own(tmp_path
     mine, saved, again = tmp_path / "mine.yaml", tmp_path / "adapter", tmp_path / "copy"
     mine.write_text("name: mine\nsections:\n- {name: people, kind: list}\n")
     saved.mkdir()
-    config = AgentConfig(schema=str(mine), retrieval=RetrievalMode.HYBRID, show_times=False)
+    config = AgentConfig(schema=str(mine), retrieval="hybrid", show_times=False)
     config.save(saved)
     mine.unlink()
     loaded = AgentConfig.load(saved.rename(again))  # a folder can be moved

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from itertools import chain, islice, zip_longest
 from operator import attrgetter
@@ -22,7 +22,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, Snapshot, render_entry
 from memalpha.memory.schema import MemorySchema, to_call, to_operations, tool_schemas
-from memalpha.retrieval.archive import archive_chunk
+from memalpha.retrieval.archive import archive_chunk, says
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import (
     PromptEncoder,
@@ -49,7 +49,7 @@ from memalpha.types import (
     TokenCounter,
     ToolCall,
 )
-from memalpha.units import UNIT_TOKENS, units
+from memalpha.units import UNIT_TOKENS, Span, units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -109,13 +109,14 @@ class MemoryView:
         kind (at least 64), so that the cost of a step does not grow with the memory. Related are
         the best of each of the chunk's lines, then the second best of each, and so on.
         """
-        lines: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
+        schema = memory.schema  # its own: nothing of a memory that no model writes is called
+        lines: dict[str, list[str]] = {section.name: [] for section in schema.sections}
         for entry in sorted(self._shown(memory, retriever, chunk), key=attrgetter("created")):
             lines[entry.section].append(self.line(entry))
-        for section in self.schema.blocks:
+        for section in schema.blocks:
             if memory.block(section.name):
                 lines[section.name] = [self._block_line(memory.block(section.name), memory)]
-        if len(self.schema.sections) > 1:
+        if len(schema.sections) > 1:
             for name, body in lines.items():
                 lines[name] = [f"{name}:", *body] if body else []
         return "\n".join(chain.from_iterable(lines.values())) or "empty"
@@ -154,7 +155,7 @@ class MemoryView:
         """
         line = one_line(quote(text))
         seen = unmarked(line)
-        names = {f"{section.name}:" for section in self.schema.sections}
+        names = {f"{section.name}:" for section in memory.schema.sections}
         poses = seen[:1].isspace() or "".join(seen.split()) in names
         if not self.codec.names_by_text:
             poses = poses or any(memory.get(word) for word in seen.split(maxsplit=1)[:1])
@@ -164,7 +165,7 @@ class MemoryView:
         config = self.config
         if not config.view_related:
             return self._fitting(islice(memory.newest(), config.view_recent), skips=False)
-        lists = [section.name for section in self.schema.lists]
+        lists = [section.name for section in memory.schema.lists]
         shown = self._fitting(memory.newest(), skips=False)
         if len(shown) == sum(map(memory.section_size, lists)):
             return shown
@@ -215,10 +216,12 @@ class StepOutcome:
     """Effect of a completion.
 
     One result per operation, failed call or parse error, and the applied changes, both in order.
+    ``lines`` are the numbers of the changes that put a line of the chunk into the archive.
     """
 
     results: tuple[OperationResult, ...]
     changes: tuple[Change, ...]
+    lines: tuple[int, ...] = ()
 
 
 class AgentStep:
@@ -310,21 +313,23 @@ class AgentStep:
         *,
         keep: bool = True,
         guard: Guard | None = None,
+        labels: Sequence[Span] | None = None,
     ) -> StepOutcome:
         """Apply a completion of the chunk with this index, in place and in order.
 
-        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. ``guard``:
-        in use alone. Raises nothing for what the model wrote; InputError if a tool of one's own
-        fails.
+        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. ``labels``
+        of its speakers, if they are known. ``guard``: in use alone. Raises nothing for what the
+        model wrote; InputError if a tool of one's own fails.
         """
         start = len(memory.changes)
         results: list[OperationResult] = []
         for item in self.codec.parse(completion, cut_off):
             results += self._apply_one(item, memory, index, chunk, guard)
-        outcome = StepOutcome(tuple(results), tuple(memory.changes[start:]))
+        changes = tuple(memory.changes[start:])
+        lines: Sequence[int] = ()
         if self.config.archive and keep:
-            archive_chunk(memory, index, chunk, outcome.changes)
-        return outcome
+            lines = archive_chunk(memory, index, chunk, changes, labels)
+        return StepOutcome(tuple(results), changes, tuple(lines))
 
     def _apply_one(
         self,
@@ -348,7 +353,9 @@ class AgentStep:
         refusal = guard(memory, index, chunk, operations) if guard else ""
         if refusal:
             return [OperationResult(False, ResultCode.GUARDED, refusal, operations[0])]
-        return memory.apply_all(operations, chunk=index, time=chunk.time)
+        return memory.apply_all(
+            operations, chunk=index, time=chunk.time, says=partial(says, chunk.text)
+        )
 
     def write(self, memory: Memory, operations: Sequence[Operation]) -> str:
         """Return the completion that asks for operations, applied in order.

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -29,10 +29,10 @@ from memalpha.cli.console import (
 )
 from memalpha.cli.journal import need_store, opened
 from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
+from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
-from memalpha.retrieval import RetrievalMode
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Namespace
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 # a line of JSON: brackets alone, a list or object that begins, a quoted name or text in one
 _JSON = re.compile(r'[\[\]{}]+,?$|[\[{]+\s*"|"[^"]*"\s*(?::|,$)')
-_EMBEDDED = 2000  # operations of a memory whose lines are embedded for one question
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
@@ -79,6 +78,7 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     """
     from memalpha.generation.hf import frozen_base
     from memalpha.qa.readers import ModelReader, RecallReader
+    from memalpha.retrieval import two_layer
     from memalpha.store.journal import Namespace
 
     quiet_libraries()
@@ -89,9 +89,12 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
         need_store(about.store)
         with opened(about.store, about.key_file, 30.0) as journal, journal.reading():
             journal.registration(namespace)
-    if trained is None and not about.endpoint:
-        about = _fitted(about, namespace)
     with about.load(trained) as agent:
+        with agent.durable(namespace) as durable:
+            size = durable.memory.clock - 1
+        if agent.step.new_retriever is two_layer.retriever_by_size and size > two_layer.EMBEDDED:
+            how = "searched by words (--retrieval hybrid: by meaning, slower)"
+            complain(f"{size} operations: {how}")
         model = getattr(agent.generator.generator, "model", None)
         recalls = about.reader is None and isinstance(agent.reader, RecallReader)
         if recalls and hasattr(model, "disable_adapter"):
@@ -99,20 +102,6 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
             longest = min(512, about.reader_tokens)
             agent.reader = ModelReader(base, longest, agent.step.encoder.count)
         yield Conversation(agent, namespace)
-
-
-def _fitted(about: AgentOptions, whose: Namespace) -> AgentOptions:
-    """Return the options for a memory that no model writes: its schema, and how it is searched."""
-    with opened(about.store, about.key_file, 30.0, new=True) as journal:
-        if whose not in journal.namespaces():
-            return about
-        schema = journal.schema(whose).name
-        size = journal.size(whose)
-    retrieval = about.retrieval
-    if retrieval is None and size > _EMBEDDED:
-        complain(f"{size} operations: searched by words (--retrieval hybrid: by meaning, slower)")
-        retrieval = RetrievalMode.LEXICAL
-    return replace(about, schema=about.schema or schema, retrieval=retrieval)
 
 
 @dataclass
@@ -186,14 +175,15 @@ class Conversation:
         _, secrets = self.agent.guards.masked(message)
         if secrets:
             out(f"  not read: {secrets} secrets of this message")
-        for piece in self.agent.pieces(f"User: {message}", today):
+        for piece in self.agent.pieces(Utterance(USER, message).labelled[0], today):
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self.operations[-1] += added.operations
-            new = [change for step in added.steps for change in step.outcome.changes]
             lines = [
                 f"  remembered ({number}): {_shown(change)}"
-                for number, change in zip(added.operations, new, strict=True)
+                for step in added.steps
+                for number, change in enumerate(step.outcome.changes, step.chunk_index)
             ]
+            new = [change for step in added.steps for change in step.outcome.changes]
             lines += [f"  not done: {result.message}" for result in added.results if not result.ok]
             for line in lines:
                 out(line)

@@ -102,14 +102,10 @@ def import_file(
 
 def _schema_of(journal: Journal, whose: Namespace, name: str | None) -> MemorySchema:
     """Return the named schema; without a name that of the memory, if it has begun."""
-    from memalpha.memory.schema import MemorySchema, presets
-    from memalpha.store.history import shape
+    from memalpha.memory.schema import MemorySchema
 
-    if name is not None or whose not in journal.namespaces():
-        return MemorySchema.load(name or SCHEMA)
-    recorded = journal.schema(whose)
-    shipped = MemorySchema.load(recorded.name) if recorded.name in presets() else recorded
-    return shipped if shape(shipped) == shape(recorded) else recorded
+    schema = MemorySchema.load(name or SCHEMA)
+    return schema if name is not None else journal.schema_or(schema, whose)
 
 
 def _read_with(

@@ -37,7 +37,7 @@ class AgentOptions(Options):
         endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs:
             {enable_thinking: false}}``.
         schema: Schema of the memory where there is no model (neither TRAINED nor ``endpoint``);
-            null: that of the user's memory, or small_core.
+            null: each memory's own, small_core of a new one.
         retrieval: How a memory without a model is searched: ``hybrid`` or ``lexical``; null:
             hybrid, from 2,000 operations on lexical, since to embed the lines takes long.
         store: Path of a SQLite file, such as memories.db (made if not there), or
@@ -99,12 +99,12 @@ class AgentOptions(Options):
         key = read_key(self.key_file)
         if trained is None and not self.endpoint:
             return MemoryAgent.without_model(
-                self.schema or SCHEMA,
+                self.schema,
                 store=self.store,
                 key=key,
                 retrieve_k=self.retrieve_k,
                 reader_tokens=self.reader_tokens,
-                retrieval=self.retrieval or RetrievalMode.HYBRID,
+                retrieval=self.retrieval,
                 guards=self.guards,
             )
         if trained is None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from memalpha.errors import InputError
 from memalpha.text import check_time, is_text
 from memalpha.types import Chunk, TokenCounter
-from memalpha.units import Span, cut
+from memalpha.units import Span, cut, label_name, quoted_labels
 
 USER = "user"
 ASSISTANT = "assistant"
@@ -33,14 +33,22 @@ class Utterance:
 
     @property
     def label(self) -> str:
-        """How its speaker is shown, on one line: an assistant by its role, which ranks it."""
+        """How its speaker is shown, on one line and without a colon: an assistant by its role,
+        which ranks it, and nobody else by that.
+        """
         name = "" if self.role == ASSISTANT else " ".join(self.speaker.split())
-        return name or self.role.capitalize()
+        name = label_name(name)
+        return self.role.capitalize() if name.lower() in ("", ASSISTANT) else name
+
+    @property
+    def quoted(self) -> str:
+        """The text as it stands behind the label: no line of it is another label."""
+        return quoted_labels(self.text)
 
     @property
     def labelled(self) -> tuple[str, list[Span]]:
-        """The text after its label, and the place of the label."""
-        return f"{self.label}: {self.text}", [Span(0, len(self.label) + 1)]
+        """The quoted text after its label, and the place of the label."""
+        return f"{self.label}: {self.quoted}", [Span(0, len(self.label) + 1)]
 
 
 def read_messages(messages: Sequence[Any], time: str | None = None) -> list[Utterance]:
@@ -86,12 +94,13 @@ def text_of(content: Any) -> str | None:
 
 
 class Joined(NamedTuple):
-    """A chunk and the pieces that it is made of: number of the utterance, number of the piece in
-    it, and text.
+    """A chunk, the pieces that it is made of (number of the utterance, number of the piece in it,
+    and text), and the places of their labels.
     """
 
     chunk: Chunk
     pieces: tuple[tuple[int, int, str], ...]
+    labels: tuple[Span, ...]
 
 
 def joined_messages(
@@ -102,6 +111,7 @@ def joined_messages(
     Messages of one day are joined while they fit; a longer one is cut, each piece with its speaker.
     """
     held: list[tuple[int, int, str]] = []
+    places: list[Span] = []
     joined = ""
     time: str | None = None
     for number, utterance in enumerate(utterances):
@@ -110,10 +120,15 @@ def joined_messages(
             longer = f"{joined}\n{piece}"
             same_day = (time or "")[:10] == (utterance.time or "")[:10]
             if held and not (same_day and count(longer) <= limit):
-                yield Joined(Chunk(joined, time), tuple(held))
+                yield Joined(Chunk(joined, time), tuple(held), tuple(places))
                 held = []
+                places = []
+            start = len(joined) + 1 if held else 0
             joined = longer if held else piece
             time = time if held else utterance.time
             held.append((number, place, piece))
+            (label,) = labels
+            shown = label.end if piece.startswith(text[slice(*label)]) else 0
+            places.append(Span(start, start + shown))
     if held:
-        yield Joined(Chunk(joined, time), tuple(held))
+        yield Joined(Chunk(joined, time), tuple(held), tuple(places))

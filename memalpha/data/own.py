@@ -108,7 +108,7 @@ def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
         not days, f"{path} holds no chat ({export.kind})", expected="an export of chats"
     )
     sessions = [
-        Session([Turn(said.label, said.text) for said in told], "Chat", day)
+        Session([Turn(said.label, said.quoted) for said in told], "Chat", day)
         for (day, _), told in sorted(days.items())
     ]
     skipped = [Skipped(reason, questions=0) for reason in export.skipped.elements()]

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
 from pydantic import NonNegativeInt
@@ -223,11 +223,11 @@ class Rag(System):
     embedder: str = "minilm"  # of ``rag_dense`` and ``rag_two_layer``
     chunks_kept: NonNegativeInt = 8  # by layer 1 of ``rag_two_layer`` (0 = all)
 
-    mode = RetrievalMode.LEXICAL
+    mode: ClassVar[RetrievalMode] = "lexical"
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
-        by_chunk = self.mode is RetrievalMode.HYBRID
+        by_chunk = self.mode == "hybrid"
         sections = self.chunks_kept if by_chunk else 0
         config = RetrievalConfig(
             retrieval=self.mode, embedder=self.embedder, sections_kept=sections
@@ -241,13 +241,13 @@ class Rag(System):
 class DenseRag(Rag):
     """The same by embeddings."""
 
-    mode = RetrievalMode.DENSE
+    mode = "dense"
 
 
 class TwoLayerRag(Rag):
     """Layer 1 selects chunks, layer 2 their pieces, by words and embeddings."""
 
-    mode = RetrievalMode.HYBRID
+    mode = "hybrid"
 
 
 def piece_memory(parts: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
@@ -284,7 +284,7 @@ def _indexed(memory: Memory, config: RetrievalConfig, setting: Setting) -> Searc
 class Archive(System):
     """What an agent with ``archive: true`` searches if it writes nothing: every line."""
 
-    retrieval: RetrievalMode = RetrievalMode.HYBRID
+    retrieval: RetrievalMode = "hybrid"
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:

@@ -3,7 +3,7 @@
 What always holds: a bad operation gives a failed result, never an exception; an id is never used
 twice; a write over a limit is refused, and so is a change by a text of an earlier date than the
 entry; a duplicate in its section (same content, and same time if one is given) succeeds and changes
-nothing, but an entry that is said again later takes the new time and chunk; an update to what
+nothing, but an entry that a text says again later takes the new time and chunk; an update to what
 another entry of the section says deletes the updated one; ``changes`` lists what was applied, so
 that indexes and logs follow.
 """
@@ -11,15 +11,16 @@ that indexes and logs follow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from memalpha.errors import InputError, JournalError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
-from memalpha.text import ISO_8601, check_time, later, moment
+from memalpha.text import ISO_8601, check_said, check_time, is_to_come, later, moment
 from memalpha.types import (
     Change,
     Entry,
@@ -58,6 +59,8 @@ class Applied(NamedTuple):
 
 
 LINE = "line-"  # how the id of a line of the archive begins, and no other
+Says = Callable[[Entry], bool]
+"""Tells whether the text that is read says an entry."""
 _Problem = tuple[ResultCode, str]  # with a sentence that says it
 _CREATED = attrgetter("created")
 
@@ -66,7 +69,8 @@ class Memory:
     """One memory under one schema.
 
     ``count_tokens`` measures its limits (in training and use: the policy's tokenizer). ``clock`` is
-    the number of the next change. ``writable`` is False for the memory of a store outside of
+    the number of the next change. ``now`` is the clock of who writes, or None: a time that is to
+    come is refused by it. ``writable`` is False for the memory of a store outside of
     ``writing``: nothing could keep what is applied.
     """
 
@@ -76,6 +80,7 @@ class Memory:
         self.changes: list[Change] = []
         self.applied: list[Applied] = []
         self.writable = True
+        self.now: datetime | None = None
         self._entries: dict[str, Entry] = {}
         # ids by section and content, the last written last
         self._by_content: dict[str, dict[str, list[str]]] = defaultdict(dict)
@@ -138,29 +143,40 @@ class Memory:
     # --------------------------------------------------------------------------------------------
     # writing
     def apply(
-        self, operation: Operation, *, chunk: int | None = None, time: str | None = None
+        self,
+        operation: Operation,
+        *,
+        chunk: int | None = None,
+        time: str | None = None,
+        says: Says | None = None,
     ) -> OperationResult:
         """Apply one operation of the chunk with index ``chunk`` and time ``time``.
 
-        The time is its timestamp if it names none. JournalError if the memory is not ``writable``.
+        An entry is said again only if the chunk ``says`` it (None: it does).
+        The time is its timestamp if it names none; InputError if it is to come. JournalError if the
+        memory is not ``writable``.
         """
         if not self.writable:
             raise JournalError(
                 "a durable memory was written outside of its journal", fix="durable.writing(origin)"
             )
-        result = self._apply(operation, chunk, time)
+        if self.now is not None:
+            check_said(time, self.now)
+        result = self._apply(operation, chunk, time, says)
         if result.logged:
             self.applied.append(Applied(self.changes[-1], operation, chunk))
         return result
 
-    def _apply(self, operation: Operation, chunk: int | None, time: str | None) -> OperationResult:
+    def _apply(
+        self, operation: Operation, chunk: int | None, time: str | None, says: Says | None
+    ) -> OperationResult:
         problem = self._problem(operation, time)
         if problem is not None:
             return OperationResult(False, *problem, operation)
         old = self._target(operation)
         if operation.kind is OperationKind.DELETE and old is not None:
             return self._delete(operation, old, f"deleted {old.id}")
-        return self._write(operation, old, chunk, time)
+        return self._write(operation, old, chunk, time, says)
 
     def _problem(self, operation: Operation, time: str | None) -> _Problem | None:
         """Why an operation is refused, whatever the memory says; None if it is not."""
@@ -176,6 +192,8 @@ class Memory:
                 ResultCode.BAD_ARGUMENTS,
                 f"timestamp is {operation.timestamp!r:.60}, and must be {ISO_8601}",
             )
+        if self._is_to_come(operation.timestamp):
+            return ResultCode.BAD_ARGUMENTS, f"timestamp is {operation.timestamp}, which is to come"
         section = self.schema[operation.section]
         if kind not in section.operations:
             return (
@@ -188,9 +206,13 @@ class Memory:
         old = self._target(operation)
         if old is None and kind in (OperationKind.UPDATE, OperationKind.DELETE):
             return ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}"
-        if old is not None and later(old.timestamp, operation.timestamp or time):
+        is_later = old is not None and later(old.timestamp, operation.timestamp or time)
+        if old is not None and is_later and not self._is_to_come(old.timestamp):
             return ResultCode.OUTDATED, f"{old.id} is of a later time: {old.timestamp}"
         return None
+
+    def _is_to_come(self, time: str | None) -> bool:
+        return self.now is not None and is_to_come(time, self.now)
 
     def _target(self, operation: Operation) -> Entry | None:
         """The entry that an operation changes; None if it makes one, or there is none."""
@@ -201,7 +223,12 @@ class Memory:
         return entry if entry is not None and entry.section == operation.section else None
 
     def apply_all(
-        self, operations: Sequence[Operation], *, chunk: int | None = None, time: str | None = None
+        self,
+        operations: Sequence[Operation],
+        *,
+        chunk: int | None = None,
+        time: str | None = None,
+        says: Says | None = None,
     ) -> list[OperationResult]:
         """Apply the operations of one call in order, all or none.
 
@@ -210,12 +237,14 @@ class Memory:
         if len(operations) > 1:
             trial = self.copy()
             for operation in operations:
-                result = trial.apply(operation, chunk=chunk, time=time)
+                result = trial.apply(operation, chunk=chunk, time=time, says=says)
                 if not result.ok:
                     return [replace(result, operation=None)]
         first = self.clock
         start = len(self.applied)
-        results = [self.apply(operation, chunk=chunk, time=time) for operation in operations]
+        results = [
+            self.apply(operation, chunk=chunk, time=time, says=says) for operation in operations
+        ]
         if len(self.applied) > start + 1:
             self.applied[start:] = [each._replace(call=first) for each in self.applied[start:]]
         return [replace(result, part=place > 0) for place, result in enumerate(results)]
@@ -245,7 +274,12 @@ class Memory:
         self._written = {entry.id: None for entry in sorted(listed, key=attrgetter("updated"))}
 
     def _write(
-        self, operation: Operation, old: Entry | None, chunk: int | None, time: str | None
+        self,
+        operation: Operation,
+        old: Entry | None,
+        chunk: int | None,
+        time: str | None,
+        says: Says | None,
     ) -> OperationResult:
         """Insert an entry, or change ``old``, unless a duplicate or a limit is in the way."""
         section = self.schema[operation.section]
@@ -253,10 +287,10 @@ class Memory:
         named = (operation.timestamp or None) if section.timestamps else None
         timestamp = (named or (time and check_time(time))) if section.timestamps else None
         if old is not None and _says(old, content, named):
-            return self._repeat(operation, old, timestamp, chunk)
+            return self._repeat(operation, old, timestamp, chunk, says)
         same = self._same(section, content, named, old, chunk)
         if same is not None and old is None:
-            return self._repeat(operation, same, timestamp, chunk)
+            return self._repeat(operation, same, timestamp, chunk, says)
         if same is not None and old is not None:
             return self._delete(operation, old, f"deleted {old.id}: {same.id} says so already")
         problem = self._over_limit(operation.kind, section, content)
@@ -280,14 +314,20 @@ class Memory:
         return OperationResult(True, ResultCode.APPLIED, message, operation, old.id)
 
     def _repeat(
-        self, operation: Operation, entry: Entry, time: str | None, chunk: int | None
+        self,
+        operation: Operation,
+        entry: Entry,
+        time: str | None,
+        chunk: int | None,
+        says: Says | None,
     ) -> OperationResult:
         """Succeed, since the entry says so already; what is said again later holds since then."""
         again = replace(
             entry, timestamp=time or entry.timestamp, source_chunk=chunk, updated=self.clock
         )
         message = f"{entry.id} says so already"
-        if operation.kind is OperationKind.REPLACE or not newer(again, entry):
+        is_said = says is None or says(entry)
+        if operation.kind is OperationKind.REPLACE or not newer(again, entry) or not is_said:
             return OperationResult(True, ResultCode.DUPLICATE, message, operation, entry.id)
         self._commit(Change(entry, again))
         return OperationResult(True, ResultCode.RENEWED, message, operation, entry.id)
@@ -426,6 +466,7 @@ class Memory:
         }
         other.restore(Snapshot(self.schema.name, entries, self._next_id))
         other.clock = self.clock
+        other.now = self.now
         return other
 
 

@@ -1,19 +1,14 @@
 """Finding entries of a memory: BM25, embeddings with FAISS, and both fused; here: the settings."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
 from memalpha.config import Options
 
-
-class RetrievalMode(StrEnum):
-    """How entries are ranked: BM25, cosine of embeddings, or a weighted sum of both."""
-
-    LEXICAL = "lexical"
-    DENSE = "dense"
-    HYBRID = "hybrid"
+RetrievalMode = Literal["lexical", "dense", "hybrid"]
+"""How entries are ranked: BM25, cosine of embeddings, or a weighted sum of both."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +22,6 @@ class RetrievalConfig(Options):
         sections_kept: Sections that layer 1 keeps (0 = all).
     """
 
-    retrieval: RetrievalMode = RetrievalMode.LEXICAL
+    retrieval: RetrievalMode = "lexical"
     embedder: str = "minilm"
     sections_kept: NonNegativeInt = 0

@@ -82,7 +82,8 @@ def turn_of(line: Entry, memory: Memory) -> str | None:
 
 def _speaker(text: str) -> str:
     speaker, colon, _ = text.partition(": ")
-    return speaker if colon and len(speaker.split()) <= _NAME_WORDS else ""
+    is_name = len(speaker.split()) <= _NAME_WORDS and not text.startswith(">")  # no quotation
+    return speaker if colon and is_name else ""
 
 
 def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> Entry | None:
@@ -107,6 +108,20 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
             best = line
             most = dice
     return best
+
+
+def says(text: str, entry: Entry) -> bool:
+    """Whether a text says an entry that a model has written of it again: one of its lines has at
+    least half of the entry's words, the name of who speaks left out. A model repeats what its
+    memory shows it, too.
+    """
+    every = set(tokenize(entry.content))
+    for line in units(text, UNIT_TOKENS, lambda part: len(part.split())):
+        speaker, said = _parted(line)
+        words = every - speaker
+        if 2 * len(words & set(tokenize(said))) >= len(words):
+            return True
+    return False
 
 
 def by_assistant(entry: Entry) -> bool:
@@ -144,10 +159,11 @@ def archive_chunk(
     chunk: Chunk,
     changes: Sequence[Change],
     labels: Sequence[Span] | None = None,
-) -> None:
+) -> list[int]:
     """Add the lines of a chunk, and remove those whose facts ``changes`` took back.
 
     ``index`` and ``changes`` are those of the chunk; ``labels`` of its speakers, if they are known.
+    Return the numbers of the changes that added a line.
     """
     changes = [change for change in changes if not _renews(change)]
     corrects = any(change.before is not None for change in changes)
@@ -162,9 +178,13 @@ def archive_chunk(
                 lines.remove(line)
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index, time=chunk.time)
+    numbers = []
     for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens, labels):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
-        memory.apply(insert, chunk=index, time=chunk.time)
+        number = memory.clock
+        if memory.apply(insert, chunk=index, time=chunk.time).logged:
+            numbers.append(number)
+    return numbers
 
 
 def _renews(change: Change) -> bool:

@@ -36,6 +36,7 @@ ANSWERS = 0.15  # what a line of an assistant loses more: people tell, it answer
 AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that more turns are read,
 SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
 COMPARED = 24  # among so many of the best, with an archive
+EMBEDDED = 2000  # changes of a memory whose lines are embedded for its first question
 _BATCH = 1024  # entries embedded at once
 _DECIMALS = 9  # scores that differ less are tied
 
@@ -169,9 +170,7 @@ class TwoLayerRetriever:
         self, words: Mapping[str, float], cosines: Mapping[str, float]
     ) -> dict[str, float]:
         """Scores by id: shares of the cosine, and of BM25 relative to the best."""
-        share = {RetrievalMode.LEXICAL: 0.0, RetrievalMode.DENSE: 1.0}.get(
-            self._config.retrieval, DENSE_SHARE
-        )
+        share = {"lexical": 0.0, "dense": 1.0}.get(self._config.retrieval, DENSE_SHARE)
         best = max(words.values(), default=1.0)
         return {
             key: share * cosines.get(key, 0.0) + (1.0 - share) * words.get(key, 0.0) / best
@@ -184,9 +183,9 @@ class TwoLayerRetriever:
         mode = self._config.retrieval
         self._cursor = 0  # if the embedder fails below, the next search retries
         self._entries: dict[str, Entry] = {}  # in order of creation
-        self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
+        self._lexical = LexicalIndex() if mode != "dense" else None
         self._dense: DenseSide | None = None
-        if mode is not RetrievalMode.LEXICAL:
+        if mode != "lexical":
             if self._embedder is None:
                 raise InputError(
                     f"retrieval mode {mode} without an embedder",
@@ -250,9 +249,17 @@ def retriever_factory(
     """
     config = config or RetrievalConfig()
     embedder = None
-    if config.retrieval is not RetrievalMode.LEXICAL:
+    if config.retrieval != "lexical":
         embedder = make_embedder(config.embedder)
     return partial(TwoLayerRetriever, config=config, embedder=embedder, archive=archive)
+
+
+def retriever_by_size(memory: Memory) -> Retriever:
+    """Return the retriever of a memory that no model writes: by words and by meaning (``hybrid``),
+    above ``EMBEDDED`` changes by words alone, since to embed all lines takes long.
+    """
+    mode: RetrievalMode = "lexical" if memory.clock > EMBEDDED + 1 else "hybrid"
+    return retriever_factory(RetrievalConfig(retrieval=mode))(memory)
 
 
 def _place(entry: Entry) -> tuple[str, int]:

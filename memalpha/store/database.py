@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from filelock import FileLock
@@ -147,30 +148,42 @@ class Database(ABC):
     _checked = True
     _read: tuple[str, ...] = ("BEGIN",)
     _write: tuple[str, ...] = ("BEGIN IMMEDIATE",)
+    read_only = False  # whether it cannot be written, and is only read
 
     def __init__(self, address: sa.URL, name: str, wait: float, **driver: Any) -> None:
         self.name = name
         self.wait = wait
+        self._driver = driver
         self._process = os.getpid()
         self._closed = False
         self._connection: sa.Connection | None = None
+        self._connect(address)
+        self._prepare()
+
+    def _connect(self, address: sa.URL) -> None:
         # This class begins and commits transactions itself; the driver must not.
         self._engine = sa.create_engine(
             address,
-            connect_args=driver,
+            connect_args=self._driver,
             poolclass=sa.StaticPool,
             isolation_level="AUTOCOMMIT",
             hide_parameters=True,
         )
         self._adding = insert(LOG).compile(dialect=self._engine.dialect)
         sa.event.listen(self._engine, "connect", self._set_up)
+
+    def _prepare(self) -> None:
+        """Make what is missing of the tables."""
         with self.writing():
             for table in _METADATA.sorted_tables:
                 self.execute(sa.schema.CreateTable(table, if_not_exists=True))
             if not self.execute(select(STATE.c.one)):
                 self.execute(insert(STATE), [{"one": 1, "scrub": 0}])
-            if self.execute(select(LOG.c.ns).limit(1)) and not self.head(REGISTRY).seq:
-                raise self._damaged("it has lost its registry of namespaces")
+            self._check_registry()
+
+    def _check_registry(self) -> None:
+        if self.execute(select(LOG.c.ns).limit(1)) and not self.head(REGISTRY).seq:
+            raise self._damaged("it has lost its registry of namespaces")
 
     @abstractmethod
     def _rewrite(self) -> None: ...
@@ -327,7 +340,7 @@ class Database(ABC):
         ``wait`` s for other readers.
         """
         erasures = self.to_scrub()
-        if not erasures:
+        if not erasures or self.read_only:
             return
         usual = self.wait
         try:
@@ -350,7 +363,11 @@ class Database(ABC):
 
 
 class Sqlite(Database):
-    """A log in one file (created with mode 600), or for ``:memory:`` in process memory."""
+    """A log in one file (created with mode 600), or for ``:memory:`` in process memory.
+
+    A store that cannot be written (rights, a full or read-only disk) is opened to read: without any
+    other file if it is at rest, else with its write-ahead file. A write tries to open it anew.
+    """
 
     _waiting = "PRAGMA busy_timeout={}"
     _settings = (
@@ -369,6 +386,9 @@ class Sqlite(Database):
                     self.path.touch(0o600, exist_ok=False)
                     flush(self.path.parent)
                 self._file = self.path.stat()
+                self._lock = Path(f"{self.path}.lock")
+                with suppress(OSError):  # there is none, or it is of another user
+                    self._lock.chmod(0o600)
             except PermissionError as error:
                 raise JournalError(f"{path} cannot be used: {error}", fix=_RIGHTS) from error
             except (OSError, ValueError) as error:
@@ -376,21 +396,69 @@ class Sqlite(Database):
                     f"a store at {path!r}: {error}",
                     expected="the name of a file in a folder that exists",
                 ) from error
-        address = sa.URL.create("sqlite", database=str(self.path or IN_MEMORY))
-        super().__init__(address, path, wait, timeout=wait, check_same_thread=False)
+        self._address = sa.URL.create("sqlite", database=str(self.path or IN_MEMORY))
+        super().__init__(self._address, path, wait, timeout=wait, check_same_thread=False)
+
+    def _prepare(self) -> None:
+        try:
+            self._check_rights()
+            super()._prepare()
+        except JournalError as error:
+            empty = self.path is None or not self.path.stat().st_size
+            if type(error) is not JournalError or empty:  # busy, damaged, or new
+                raise
+            self._open_to_read(error)
+
+    def _check_rights(self) -> None:
+        for place in (self.path, self.path.parent) if self.path else ():
+            JournalError.raise_if(
+                not os.access(place, os.W_OK),
+                f"{self.name} cannot be opened for writing (no right to write {place})",
+                fix=_RIGHTS,
+            )
+
+    def _open_to_read(self, error: JournalError) -> None:
+        """Open the file to read alone; raise ``error`` if that fails, too.
+
+        ``immutable`` needs no other file and sees no write-ahead file; ``mode=ro`` needs its index.
+        """
+        log = Path(f"{self.path}-wal")
+        ways = ["mode"] * log.exists()
+        ways += ["immutable"] * (not log.exists() or not log.stat().st_size)
+        self.read_only = True
+        for way in ways:
+            self._engine.dispose()
+            query = {"uri": "true", way: "ro" if way == "mode" else "1"}
+            name = f"file:{quote(str(self.path))}"
+            self._connect(sa.URL.create("sqlite", database=name, query=query))
+            try:
+                with self.reading():
+                    self._check_registry()
+                return
+            except JournalError as failed:
+                if type(failed) is not JournalError:
+                    raise
+        raise error
 
     def _set_up(self, connection: Any, _: object) -> None:
+        if self.read_only:
+            self._check_kind(connection)
+            connection.execute("PRAGMA temp_store=MEMORY")
+            return
         new = not connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
         # SQLite does not wait where two processes switch a new file to the write-ahead log at once.
-        with FileLock(f"{self.path}.lock") if new and self.path else nullcontext():
+        with FileLock(self._lock, mode=0o600) if new and self.path else nullcontext():
             if new:
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            JournalDamagedError.raise_if(
-                connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,),
-                f"{self.name} is a SQLite database but no journal of memalpha",
-                fix="name another file",
-            )
+            self._check_kind(connection)
             super()._set_up(connection, _)
+
+    def _check_kind(self, connection: Any) -> None:
+        JournalDamagedError.raise_if(
+            connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,),
+            f"{self.name} is a SQLite database but no journal of memalpha",
+            fix="name another file",
+        )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -403,8 +471,22 @@ class Sqlite(Database):
             raise JournalDamagedError(
                 f"{self.name} was {how} while it was in use; nothing was written", fix=_RESCUE
             )
+        if self.read_only:
+            self._open_to_write()
         with super().writing():
             yield
+
+    def _open_to_write(self) -> None:
+        """Open a file anew that could only be read; JournalError if it still cannot be written."""
+        self._check_rights()
+        self._engine.dispose()
+        self.read_only = False
+        self._connect(self._address)
+        try:
+            super()._prepare()
+        except JournalError as error:
+            self._open_to_read(error)
+            raise
 
     def _rewrite(self) -> None:
         checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"  # waits for readers first

@@ -14,9 +14,9 @@ valid hashes. Not covered: an old export still holds an entry that was forgotten
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -104,12 +104,13 @@ def import_journal(journal: Journal, path: str | Path) -> int:
     """
     begins: dict[str, _Begin] = {}
     chains: dict[str, list[Record]] = {}
-    lines = read_export(Path(path))
+    lines = [(*line, _parsed(*line)) for line in read_export(Path(path))]
+    sizes = Counter(each.record.ns for *_, each in lines if isinstance(each, _RecordLine))
     with journal.writing():
-        for where, line in lines:
-            match _parsed(line, where):
+        for where, line, parsed in lines:
+            match parsed:
                 case _Begin() as begin:
-                    _begin(journal, begin, where)
+                    _begin(journal, begin, where, sizes[begin.begin])
                     begins[begin.begin] = begin
                     chains[begin.begin] = []
                 case _RecordLine(record=record) if record.ns in chains:
@@ -137,11 +138,6 @@ def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str
     if not records:
         return "it has no records"
     faults = check(records, root(begin.begin), records[-1].head, key)
-    faults += [
-        f"operation {following.seq} goes back in time"
-        for record, following in pairwise(records)
-        if following.time < record.time
-    ]
     try:
         replay(Memory(schema_of(begin.shape)), events_of(records))
     except MemAlphaError as error:
@@ -149,7 +145,7 @@ def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str
     return "; ".join(faults)
 
 
-def _parsed(line: JsonObject, where: str) -> BaseModel | None:
+def _parsed(where: str, line: JsonObject) -> BaseModel | None:
     try:
         models = [model for name, model in _LINES.items() if name in line]
         return models[0].model_validate(line) if models else None
@@ -161,7 +157,7 @@ def _parsed(line: JsonObject, where: str) -> BaseModel | None:
         ) from error
 
 
-def _begin(journal: Journal, line: _Begin, where: str) -> None:
+def _begin(journal: Journal, line: _Begin, where: str, records: int) -> None:
     try:
         name = line.namespace
         InputError.raise_if(
@@ -180,7 +176,7 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
         expected="a store without it",
         fix="forget it first",
     )
-    body = {**asdict(name), "schema": line.shape}
+    body = {**asdict(name), "schema": line.shape, "imported": records}
     journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
 
 

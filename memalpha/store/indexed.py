@@ -7,7 +7,7 @@ entry is forgotten, or a write fails.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -48,7 +48,8 @@ class _Open:
 
 class IndexedStore:
     """Durable searchable memories, one per namespace; the ``in_memory`` last used stay in this
-    process, others are rebuilt on use.
+    process, others are rebuilt on use. A namespace that was begun with another schema is opened
+    with that one if ``adopts`` says so.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class IndexedStore:
         count: TokenCounter = count_words,
         *,
         in_memory: int = 64,
+        adopts: Callable[[MemorySchema], bool] = lambda _: False,
     ) -> None:
         self.journal = journal
+        self._adopts = adopts
         self.schema = schema
         self._make = make
         self._count = count
@@ -110,16 +113,23 @@ class IndexedStore:
                 entries = [each.snapshot().entries for each in memories if each is not None]
                 forget_texts({entry.content for entry in chain.from_iterable(entries)})
 
+    def _schema_of(self, namespace: Namespace) -> MemorySchema:
+        if self._adopts(self.schema):
+            schema = self.journal.schema_or(self.schema, namespace)
+            return schema if self._adopts(schema) else self.schema
+        return self.schema
+
     @contextmanager
     def _using(self, namespace: Namespace) -> Iterator[_Open]:
         """Give a namespace to one thread at a time."""
         with self._lock:
             own = self._locks.setdefault(namespace, threading.RLock())
         with own:
+            schema = self._schema_of(namespace)
             with self._lock:
                 opened = self._open.get(namespace)
-                if opened is None:
-                    opened = _Open(self.journal.memory(namespace, self.schema, self._count))
+                if opened is None or opened.durable.schema != schema:
+                    opened = _Open(self.journal.memory(namespace, schema, self._count))
                     self._open[namespace] = opened
                 self._open.move_to_end(namespace)
                 while len(self._open) > self._in_memory:

@@ -31,7 +31,7 @@ from typing import Any
 
 from memalpha.errors import InputError, JournalDamagedError, JournalError
 from memalpha.memory.memory import LINE, Applied, Memory, count_words
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, presets
 from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.history import (
@@ -110,7 +110,6 @@ class Tail:
         self.ns = ns
         self.name = name
         self.head = log.root(ns)
-        self.time = ""
 
     def read_on(self) -> list[Record]:
         """Return the checked records after the last one read; JournalDamagedError if the chain is
@@ -130,13 +129,11 @@ class Tail:
             fix="bring a backup back",
         )
         self.head = head
-        self.time = records[-1].time
         return records
 
     def seal(self, kind: RecordKind, entry: str, moment: str, **content: Any) -> Record:
-        """Return the next record, of a moment that is not before the last; the tail is its end."""
-        self.time = max(self.time, moment)
-        names: JsonObject = {"ns": self.ns, "kind": kind, "entry": entry, "time": self.time}
+        """Return the next record, of a moment by the clock; the tail is its end."""
+        names: JsonObject = {"ns": self.ns, "kind": kind, "entry": entry, "time": moment}
         record = log.seal(self.head, self.key, **names, **content)
         self.head = record.head
         return record
@@ -209,6 +206,17 @@ class Journal(AbstractContextManager["Journal"]):
         """
         with self.reading():
             return schema_of(self.registration(namespace).read(Registered).shape)
+
+    def schema_or(self, new: MemorySchema, namespace: Namespace) -> MemorySchema:
+        """Return the schema of a namespace that exists, else ``new``: a shipped schema with its
+        limits if it has the recorded sections, else as ``schema`` does.
+        """
+        with self.reading():
+            if namespace not in self.registered:
+                return new
+            recorded = self.schema(namespace)
+        shipped = MemorySchema.load(recorded.name) if recorded.name in presets() else recorded
+        return shipped if shape(shipped) == shape(recorded) else recorded
 
     def size(self, namespace: Namespace) -> int:
         """Return the number of a namespace's operations; InputError if it does not exist."""
@@ -356,10 +364,20 @@ class Journal(AbstractContextManager["Journal"]):
             records = Tail(self.database, self.key, ns, f"chain {ns or '(registry)'}").read_on()
             if body:
                 replay(Memory(schema_of(body.shape)), events_of(records))
+                faults += self._faults_of_secret(ns, body, records)
             return records
         except (JournalError, InputError) as error:
             faults.append(str(error))
             return []
+
+    def _faults_of_secret(self, ns: str, body: Registered, records: Sequence[Record]) -> list[str]:
+        """What is wrong with the secret of a chain's digests; an import brings none along."""
+        sealed = next((record for record in reversed(records) if record.secret), None)
+        secret = self.database.secret(ns)
+        if sealed is None or (not secret and sealed.seq <= body.imported):
+            return []
+        fault = f"chain {ns}: the secret of its digests is not that of operation {sealed.seq}"
+        return [] if log.fingerprint(secret) == sealed.secret else [fault]
 
 
 class DurableMemory:
@@ -388,6 +406,7 @@ class DurableMemory:
         self._adopts = False  # whether the first entry makes this schema that of the namespace
         self._unsaved: list[Record] = []
         self._key = ("", "")
+        self._sealing = False  # whether the next record seals the secret
         self._sources: defaultdict[str, set[str]] = defaultdict(set)
 
     def _tail_of(self, ns: str) -> Tail:
@@ -417,6 +436,7 @@ class DurableMemory:
         with self._changing():
             memory = self._memory
             memory.applied.clear()
+            memory.now = self._journal.clock()
             self._unsaved = []
             memory.writable = True
             yield memory
@@ -471,7 +491,9 @@ class DurableMemory:
         if is_new:
             self._tail = self._tail_of(secrets.token_hex(16))
         if is_new or (self._adopts and entries):
-            body = {**asdict(self.namespace), "schema": shape(self.schema)}
+            begun = self._journal.registered.get(self.namespace)
+            imported = begun.read(Registered).imported if begun else 0
+            body = {**asdict(self.namespace), "schema": shape(self.schema), "imported": imported}
             self._begun = self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body).seq
             self._adopts = False
 
@@ -538,7 +560,7 @@ class DurableMemory:
         for change, operation, chunk, call in changes:
             entry = change.after or change.before
             assert entry is not None
-            body = {
+            body: JsonObject = {
                 "origin": by,
                 "operation": operation and _given(operation, change.after),
                 "chunk": chunk,
@@ -546,6 +568,9 @@ class DurableMemory:
                 "after": change.after and _columns(change.after),
                 **more,
             }
+            if self._sealing:
+                body["secret"] = log.fingerprint(secret)
+                self._sealing = False
             records.append(self._tail.seal(kind, entry.id, now, body=body))
             text = records[-1].body or ""
             fits = chunk is None or 0 <= chunk < _MOST_CHUNKS
@@ -565,7 +590,9 @@ class DurableMemory:
         ns = self._tail.ns
         if not self._unsaved or self._key[0] != ns:
             database = self._journal.database
-            self._key = ns, database.secret(ns) or database.new_secret(ns)
+            secret = database.secret(ns)
+            self._sealing = not secret
+            self._key = ns, secret or database.new_secret(ns)
         return self._key[1]
 
     def history(self, entry_id: str | None = None) -> list[Event]:
@@ -580,8 +607,8 @@ class DurableMemory:
         return self._tail_of(self._tail.ns).read_on() if self._tail.ns else []
 
     def as_of(self, at: int | datetime) -> Memory:
-        """Return the memory after an operation (its number), or at a time; InputError for a wrong
-        number or a time without zone.
+        """Return the memory after an operation (its number), or after the last one that is not of a
+        later time; InputError for a wrong number or a time without zone.
         """
         with self._journal.reading():
             self._follow()
@@ -592,7 +619,8 @@ class DurableMemory:
                 f"the time {at} has no time zone",
                 expected=f"such as {at.isoformat()}Z",
             )
-            records = [each for each in records if datetime.fromisoformat(each.time) <= at]
+            while records and datetime.fromisoformat(records[-1].time) > at:
+                records.pop()
         elif not 0 <= at <= len(records):
             raise InputError(
                 f"operation {at}",
@@ -702,15 +730,12 @@ class DurableMemory:
         return [event for event in others if event.entry in same or not event.texts & texts]
 
     def _erase(self, entry_id: str, numbers: Sequence[int]) -> Record:
-        receipt = self._tail.seal(
-            RecordKind.FORGET,
-            entry_id,
-            self._journal.now(),
-            note=json.dumps({"erased": numbers}),
-        )
-        self._journal.database.append([receipt])
-        self._journal.database.erase(self._tail.ns, numbers)
-        self._journal.database.new_secret(self._tail.ns)
+        database = self._journal.database
+        secret = log.fingerprint(database.new_secret(self._tail.ns))
+        note = json.dumps({"erased": numbers, "secret": secret})
+        receipt = self._tail.seal(RecordKind.FORGET, entry_id, self._journal.now(), note=note)
+        database.append([receipt])
+        database.erase(self._tail.ns, numbers)
         return receipt
 
 

@@ -106,6 +106,7 @@ class Body(BaseModel):
     which chunk, or undone.
 
     ``call``: of several operations of one call, or of their undo, the number of the first.
+    ``secret``: ``fingerprint`` of the secret of the digests, of the first record that uses it.
     """
 
     model_config = ConfigDict(strict=True)
@@ -116,15 +117,19 @@ class Body(BaseModel):
     chunk: Natural | None = None
     of: Natural | None = None
     call: Natural | None = None
+    secret: Hash | None = None
 
 
 class Registered(BaseModel):
-    """The body of a registry record: names and schema shape (``history.shape``) of a namespace."""
+    """The body of a registry record: names and schema shape (``history.shape``) of a namespace, and
+    how many of its records were imported.
+    """
 
     user: str
     agent: str
     session: str
     shape: Any = Field(alias="schema")
+    imported: Natural = 0
 
     @property
     def namespace(self) -> Namespace:
@@ -134,7 +139,8 @@ class Registered(BaseModel):
 
 class Note(BaseModel):
     """Permanent data of a receipt: the numbers of the erased records; or of what was read: the
-    digests of its sources (``digest_of``), joined, and the agent that read them.
+    digests of its sources (``digest_of``), joined, and the agent that read them. ``secret``: of an
+    erasure, the ``fingerprint`` of the secret that the digests have from then on.
 
     ``by`` is empty where lines went into the archive and no agent read them.
     """
@@ -142,6 +148,7 @@ class Note(BaseModel):
     erased: tuple[Natural, ...] = ()
     read: Annotated[str, _text(f"(?:[0-9a-f]{{{DIGEST}}})*")] = ""
     by: str = ""
+    secret: Annotated[str, _text("(?:[0-9a-f]{64})?")] = ""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -163,7 +170,8 @@ def _bytes_of(header: Sequence[Any]) -> bytes:
 class Record(NamedTuple):
     """One line of the log, with the columns of the table.
 
-    ``seq`` counts from 1 without gaps; ``time`` never goes back; ``note`` is JSON of a ``Note``;
+    ``seq`` counts from 1 without gaps; ``time`` is that of the writer's clock, which may
+    have been set back; ``note`` is JSON of a ``Note``;
     ``body`` (JSON of a ``Body``, in the registry ``Registered``) and ``salt`` are None if there is
     none or it was erased.
     """
@@ -184,6 +192,13 @@ class Record(NamedTuple):
     def erased(self) -> bool:
         """Whether its body was erased."""
         return bool(self.commitment) and self.body is None
+
+    @property
+    def secret(self) -> str:
+        """The fingerprint of a secret of digests that it seals; empty if it seals none."""
+        if self.kind == RecordKind.FORGET:
+            return self.read(Note).secret
+        return (self.read(Body).secret or "") if '"secret":' in (self.body or "") else ""
 
     @property
     def head(self) -> Head:
@@ -230,6 +245,11 @@ def digest_of(source: str) -> str:
     was read. It can confirm a guess, so a source is named by ids and places, never by content.
     """
     return hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST]
+
+
+def fingerprint(secret: str) -> str:
+    """Return what seals the secret of a namespace's digests, which stands outside of the chain."""
+    return hashlib.sha256(f"memalpha secret {secret}".encode()).hexdigest()
 
 
 def hash_prompt(ids: Sequence[int]) -> str:

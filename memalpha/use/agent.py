@@ -25,6 +25,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.audit.guards import Guards
+from memalpha.audit.run import OF_PROGRAMS
 from memalpha.conversation.messages import ASSISTANT, joined_messages, read_messages
 from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
@@ -38,6 +39,7 @@ from memalpha.generation.serving import (
     Turns,
 )
 from memalpha.memory.memory import Memory, render_entry
+from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.policy import (
     PolicyModel,
     agent_folder,
@@ -59,6 +61,7 @@ from memalpha.qa.readers import (
 )
 from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.two_layer import retriever_by_size
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import (
     IN_MEMORY,
@@ -70,7 +73,7 @@ from memalpha.store.journal import (
     Receipt,
     hash_prompt,
 )
-from memalpha.text import is_text
+from memalpha.text import check_said, is_text
 from memalpha.types import (
     Change,
     Chunk,
@@ -84,7 +87,7 @@ from memalpha.types import (
     ReadRequest,
     Sampling,
 )
-from memalpha.units import cut, quoted_labels
+from memalpha.units import Span, cut
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -93,6 +96,7 @@ Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
 """Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
 origin of the operations, and what they changed."""
 LOCAL = Namespace("local")  # of an agent without a store
+NEW_SCHEMA = "small_core"  # of a new memory without a model
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
 _KNOWN_HITS = 5  # entries, and lines, that a sentence of an assistant is compared with
 _TRIES = 5  # to read a text whose namespace changes meanwhile
@@ -100,15 +104,23 @@ _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Result of reading a text, already stored: one record per piece, and the journal numbers that
-    ``undo`` takes; ``left_out`` was not read, since the memory had said it (``without_recalled``);
-    ``removed`` is how many secrets a guard took out before.
+    """Result of reading a text, already stored: one record per piece.
+
+    ``operations`` are the numbers whose ``undo``, the last first, takes all of it back: of each
+    piece those of the model or, if it changed nothing, those of its lines of the archive.
+    ``left_out`` was not read, since the memory had said it (``without_recalled``); ``removed`` is
+    how many secrets a guard took out before.
     """
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
     left_out: tuple[str, ...] = ()
     removed: int = 0
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """Numbers of the operations that put lines into the archive, in order."""
+        return tuple(number for step in self.steps for number in step.outcome.lines)
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
@@ -138,10 +150,15 @@ class Reply:
     @property
     def source(self) -> Entry | None:
         """The passage read that has most of the answer's words, the best of equals; None if none
-        has any, or nothing is known.
+        has any, or nothing is known. Without a reader, where each has all of its own, it is the
+        best that was found.
         """
         words = set(tokenize(self.text)) if self.known else set()
-        shared = [len(words.intersection(tokenize(render_entry(entry)))) for entry in self.read]
+        passages = [render_entry(entry) for entry in self.read]
+        if passages and self.text == "\n".join(passages):
+            best = [hit.entry for hit in self.entries if hit.entry in self.read]
+            return [*best, *self.read][0] if words else None
+        shared = [len(words.intersection(tokenize(passage))) for passage in passages]
         return self.read[shared.index(max(shared))] if any(shared) else None
 
 
@@ -180,6 +197,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         name: str = "agent",
         max_batch: int = 32,
         guards: Sequence[str] = (),
+        adopts: Callable[[MemorySchema], bool] = lambda _: False,
     ) -> None:
         self.guards = Guards(guards)
         self.step = step
@@ -193,7 +211,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         opened = IN_MEMORY if store is None else store
         self.journal = opened if isinstance(opened, Journal) else Journal.open(opened, key=key)
         self._store = IndexedStore(
-            self.journal, step.schema, step.new_retriever, step.encoder.count
+            self.journal, step.schema, step.new_retriever, step.encoder.count, adopts=adopts
         )
         self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
@@ -284,35 +302,40 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
     @classmethod
     def without_model(
         cls,
-        schema: str = "small_core",
+        schema: str | None = None,
         *,
         store: str | Path | Journal | None = None,
         key: bytes | None = None,
         retrieve_k: int | None = None,
         reader_tokens: int = 512,
-        retrieval: RetrievalMode = RetrievalMode.HYBRID,
+        retrieval: RetrievalMode | None = None,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Keep what is added in the archive alone, and answer with the lines found.
 
-        ``schema`` is that of the agent who will read the store later, or did before. With
-        embeddings (``retrieval``) all lines are embedded at the first search of a process.
+        ``schema`` is that of the agent who will read the store later; None: each memory's own,
+        ``small_core`` of a new one. ``retrieval`` None: ``retriever_by_size``; with embeddings all
+        lines are embedded at the first search of a process.
         """
         tokenizer: Any = ByteTokenizer()
         config = AgentConfig(
-            retrieval=retrieval,
-            schema=schema,
+            retrieval=retrieval or "lexical",
+            schema=schema or NEW_SCHEMA,
             reader_tokens=reader_tokens,
             archive=True,
         )
+        step = AgentStep(config, tokenizer)
+        if retrieval is None:
+            step.new_retriever = retriever_by_size
         return cls(
-            AgentStep(config, tokenizer),
+            step,
             SilentGenerator(),
             store=store,
             key=key,
             retrieve_k=retrieve_k,
             name="archive",
             guards=guards,
+            adopts=lambda recorded: schema is None and recorded.name not in OF_PROGRAMS,
         )
 
     def close(self) -> None:
@@ -350,15 +373,16 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         if left_out and not text:
             return Added((), (), tuple(left_out))
         text, removed = self.guards.masked(text)
-        pieces = self._chunks(text, time)
+        pieces = self.labelled(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
         with self._writing(whose):
             try:
-                for piece in pieces:
-                    steps.append(self.add_chunk(whose, piece, source))
+                for piece, labels in pieces:
+                    steps.append(self.add_chunk(whose, piece, source, labels=labels))
                     first = steps[-1].chunk_index  # those of the archive come after
-                    operations += range(first, first + len(steps[-1].outcome.changes))
+                    outcome = steps[-1].outcome
+                    operations += range(first, first + len(outcome.changes)) or outcome.lines
             except MemAlphaError as error:
                 if steps:
                     error.add_note(
@@ -392,32 +416,41 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
         invalid time.
         """
-        return self._chunks(self.guards.masked(text)[0], time)
+        return [chunk for chunk, _ in self.labelled(self.guards.masked(text)[0], time)]
 
-    def _chunks(self, text: str | Sequence[Message], time: str | None) -> list[Chunk]:
+    def labelled(
+        self, text: str | Sequence[Message], time: str | None
+    ) -> list[tuple[Chunk, Sequence[Span] | None]]:
+        """Return the chunks of a text from which a guard took what it takes, each with the places
+        of its labels; None for a text, whose lines ``Speaker: ...`` say who speaks.
+        """
         _need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
         limit = self.step.config.max_chunk_tokens
         count = self.step.chunk_tokens
+        chunks: list[tuple[Chunk, Sequence[Span] | None]]
         if isinstance(text, list | tuple):
-            said = [
-                replace(each, text=quoted_labels(each.text)) if each.role == ASSISTANT else each
-                for each in read_messages(text, time)
-            ]
-            chunks = [joined.chunk for joined in joined_messages(said, limit, count)]
+            joined = joined_messages(read_messages(text, time), limit, count)
+            chunks = [(each.chunk, each.labels) for each in joined]
         else:
             text = _need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
-            chunks = [Chunk(piece, time) for piece in texts if piece.strip()]
+            chunks = [(Chunk(piece, time), None) for piece in texts if piece.strip()]
         InputError.raise_if(not chunks, "a text without a word", expected="something to read")
-        for chunk in chunks:
+        for chunk, _ in chunks:
             self.step.check_chunk(chunk, "a text")
+            check_said(chunk.time, self.journal.clock(), "the time of a text")
         return chunks
 
     def add_chunk(
-        self, whose: Namespace, chunk: Chunk, source: str = "", keep: Keeper | None = None
+        self,
+        whose: Namespace,
+        chunk: Chunk,
+        source: str = "",
+        keep: Keeper | None = None,
+        labels: Sequence[Span] | None = None,
     ) -> StepRecord:
-        """Let the agent read one chunk that fits (``pieces``).
+        """Let the agent read one chunk that fits (``pieces``), with the places of its ``labels``.
 
         ``keep`` archives the chunk in place of the agent, in the same transaction.
         """
@@ -440,6 +473,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
                         completion.cut_off,
                         keep=keep is None,
                         guard=self.guards.refusal if self.guards else None,
+                        labels=labels,
                     )
                     if keep is not None:
                         keep(durable, memory, index, origin, outcome.changes)
@@ -540,6 +574,18 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         """Return all entries, written blocks included, in order of creation."""
         with self._store.reading(self._whose(namespace)) as (memory, _):
             return tuple(memory)
+
+    def counted(self, namespace: Namespace | str | None = None) -> tuple[tuple[Entry, ...], int]:
+        """Return all entries, as ``memory`` does, and the number of lines of the archive."""
+        with self._store.reading(self._whose(namespace)) as (memory, _):
+            return tuple(memory), memory.section_size(ARCHIVE.name)
+
+    def blocks(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
+        """Return the written blocks of a memory."""
+        with self._store.durable(self._whose(namespace)) as durable:
+            memory = durable.memory
+            blocks = {section.name for section in memory.schema.blocks}
+            return tuple(entry for entry in memory if entry.section in blocks)
 
     def history(
         self, entry: str | None = None, *, namespace: Namespace | str | None = None

@@ -115,8 +115,7 @@ class ChatMemory:
 
     def _passages(self, asked: str, namespace: Namespace | str | None) -> tuple[str, ...]:
         agent = self.agent
-        blocks = {section.name for section in agent.step.schema.blocks}
-        always = [entry for entry in agent.memory(namespace) if entry.section in blocks]
+        always = agent.blocks(namespace)
         found = [hit.entry for hit in agent.search(asked, namespace=namespace)]
         passages = list(dict.fromkeys(map(render_entry, [*always, *found])))
         return within_budget(passages, self.recall_tokens, agent.step.encoder.count)

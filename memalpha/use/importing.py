@@ -30,7 +30,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import DurableMemory, Namespace, Origin, digest_of
-from memalpha.text import moment
+from memalpha.text import is_to_come, moment
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ _LONGEST_ID = 60  # characters
 _GONE = "message of which a line was forgotten or taken back"
 _BEGUN = "message that an agent has read in part: import with it again"
 _AGAIN = "message that the file holds twice"
+_TO_COME = "message or entry of a time that is to come"
 _SAID = "entry that the memory says already"
 
 
@@ -125,6 +126,9 @@ def collect(export: Export) -> Found:
         if isinstance(item, Chat):
             conversations.add(name)
         for what in item.utterances if isinstance(item, Chat) else [item]:
+            if is_to_come(what.time, datetime.now(UTC)):
+                skipped[_TO_COME] += 1
+                continue
             time = max(time, moment(what.time or "") or _FIRST)
             part = f"/{_short(what.id)}" if isinstance(what, Utterance) else ""
             source = f"{export.kind}/{name}{part}"
@@ -376,7 +380,7 @@ class _Lines:
         label = "".join(f"{_utterance(message).label}:".split())
 
         def plain(text: str) -> str:
-            return "".join(text.split()).replace(label, "")
+            return "".join(text.replace(">", "").split()).replace(label, "")
 
         left = plain(message.what.text)
         said = [plain(line.content) for line in self.alive(memory, message.source)]

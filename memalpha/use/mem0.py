@@ -222,12 +222,12 @@ class _Mem0:
                 "infer=false, and this agent has no archive to keep lines in",
                 fix="memalpha serve --archive true",
             )
-        chunks = agent.pieces(list(messages), time)
+        chunks = agent.labelled(agent.guards.masked(list(messages))[0], time)
         origin = Origin("mem0", "infer=false")
         with agent.durable(whose) as durable, durable.writing(origin) as memory:
             start = len(memory.changes)
-            for chunk in chunks:
-                archive_chunk(memory, memory.clock, chunk, ())
+            for chunk, labels in chunks:
+                archive_chunk(memory, memory.clock, chunk, (), labels)
             return memory.changes[start:]
 
     def search(self, asked: _Asked) -> JsonObject:

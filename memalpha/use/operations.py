@@ -72,7 +72,11 @@ class AddAnswer(ApiAnswer):
     """Result of reading a text; all of it is on disk."""
 
     operations: list[int] = Field(
-        description="Numbers of the operations, which undo takes; empty if nothing was changed."
+        description="Numbers of the operations, which undo takes: those of the model or, of a piece"
+        " of which it changed nothing, those of its lines; empty if nothing was stored."
+    )
+    lines: _Count = Field(
+        description="How many lines of the text were kept as they were said; search finds them."
     )
     results: list[ResultModel]
     pieces: _Count = Field(
@@ -93,11 +97,12 @@ class SearchAnswer(ApiAnswer):
 
 
 class AskAnswer(SearchAnswer):
-    """An answer, what was read that has most of its words, and all that was found, best first."""
+    """An answer, the passage that it is from, and all that was found, best first."""
 
     answer: str = Field(description="`unknown` if the memory does not say.")
     source: EntryModel | None = Field(
-        description="What was read that has most of the answer's words; null if nothing has any."
+        description="What was read that has most of the answer's words (without a reader, the best"
+        " that was found); null if nothing has any."
     )
     searches: list[str] = Field(description="What an asker searched for, beside the question.")
 
@@ -107,6 +112,9 @@ class MemoryAnswer(ApiAnswer):
 
     entries: list[EntryModel]
     total: int
+    lines: int = Field(
+        0, description="How many lines of what was read are kept beside them; search finds them."
+    )
 
 
 class ChangeAnswer(ApiAnswer):
@@ -363,7 +371,7 @@ class Operations:
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone; source is the passage with most of its words."""
+        """Answer a question from the memory alone; source is the passage that it is from."""
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
             {
@@ -393,10 +401,10 @@ class Operations:
         ] = 0,
         limit: _Most = 100,
     ) -> MemoryAnswer:
-        """List the entries of the memory in order of creation."""
-        entries = self.agent.memory(caller.namespace)
+        """List the entries of the memory in order of creation, and count the lines beside them."""
+        entries, lines = self.agent.counted(caller.namespace)
         return MemoryAnswer.model_validate(
-            {"entries": entries[offset : offset + limit], "total": len(entries)}
+            {"entries": entries[offset : offset + limit], "total": len(entries), "lines": lines}
         )
 
     @_endpoint("GET", "/history")

@@ -11,7 +11,8 @@ def test_what_was_said_is_found_without_a_model(tmp_path, capsys):
             [{"role": "user", "content": "My cat is called Bailey."}], "2024-05-01", namespace="me"
         )
         agent.add("User: I live in Oslo.", "2024-05-02", namespace="me")
-        assert added.operations == () and agent.memory("me") == ()
+        assert added.operations == added.lines == (1,) and added.results == ()
+        assert agent.memory("me") == ()
     who = ["--store", store, "--user", "me"]
     assert run(["ask", "What is my cat called?", *who, "--retrieve_k", "1"]) == 0
     assert capsys.readouterr().out == "[2024-05-01] User: My cat is called Bailey.\n"
@@ -31,7 +32,7 @@ def test_a_long_memory_is_searched_by_words_and_says_so(tmp_path, capsys, monkey
     store = str(tmp_path / "m.db")
     with MemoryAgent.without_model(store=store) as agent:
         agent.add("User: My cat is called Bailey.\n\nUser: I live in Oslo.", namespace="me")
-    monkeypatch.setattr("memalpha.cli.chat._EMBEDDED", 1)
+    monkeypatch.setattr("memalpha.retrieval.two_layer.EMBEDDED", 1)
     words = ["ask", "cat", "--store", store, "--user", "me"]
     assert run(words) == 0
     told = capsys.readouterr()

@@ -1,11 +1,19 @@
 """Writing, history, the past, undo: against values worked out by hand."""
 
+import os
 import sqlite3
 import stat
+import tempfile
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from stores import (
     BY,
+    IVAN,
+    MARTA,
+    SCHEMA,
     contents,
     delete,
     insert,
@@ -13,12 +21,13 @@ from stores import (
     rebuilt,
     state,
     tell_a_story,
+    update,
 )
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
-from memalpha.store.exchange import export_journal
+from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal, Namespace
-from memalpha.types import Change, Entry
+from memalpha.types import Change, Entry, ResultCode
 
 
 @pytest.fixture
@@ -176,3 +185,121 @@ def test_files_that_are_no_store_are_refused_and_left_alone(folder, made_by):
     with pytest.raises(JournalDamagedError, match="name another file"):
         Journal.open(path)
     assert path.read_bytes() == before
+
+
+# ------------------------------------------------------------------------------------------------
+# time, secrets, and stores that are only read
+def test_a_clock_that_was_ahead_stamps_its_own_operations_alone(folder, store):
+    journal, durable = store
+    days = ["2026-01-01", "2099-01-01", "2026-02-01", "2026-01-15"]  # set back by hand, too
+    for number, day in enumerate(days):
+        journal.clock = lambda day=day: datetime.fromisoformat(f"{day}T00:00Z")
+        durable.apply(insert(f"fact {number}"), BY)
+    assert [str(event.time.date()) for event in durable.history()] == days
+
+    def known(day):
+        return len(durable.as_of(datetime.fromisoformat(f"{day}T00:00Z")))
+
+    # what came before in the chain was there, whatever its clock said
+    assert [known(day) for day in ("2025-12-31", "2026-01-01", "2026-01-20", "2026-03-01")] == [
+        0,
+        1,
+        4,
+        4,
+    ]
+    assert journal.verify().ok
+    export_journal(journal, folder / "back.jsonl")
+    with Journal.open(folder / "other.db") as other:
+        assert import_journal(other, folder / "back.jsonl") == len(days) and other.verify().ok
+
+
+def test_an_entry_of_a_time_that_is_to_come_is_refused_and_holds_no_other_up(store):
+    journal, durable = store
+    journal.clock = lambda: datetime(9999, 12, 30, tzinfo=UTC)  # as before times were checked
+    durable.apply(insert("Marta lives in Oslo", timestamp="9999-12-31"), BY)
+    journal.clock = lambda: datetime(2026, 11, 29, tzinfo=UTC)
+    refused = durable.apply(insert("Ivan lives in Rome", timestamp="2027-01-01"), BY)
+    assert (refused.code, refused.ok) == (ResultCode.BAD_ARGUMENTS, False)
+    with pytest.raises(InputError, match="and it is 2026-11-29"):
+        durable.apply(insert("x"), BY, time="9999-12-31")
+    change = durable.apply(update("1", "Marta lives in Lima"), BY, time="2026-11-29")
+    assert change.changed and durable.memory.get("1").timestamp == "2026-11-29"
+    assert len(durable.history()) == 2
+
+
+@pytest.mark.parametrize("change", ["update", "delete", "forgotten", "moved", "undone"])
+def test_a_changed_secret_is_seen(folder, store, change):
+    journal, durable = store
+    durable.apply(insert("a"), BY)
+    durable.apply(insert("b"), BY)
+    other = journal.memory(IVAN, SCHEMA)
+    other.apply(insert("c"), BY)
+    if change == "forgotten":
+        durable.forget("1")
+    if change == "undone":
+        durable.undo(1, BY)
+    assert journal.verify().ok
+    with closing(sqlite3.connect(folder / "store.db")) as raw, raw:
+        (ns,) = {record.entry for record in [journal.registration(MARTA)]}
+        if change == "delete":
+            raw.execute("DELETE FROM secrets WHERE ns = ?", [ns])
+        elif change == "moved":
+            raw.execute("UPDATE secrets SET secret = (SELECT min(secret) FROM secrets)")
+        else:
+            raw.execute("UPDATE secrets SET secret = ? WHERE ns = ?", ["ab" * 32, ns])
+    (fault,) = journal.verify().faults
+    assert "the secret of its digests is not that of operation" in fault
+
+
+def test_an_import_brings_no_secret_along_and_seals_its_own(folder, store):
+    journal, durable = store
+    durable.apply(insert("a"), BY)
+    export_journal(journal, folder / "e.jsonl")
+    with Journal.open(folder / "other.db") as other:
+        import_journal(other, folder / "e.jsonl")
+        assert other.verify().ok
+        memory = other.memory(MARTA, SCHEMA)
+        memory.apply(insert("b"), BY)
+        assert other.verify().ok
+        with other.database.writing():
+            other.database.new_secret(other.registration(MARTA).entry)
+        assert "operation 2" in other.verify().faults[0]
+
+
+@pytest.mark.parametrize("old", [None, 0o644, 0o666])
+def test_the_lock_is_the_owners_alone(folder, old):
+    lock = folder / "new.db.lock"
+    umask = os.umask(0)
+    try:
+        if old is not None:
+            lock.touch()
+            lock.chmod(old)
+        Journal.open(folder / "new.db").close()
+        assert not lock.exists() or stat.S_IMODE(lock.stat().st_mode) == 0o600
+        lock.touch()
+        lock.chmod(0o664)
+        Journal.open(folder / "new.db").close()
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "both"])
+def test_a_store_without_the_right_to_write_is_read(folder, monkeypatch, what):
+    path = folder / "store.db"
+    journal, durable = opened(path)
+    durable.apply(insert("Marta lives in Oslo"), BY)
+    journal.close()
+    (folder / "store.db.lock").unlink(missing_ok=True)
+    denied = {"file": {path}, "folder": {folder}, "both": {path, folder}}[what]
+    monkeypatch.setattr(os, "access", lambda place, _: Path(place) not in denied)
+    journal, durable = opened(path)
+    assert contents(durable.memory) == {"1": "Marta lives in Oslo"} and journal.verify().ok
+    with tempfile.TemporaryDirectory() as other:
+        assert export_journal(journal, Path(other) / "e.jsonl") == 1
+    with pytest.raises(JournalError, match="no right to write"):
+        durable.apply(insert("x"), BY)
+    assert [each.name for each in folder.iterdir()] == ["store.db"]
+    monkeypatch.undo()
+    assert durable.apply(insert("there are rights again"), BY).changed and journal.verify().ok
+    journal.close()

@@ -23,7 +23,7 @@ from stores import (
 )
 
 from memalpha.errors import ForgottenError, InputError
-from memalpha.retrieval import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.history import still_say
@@ -118,7 +118,7 @@ def test_forgetting_a_namespace_takes_its_names_too(folder, store):
     assert contents(durable.memory) == {"1": "a new life"} and journal.verify().ok
 
 
-HYBRID = RetrievalConfig(retrieval=RetrievalMode.HYBRID, embedder="hashing")
+HYBRID = RetrievalConfig(retrieval="hybrid", embedder="hashing")
 
 
 @pytest.mark.parametrize("whole", [False, True])

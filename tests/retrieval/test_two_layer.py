@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import get_args
 from unittest.mock import Mock
 
 import numpy as np
@@ -174,7 +175,7 @@ def test_layer_one_weighs_a_sections_nearest_vector_and_its_best_text(mode, b, s
 def test_blocks_are_never_searched(memory):
     assert "core" not in {
         hit.entry.section
-        for mode in RetrievalMode
+        for mode in get_args(RetrievalMode)
         for hit in retriever(memory, mode).search("Ann tea Oslo", 99)
     }
     with pytest.raises(
@@ -327,3 +328,18 @@ class Following(RuleBasedStateMachine):
 
 Following.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestFollowing = Following.TestCase
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "status"), [('"lexical"', 0), ('"hybrid"', 0), ('"words"', 1)])
+def test_a_strict_type_checker_takes_the_names_of_modes(tmp_path, mode, status):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from memalpha import AgentConfig, MemoryAgent, RetrievalConfig\n"
+        f"RetrievalConfig(retrieval={mode})\nAgentConfig(retrieval={mode})\n"
+        f"MemoryAgent.without_model(retrieval={mode})\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
+    checked = subprocess.run(command, capture_output=True, text=True)
+    assert checked.returncode == status, checked.stdout
+    assert checked.stdout.count("[arg-type]") == 3 * status

@@ -8,17 +8,22 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 
 import pytest
 from scripted import FACTS, ScriptedGenerator
 
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, JournalBusyError
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.models.registry import make_tokenizer
-from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.types import Entry, ResultCode
+from memalpha.retrieval import two_layer
+from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
+from memalpha.types import Entry, Operation, OperationKind, ResultCode
+from memalpha.use.access import Caller
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
+from memalpha.use.chatting import ChatMemory
+from memalpha.use.operations import ENDPOINTS, Operations
 
 CONFIG = FACTS
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
@@ -239,3 +244,116 @@ async def test_awaited_calls_do_the_same():
     assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
     assert [len(await agent.memory(f"user {i}")) for i in range(5)] == [0, 1, 1, 1, 1]
     await agent.close()
+
+
+# ------------------------------------------------------------------------------------------------
+# what was stored, and of when
+def test_without_a_reader_the_source_is_the_best_that_was_found():
+    with MemoryAgent.without_model() as agent:
+        long = "User: Oslo is large, and I walked through all of it in the rain for three days."
+        agent.add(f"User: I live in Oslo.\n{long}\nUser: I like tea.", "2024-03-05")
+        reply = agent.ask("Where do I live?")
+        assert len(reply.read) > 1 and long in reply.text
+        assert reply.source == reply.entries[0].entry
+        assert reply.source.content == "User: I live in Oslo."
+
+
+@pytest.mark.parametrize(
+    "script", ["", "? no call", "- 99", "+ Marta city Oslo\n+ Marta drink tea"]
+)
+def test_what_a_text_led_to_is_taken_back_by_its_operations(script):
+    text = "Marta: I moved to Oslo.\nMarta: I like tea."
+    with MemoryAgent(step(archive=True), ScriptedGenerator(lambda _: script)) as agent:
+        added = agent.add(text)
+        assert len(added.lines) == 2 and added.operations
+        written = sum(result.changed for result in added.results)
+        assert len(added.operations) == (written or 2)
+        for number in reversed(added.operations):
+            agent.undo(number)
+        assert agent.counted() == ((), 0)
+    with MemoryAgent(step(), ScriptedGenerator(lambda _: "")) as agent:
+        added = agent.add(text)
+        assert (added.operations, added.lines, agent.counted()) == ((), (), ((), 0))
+
+
+@pytest.mark.parametrize("when", ["9999-12-31", "2099-01-01T10:00Z", "2100", "2027-W20"])
+def test_nothing_is_said_at_a_time_that_is_to_come(when):
+    clock = datetime(2026, 11, 29, 12, tzinfo=UTC)
+    with MemoryAgent(step(archive=True), ScriptedGenerator(parrot)) as agent:
+        agent.journal.clock = lambda: clock
+        messages = [{"role": "user", "content": "Marta city Oslo", "time": when}]
+        for text, time in (("Marta city Oslo", when), (messages, None)):
+            with pytest.raises(InputError, match="and it is 2026-11-29T12:00"):
+                agent.add(text, time)
+        assert not agent.generator.generator.prompts and agent.history() == []
+        assert agent.add("Marta city Oslo", "2026-11-30T11:00Z").operations  # of another zone
+
+
+def test_a_repeat_of_the_model_alone_moves_no_date():
+    texts_of = ["Marta: I live in Oslo.", "Ivan: My bicycle is red.", "Marta: Oslo, still my home."]
+    days = ["2024-01-01", "2025-05-15", "2026-02-02"]
+    with MemoryAgent(
+        step(archive=True), ScriptedGenerator(lambda _: "+ Marta lives Oslo")
+    ) as agent:
+        held = []
+        codes = []
+        for text, day in zip(texts_of, days, strict=True):
+            (result,) = agent.add(text, day).results
+            (entry,) = agent.memory()
+            held.append((entry.timestamp, entry.source_chunk))
+            codes.append(result.code)
+        assert codes == [ResultCode.APPLIED, ResultCode.DUPLICATE, ResultCode.RENEWED]
+        assert [time for time, _ in held] == [days[0], days[0], days[2]]
+        assert held[0] == held[1]
+
+
+# ------------------------------------------------------------------------------------------------
+# a memory that no model writes
+@pytest.mark.parametrize("schema", ["facts", "mem_alpha", "small_core", "own"])
+def test_without_a_model_each_memory_is_read_with_its_own_schema(tmp_path, schema):
+    own = MemorySchema("own", (Section("people"), Section("me", SectionKind.BLOCK)))
+    shape = own if schema == "own" else MemorySchema.load(schema)
+    section = shape.lists[0].name
+    with Journal.open(tmp_path / "m.db") as journal:
+        insert = Operation(OperationKind.INSERT, section, "Marta lives in Oslo")
+        journal.memory(MARTA, shape).apply(insert, Origin("other"))
+        files = MemorySchema("files", (Section("files"),))
+        journal.memory(Namespace("zoe"), files).apply(replace(insert, section="files"), Origin("x"))
+        with MemoryAgent.without_model(store=journal) as agent:
+            operations = Operations(agent, 100)
+            for user in (MARTA, IVAN):
+                caller = Caller("test", user)
+                for name, fields in (
+                    ("add", {"text": "User: My cat is Bailey."}),
+                    ("ask", {"question": "Where does Marta live?"}),
+                    ("memory", {}),
+                ):
+                    request = {each.name: each.request for each in ENDPOINTS}[name](**fields)
+                    answer = operations.call(name, caller, request)
+                    if name == "ask" and user == MARTA:
+                        assert answer.source.content == "Marta lives in Oslo"
+                assert (answer.total, answer.lines) == (int(user == MARTA), 1)
+            assert len(ChatMemory(agent).recall([{"role": "user", "content": "Oslo?"}], MARTA)) == 4
+            assert journal.schema(IVAN).name == "small_core"
+            with pytest.raises(InputError, match="files"):  # of a program: no memory of statements
+                agent.add("x", namespace="zoe")
+
+
+def test_without_a_model_a_large_memory_is_searched_by_words(tmp_path, monkeypatch):
+    made = []
+    factory = two_layer.retriever_factory
+    monkeypatch.setattr(two_layer, "EMBEDDED", 2)
+    monkeypatch.setattr(
+        two_layer, "retriever_factory", lambda config: made.append(config.retrieval) or factory()
+    )
+    with (
+        Journal.open(tmp_path / "m.db") as journal,
+        MemoryAgent.without_model(store=journal) as agent,
+    ):
+        agent.add("User: My cat is Bailey.\nUser: I like tea.", namespace=IVAN)
+        agent.add("User: a b.\nUser: c d.\nUser: e f.", namespace=MARTA)
+    assert made == ["hybrid", "hybrid"]  # both were empty
+    with MemoryAgent.without_model(store=tmp_path / "m.db") as agent:
+        agent.search("tea", namespace=IVAN)
+        agent.search("tea", namespace=MARTA)
+    assert made[2:] == ["hybrid", "lexical"]

@@ -42,7 +42,7 @@ def problem(response):
 
 
 def test_a_story(marta):
-    assert marta.get("/v1/memory").json() == {"entries": [], "total": 0}
+    assert marta.get("/v1/memory").json() == {"entries": [], "total": 0, "lines": 0}
     text = {"text": "Marta lives in Oslo", "time": "2024-03-05", "source": "letter 1"}
     added = marta.post("/v1/add", json=text).json()
     result = {"ok": True, "code": "applied", "message": "insert 1", "entry": "1"}

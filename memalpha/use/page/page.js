@@ -171,7 +171,9 @@ async function remember() {
   const [text, time, source] = ["text", "day", "source"].map((id) => at(id).value);
   const added = await call("POST", "add", { text, time: time || null, source });
   at("text").value = "";
-  return [`Read. Changes: ${added.operations.length}.`, added.results.map((each) => `${each.ok ? "✓" : "✗"} ${each.message}`)];
+  const changes = added.results.filter((each) => ["applied", "renewed"].includes(each.code)).length;
+  const results = added.results.map((each) => `${each.ok ? "✓" : "✗"} ${each.message}`);
+  return [`Read. Changes: ${changes}.`, [...results, `Lines kept as they were said: ${added.lines}.`]];
 }
 
 async function more() {
