@@ -52,7 +52,7 @@ class Applied(NamedTuple):
     """
 
     change: Change
-    operation: Operation | None  # None: of an undo
+    operation: Operation | None  # None: of an undo, or of metadata alone
     chunk: int | None
     call: int | None = None
 
@@ -66,8 +66,9 @@ class Memory:
     """One memory under one schema.
 
     ``count_tokens`` measures its limits (in training and use: the policy's tokenizer). ``clock`` is
-    the number of the next change. ``writable`` is False for the memory of a store outside of
-    ``writing``: nothing could keep what is applied.
+    the number of the next change. ``metadata`` goes to each entry that is written
+    (``Entry.metadata``; None: an entry keeps its own). ``writable`` is False for the memory of a
+    store outside of ``writing``: nothing could keep what is applied.
     """
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
@@ -76,6 +77,7 @@ class Memory:
         self.changes: list[Change] = []
         self.applied: list[Applied] = []
         self.writable = True
+        self.metadata: str | None = None
         self._entries: dict[str, Entry] = {}
         # ids by section and content, the last written last
         self._by_content: dict[str, dict[str, list[str]]] = defaultdict(dict)
@@ -144,14 +146,25 @@ class Memory:
 
         The time is its timestamp if it names none. JournalError if the memory is not ``writable``.
         """
-        if not self.writable:
-            raise JournalError(
-                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
-            )
+        self._check_writable()
         result = self._apply(operation, chunk, time)
         if result.logged:
             self.applied.append(Applied(self.changes[-1], operation, chunk))
         return result
+
+    def annotate(self, entry_id: str, metadata: str) -> None:
+        """Let an entry that is there have other metadata, and stay as it is otherwise."""
+        self._check_writable()
+        entry = self._entries[entry_id]
+        change = Change(entry, replace(entry, metadata=metadata, updated=self.clock))
+        self._commit(change)
+        self.applied.append(Applied(change, None, entry.source_chunk))
+
+    def _check_writable(self) -> None:
+        if not self.writable:
+            raise JournalError(
+                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
+            )
 
     def _apply(self, operation: Operation, chunk: int | None, time: str | None) -> OperationResult:
         problem = self._problem(operation, time)
@@ -265,11 +278,18 @@ class Memory:
         now = self.clock
         if old is not None:
             entry = replace(
-                old, content=content, timestamp=timestamp, source_chunk=chunk, updated=now
+                old,
+                content=content,
+                timestamp=timestamp,
+                source_chunk=chunk,
+                updated=now,
+                metadata=self.metadata or old.metadata,
             )
         else:
             entry_id = self._new_id(section)
-            entry = Entry(entry_id, section.name, content, timestamp, chunk, now, now)
+            entry = Entry(
+                entry_id, section.name, content, timestamp, chunk, now, now, self.metadata
+            )
         self._commit(Change(old, entry))
         return OperationResult(
             True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id
