@@ -5,11 +5,11 @@ The routes of Mem0's platform (``/v1`` to ``/v3``) and of its open-source server
 entities. ``user_id``, ``agent_id`` and ``run_id`` are the user, agent and session of a namespace,
 within the reach of the token and of the headers, which no request exceeds; each combination is a
 memory of its own. A part that nobody names is none; ``delete_all`` erases any. An answer means that
-all is on disk: there are no events to wait for. Entries and, with an archive, lines are memories.
-``delete`` forgets for good, with the lines that say it. ``infer=false`` keeps messages as lines
-without the model. A message's time is ``timestamp``, or stands before it in brackets. ``metadata``
-and ``app_id`` are kept with what is written (``Entry.metadata``). Each route has its fields; of
-others only ``_NO_EFFECT`` are accepted, and all else is refused (400).
+all is on disk: an event is done when its id is given. Entries and, with an archive, lines are
+memories. ``delete`` forgets for good, with the lines that say it. ``infer=false`` keeps messages as
+lines without the model. A message's time is ``timestamp``, or stands before it in brackets.
+``metadata`` and ``app_id`` are kept with what is written (``Entry.metadata``). Each route has its
+fields; of others only ``_NO_EFFECT`` are accepted, and all else is refused (400).
 """
 
 import json
@@ -38,13 +38,14 @@ from memalpha.use.filters import ENTITIES, NONE, Filter, every, read_filters, ti
 from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of
 
 _PATH = re.compile(
-    r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/ping|/v1/batch|/v[12]/entities(?:/.*)?"
+    r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/(?:ping|batch|event/.*)|/v[12]/entities(?:/.*)?"
 )
 _FOUND = 10  # memories that a search finds, unless it says how many
 _MOST_METADATA = 10_000  # characters; each line of a text has it
 _TIME = re.compile(r"\[([^\[\]\n]{4,40})\] *")
 _PARTS = {"user_id": "user", "agent_id": "agent", "run_id": "session"}
 _REQUESTS = {endpoint.name: endpoint.request for endpoint in ENDPOINTS}
+_DONE = "SUCCEEDED"
 _OWN = "memalpha"  # organisation and project that a ping names: the client wants some
 _BOTH = ("true", "false")
 # Fields of Mem0 that change nothing here: the values that are accepted, and why they are harmless.
@@ -232,6 +233,7 @@ def _routes(routes: "_Mem0") -> dict[tuple[str, ...], dict[str, _Route]]:
         (*(f"/v{number}/memories/search" for number in (1, 2, 3)), "/search"): {"POST": search},
         ("/v1/memories/{id}", "/memories/{id}"): one,
         ("/v1/memories/{id}/history", "/memories/{id}/history"): {"GET": (routes.history, ())},
+        ("/v1/event/{id}",): {"GET": (routes.event, ())},
         ("/v1/batch",): {
             "PUT": (routes.update_many, ("memories",)),
             "DELETE": (routes.delete_many, ("memories",)),
@@ -368,12 +370,16 @@ class _Mem0:
         self._call("memory", caller, limit=1)  # it has the agent's schema
         return caller
 
-    def _entry(self, asked: _Asked, name: str) -> tuple[Caller, Entry]:
-        """Return a memory by its id."""
-        *names, entry_id = map(_unquoted, name.split(":"))
+    def _named(self, asked: _Asked, name: str) -> tuple[Caller, str]:
+        """Return the namespace that an id names, and what in it."""
+        *names, last = map(_unquoted, name.split(":"))
         if len(names) != len(_PARTS):
             raise _unknown(name)
-        caller = self._namespace(asked, dict(zip(_PARTS.values(), names, strict=True)))
+        return self._namespace(asked, dict(zip(_PARTS.values(), names, strict=True))), last
+
+    def _entry(self, asked: _Asked, name: str) -> tuple[Caller, Entry]:
+        """Return a memory by its id."""
+        caller, entry_id = self._named(asked, name)
         with self._agent.durable(caller.namespace) as durable:
             entry = durable.memory.get(entry_id)
         if entry is None:
@@ -459,8 +465,11 @@ class _Mem0:
             changes = self._read(caller, dated, time, metadata)
         else:
             changes = self._keep(caller.namespace, dated, time, metadata)
+        with self._agent.durable(caller.namespace) as durable:
+            last = durable.memory.clock - 1
         return {
-            "status": "SUCCEEDED",
+            "event_id": _id(caller.namespace, str(last)),
+            "status": _DONE,
             "results": [_result(change, caller.namespace) for change in changes],
         }
 
@@ -509,7 +518,7 @@ class _Mem0:
         return self._update(asked, asked.path["id"], asked.fields)
 
     def _update(self, asked: _Asked, name: str, fields: Mem0Request) -> JsonObject:
-        caller, _ = self._entry(asked, name)
+        caller, entry_id = self._named(asked, name)
         given = (fields.text, fields.metadata, fields.timestamp)
         if given == (None, None, None) and "expiration_date" not in asked.nulls:
             raise Problem(
@@ -521,8 +530,6 @@ class _Mem0:
             self._agent.pieces(text)
         stamp = fields.timestamp
         time = None if stamp is None else time_of(_seconds(stamp), "the timestamp")
-        _, _, entry_id = name.rpartition(":")
-        entry_id = _unquoted(entry_id)
         origin = Origin(caller.name, "mem0 update")
         with (
             self._agent.durable(caller.namespace) as durable,
@@ -661,12 +668,18 @@ class _Mem0:
         caller, entry = self._entry(asked, asked.path["id"])
         return _item(entry, caller.namespace)
 
+    def event(self, asked: _Asked) -> JsonObject:
+        """Say of what ``add`` has answered that it is done; its id names the last operation."""
+        caller, number = self._named(asked, asked.path["id"])
+        with self._agent.durable(caller.namespace) as durable:
+            there = number.isdecimal() and int(number) < durable.memory.clock
+        if not there:
+            raise _unknown(asked.path["id"])
+        return {"id": asked.path["id"], "event_type": "ADD", "status": _DONE}
+
     def history(self, asked: _Asked) -> list[JsonObject]:
         """Return what became of one memory, also of one that was deleted and not forgotten."""
-        *names, entry_id = map(_unquoted, asked.path["id"].split(":"))
-        if len(names) != len(_PARTS):
-            raise _unknown(asked.path["id"])
-        caller = self._namespace(asked, dict(zip(_PARTS.values(), names, strict=True)))
+        caller, entry_id = self._named(asked, asked.path["id"])
         events = self._agent.history(entry_id, namespace=caller.namespace)
         told = [event for event in events if event.before or event.after]
         if not told:
@@ -812,12 +825,12 @@ def _record(whose: Namespace, entry: Entry) -> JsonObject:
     times = dict.fromkeys(("created_at", "updated_at", "timestamp"), entry.timestamp)
     texts = dict.fromkeys(("keywords", "text"), entry.content)
     own = {"app_id": about.app_id, "metadata": about.metadata or {}}
-    return {**_owners_of(whose), **own, **times, **texts, "memory_ids": _name(entry, whose)}
+    return {**_owners_of(whose), **own, **times, **texts, "memory_ids": _id(whose, entry.id)}
 
 
-def _name(entry: Entry, whose: Namespace) -> str:
-    """The id of a memory, which names the namespace, too."""
-    return ":".join(map(_quoted, (whose.user, whose.agent, whose.session, entry.id)))
+def _id(whose: Namespace, name: str) -> str:
+    """The id of a memory, or of an event, which names the namespace, too."""
+    return ":".join(map(_quoted, (whose.user, whose.agent, whose.session, name)))
 
 
 def _shown(entry: Entry) -> str:
@@ -836,7 +849,7 @@ def _item(entry: Entry, whose: Namespace) -> JsonObject:
     about = About.of(entry)
     owners = _owners_of(whose).items()
     return {
-        "id": _name(entry, whose),
+        "id": _id(whose, entry.id),
         "memory": _shown(entry),
         **{field: None if name == NONE else name for field, name in owners},
         "app_id": about.app_id,
