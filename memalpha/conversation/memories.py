@@ -11,7 +11,8 @@ from memalpha.conversation.items import Reasons, Remembered, clean, fields, time
 
 EMPTY = "entry without text"
 _MEM0 = frozenset({"user_id", "created_at", "categories", "category", "metadata", "payload"})
-# what is no metadata beside it
+_MEM0_READ = frozenset({"created_at", "updated_at", "state"})
+# of a payload, what is no metadata
 _MEM0_OWN = frozenset(
     """data user_id agent_id run_id app_id hash created_at updated_at expiration_date
     text_lemmatized attributed_to actor_id role state categories""".split()
@@ -55,9 +56,12 @@ def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
 def _mem0_about(value: dict[str, Any]) -> str | None:
     """The metadata and the app of an entry, as ``memalpha serve`` keeps them; None without any."""
     payload = fields(value.get("payload"))
-    about = {**payload, **fields(value.get("metadata"))}
+    about = fields(value.get("metadata"))
     kept = {
-        "metadata": {name: each for name, each in about.items() if name not in _MEM0_OWN},
+        "metadata": {
+            **{name: each for name, each in payload.items() if name not in _MEM0_OWN},
+            **{name: each for name, each in about.items() if name not in _MEM0_READ},
+        },
         "app_id": word(value.get("app_id")) or word(payload.get("app_id")),
     }
     given = {name: each for name, each in kept.items() if each}

@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from memalpha.errors import InputError, JournalDamagedError
-from memalpha.memory.memory import Memory
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE, SectionKind
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Event, Namespace, Origin
@@ -137,7 +137,7 @@ class Mem0Request(BaseModel):
 class About(BaseModel):
     """What is kept with an entry, as JSON in ``Entry.metadata``.
 
-    ``dated``: the day of what was said stood in the text.
+    ``dated``: times of what was said stood before it in brackets.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -769,11 +769,13 @@ def _updated(about: About, fields: Mem0Request) -> About:
 
 
 def _dated(message: JsonObject) -> JsonObject:
-    """A message whose text begins with a time in brackets, with the time in its field, too."""
+    """A message whose text begins with a time in brackets, with the time in its field."""
     content = message.get("content")
     written = _TIME.match(content) if isinstance(content, str) else None
     time = to_iso(written[1]) if written else None
-    return message if time is None or message.get("time") else {**message, "time": time}
+    if written is None or time is None:
+        return message
+    return {"time": time, **message, "content": str(content)[written.end() :]}
 
 
 def _result(change: Change, whose: Namespace) -> JsonObject:
@@ -834,14 +836,8 @@ def _id(whose: Namespace, name: str) -> str:
 
 
 def _shown(entry: Entry) -> str:
-    """The text of a memory; with its day, if that stood in what was said, and is not in the text,
-    as in the second sentence of a message.
-    """
-    day = (entry.timestamp or "")[: len("2024-03-05")]
-    told = any(to_iso(written) for written in _TIME.findall(entry.content))
-    if not day or told or day in entry.content or not About.of(entry).dated:
-        return entry.content
-    return f"[{day}] {entry.content}"
+    """The text of a memory; with its time in brackets, if what was said began so."""
+    return render_entry(entry) if About.of(entry).dated else entry.content
 
 
 def _item(entry: Entry, whose: Namespace) -> JsonObject:
