@@ -13,6 +13,7 @@ fields; of others only ``_NO_EFFECT`` are accepted, and all else is refused (400
 """
 
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -155,14 +156,18 @@ class About(BaseModel):
             raise JournalDamagedError(f"the metadata of {entry.id} cannot be read") from error
 
     def text(self) -> str | None:
-        """Return the JSON; None if nothing is kept. Problem (400) if it is too long."""
+        """Return the JSON; None if nothing is kept. Problem (400) if it could not be read again."""
         given = {name: value for name, value in self if value is not None}
-        text = json.dumps(given, ensure_ascii=False)
-        if len(text) > _MOST_METADATA or not is_text(text):
+        text = json.dumps(given)
+        try:
+            whole = len(text) <= _MOST_METADATA and About.model_validate_json(text) == self
+        except ValidationError:  # it is nested too deeply
+            whole = False
+        if not whole:
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
                 f"metadata of {len(text)} characters of JSON",
-                f"Unicode text of at most {_MOST_METADATA} characters",
+                f"at most {_MOST_METADATA}, in a few levels",
             )
         return text if given else None
 
@@ -291,11 +296,17 @@ def _twice(name: str) -> Problem:
 
 
 def _loaded(text: str | bytes) -> Any:
-    """Read JSON, in which no name stands twice; ValueError if it is none."""
+    """Read JSON of Unicode text, in which no name stands twice; ValueError if it is none."""
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+        value = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
+        )
+        written = json.dumps(value, ensure_ascii=False)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    if not is_text(written):
+        raise ValueError("it holds what is no Unicode text")
+    return value
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
@@ -305,8 +316,10 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
     return fields
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+def _finite(number: str) -> float:
+    if not math.isfinite(float(number)):
+        raise ValueError(f"{number[:40]} is no number that can be held")
+    return float(number)
 
 
 def _quoted(part: str) -> str:
@@ -614,7 +627,7 @@ class _Mem0:
 
     def update_many(self, asked: _Asked) -> JsonObject:
         """Update several memories, in order; none if one of them is not there."""
-        batch = [_Batch.read(each, place) for place, each in enumerate(asked.fields.memories or ())]
+        batch = _Batch.of(asked.fields)
         for each in batch:
             self._entry(asked, each.memory_id)
         for each in batch:
@@ -623,7 +636,7 @@ class _Mem0:
 
     def delete_many(self, asked: _Asked) -> JsonObject:
         """Forget several memories for good; none if one of them is not there."""
-        batch = [_Batch.read(each, place) for place, each in enumerate(asked.fields.memories or ())]
+        batch = _Batch.of(asked.fields)
         found = [self._entry(asked, each.memory_id) for each in batch]
         for caller, entry in dict.fromkeys(found):
             with self._agent.durable(caller.namespace) as durable:
@@ -715,6 +728,13 @@ class _Batch(BaseModel):
     memory_id: str
     text: str | None = None
     metadata: JsonObject | None = None
+
+    @classmethod
+    def of(cls, fields: Mem0Request) -> "list[_Batch]":
+        """Return the memories of a request; Problem (400) if there is none."""
+        if fields.memories is None:
+            raise Problem(HTTPStatus.BAD_REQUEST, "no memories", "a list of them in memories")
+        return [cls.read(each, place) for place, each in enumerate(fields.memories)]
 
     @classmethod
     def read(cls, fields: JsonObject, place: int) -> "_Batch":

@@ -405,6 +405,8 @@ def test_a_filter_that_is_not_understood_is_refused(backend, route, filters, say
         (b'{"query": "x", "filters": ' + b'{"AND": [' * 50 + b"{}" + b"]}" * 50 + b"}", 400),
         (b'{"query": "x", "user_id": "alice", "top_k": true}', 422),
         (b"\xff", 400),
+        (b'{"query": "x", "user_id": "alice", "threshold": 1e999}', 400),
+        (b'{"query": "x", "filters": {"\\ud800": 1}}', 400),
     ],
 )
 def test_a_body_that_can_be_read_in_two_ways_is_refused(backend, content, status):
@@ -416,6 +418,21 @@ def test_a_body_that_can_be_read_in_two_ways_is_refused(backend, content, status
     assert backend.post("/search?user_id=alice", json=body).status_code == 400
     both = {"messages": "x", "user_id": "alice", "filters": {"user_id": "bob"}}
     assert backend.post("/memories", json=both).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b'{"a": ' + b"[" * 300 + b"]" * 300 + b"}",
+        b'{"a": 1e999}',
+        b'{"a": "\\ud800"}',
+        b'{"a": "' + b"x" * 10_000 + b'"}',
+    ],
+)
+def test_metadata_that_could_not_be_read_again_is_refused(backend, metadata):
+    content = b'{"user_id": "deep", "messages": "x", "metadata": ' + metadata + b"}"
+    assert backend.post("/memories", content=content).status_code == 400
+    assert backend.get("/memories", params={"user_id": "deep"}).json()["count"] == 0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -508,29 +525,23 @@ def test_dates_keywords_and_fields_of_get_all(kitchen):
         ({}, []),
     ],
 )
-def test_delete_all_erases_what_it_names_and_no_more(tmp_path, params, numbers):
-    place = tmp_path / "s.db"
-    with running(store=place, user="marta", archive=True) as server, client(server) as http:
-        for number, (text, more) in enumerate(
-            (
-                ("I must not eat walnuts", {"app_id": "kitchen", "timestamp": 1719835200}),
-                ("I like jazz", {"app_id": "kitchen", "timestamp": 1722434400}),
-                ("I like jazz", {"app_id": "radio", "timestamp": 1722556800}),
-                ("I like tea", {"run_id": "s", "timestamp": 1722556800}),
-            )
-        ):
-            app = more.get("app_id", "")
-            about = {"number": number, "place": {"room": app}}
-            http.post("/memories", json={"messages": text, "metadata": about, **more})
-        assert http.delete("/v1/memories", params=params).status_code == 200
-        both = {"filters": {"OR": [{"run_id": "s"}, {"run_id": {"ne": "s"}}]}}
-        left = http.post("/v3/memories", json=both).json()["results"]
-        assert sorted({item["metadata"]["number"] for item in left}) == numbers
-        assert len(left) == 2 * len(numbers)  # each as a fact and as a line
-    with Journal.open(place) as journal:
-        assert journal.verify().ok
-        if params.get("app_id") == "radio":
-            assert journal.namespaces() == (Namespace("marta"), Namespace("marta", session="s"))
+def test_delete_all_erases_what_it_names_and_no_more(backend, params, numbers):
+    user = {"user_id": f"erase {sorted(params.items())}"}
+    for number, (text, more) in enumerate(
+        (
+            ("I must not eat walnuts", {"app_id": "kitchen", "timestamp": 1719835200}),
+            ("I like jazz", {"app_id": "kitchen", "timestamp": 1722434400}),
+            ("I like jazz", {"app_id": "radio", "timestamp": 1722556800}),
+            ("I like tea", {"run_id": "s", "timestamp": 1722556800}),
+        )
+    ):
+        about = {"number": number, "place": {"room": more.get("app_id", "")}}
+        body = {"messages": text, "metadata": about, "infer": False, **user, **more}
+        assert backend.post("/memories", json=body).status_code == 200
+    assert backend.delete("/v1/memories", params={**user, **params}).status_code == 200
+    both = {"filters": {**user, "OR": [{"run_id": "s"}, {"run_id": {"ne": "s"}}]}}
+    left = backend.post("/v3/memories", json=both).json()["results"]
+    assert [item["metadata"]["number"] for item in left] == numbers
 
 
 @pytest.mark.parametrize("field", ["user_id", "agent_id", "run_id", "app_id"])
