@@ -546,14 +546,15 @@ def test_delete_all_erases_what_it_names_and_no_more(backend, params, numbers):
 
 @pytest.mark.parametrize("field", ["user_id", "agent_id", "run_id", "app_id"])
 def test_delete_all_takes_no_star(backend, field):
-    backend.post("/memories", json={"messages": "tea", "user_id": "star", "infer": False})
-    params = {"user_id": "star", field: "*"}
-    for asked in (params, {"user_id": "star", "filters": f'{{"NOT": {{"{field}": "*"}}}}'}):
+    user = f"star-{field}"
+    backend.post("/memories", json={"messages": "tea", "user_id": user, "infer": False})
+    params = {"user_id": user, field: "*"}
+    for asked in (params, {"user_id": user, "filters": f'{{"NOT": {{"{field}": "*"}}}}'}):
         refused = backend.delete("/v1/memories", params=asked)
         assert refused.status_code == 400 and field in refused.json()["what"]
-    assert backend.delete("/v1/memories", params={"user_id": "star", "metadata": "{}"}).is_error
+    assert backend.delete("/v1/memories", params={"user_id": user, "metadata": "{}"}).is_error
     assert backend.delete("/v2/entities/user/*").status_code == 400
-    assert backend.get("/memories", params={"user_id": "star"}).json()["count"] == 1
+    assert backend.get("/memories", params={"user_id": user}).json()["count"] == 1
 
 
 def test_a_star_finds_sessions_and_users(backend):
