@@ -178,6 +178,8 @@ class Entry:
     # number of the change that created it; numbers only grow, also across a restore
     created: int = 0
     updated: int = 0  # number of the last change
+    # JSON of what a client keeps with it, such as Mem0's metadata; no policy sees it
+    metadata: str | None = None
 
 
 class Change(NamedTuple):

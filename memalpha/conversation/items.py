@@ -25,11 +25,14 @@ class Chat(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """One entry of another memory; ``id`` as in ``Chat``, ``time`` in ISO 8601."""
+    """One entry of another memory; ``id`` as in ``Chat``, ``time`` in ISO 8601, ``metadata`` as in
+    ``Entry``.
+    """
 
     id: str
     text: str
     time: str | None
+    metadata: str | None = None
 
 
 Item = Chat | Remembered

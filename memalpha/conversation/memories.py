@@ -3,6 +3,7 @@
 Their entries are taken as they are, without a model.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +11,12 @@ from memalpha.conversation.items import Reasons, Remembered, clean, fields, time
 
 EMPTY = "entry without text"
 _MEM0 = frozenset({"user_id", "created_at", "categories", "category", "metadata", "payload"})
+_MEM0_READ = frozenset({"created_at", "updated_at", "state"})
+# of a payload, what is no metadata
+_MEM0_OWN = frozenset(
+    """data user_id agent_id run_id app_id hash created_at updated_at expiration_date
+    text_lemmatized attributed_to actor_id role state categories""".split()
+)
 _MEMOS = frozenset({"memory_type", "memory_time", "status", "visibility", "session_id"})
 _GONE = frozenset({"archived", "deleted", "expired", "resolving", "paused"})
 
@@ -43,7 +50,22 @@ def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
             skipped[f"entry that is {state}" if text else EMPTY] += 1
         else:
             time = time_of(about.get("updated_at"), about.get("created_at"))
-            yield Remembered(str(value.get("id") or ""), text, time)
+            yield Remembered(str(value.get("id") or ""), text, time, _mem0_about(value))
+
+
+def _mem0_about(value: dict[str, Any]) -> str | None:
+    """The metadata and the app of an entry, as ``memalpha serve`` keeps them; None without any."""
+    payload = fields(value.get("payload"))
+    about = fields(value.get("metadata"))
+    kept = {
+        "metadata": {
+            **{name: each for name, each in payload.items() if name not in _MEM0_OWN},
+            **{name: each for name, each in about.items() if name not in _MEM0_READ},
+        },
+        "app_id": word(value.get("app_id")) or word(payload.get("app_id")),
+    }
+    given = {name: each for name, each in kept.items() if each}
+    return json.dumps(given) if given else None
 
 
 # ------------------------------------------------------------------------------------------------

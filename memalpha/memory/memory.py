@@ -53,7 +53,7 @@ class Applied(NamedTuple):
     """
 
     change: Change
-    operation: Operation | None  # None: of an undo
+    operation: Operation | None  # None: of an undo, or of metadata alone
     chunk: int | None
     call: int | None = None
 
@@ -70,7 +70,8 @@ class Memory:
 
     ``count_tokens`` measures its limits (in training and use: the policy's tokenizer). ``clock`` is
     the number of the next change. ``now`` is the clock of who writes, or None: a time that is to
-    come is refused by it. ``writable`` is False for the memory of a store outside of
+    come is refused by it. ``metadata`` goes to each entry that is written (``Entry.metadata``;
+    None: an entry keeps its own). ``writable`` is False for the memory of a store outside of
     ``writing``: nothing could keep what is applied.
     """
 
@@ -81,6 +82,7 @@ class Memory:
         self.applied: list[Applied] = []
         self.writable = True
         self.now: datetime | None = None
+        self.metadata: str | None = None
         self._entries: dict[str, Entry] = {}
         # ids by section and content, the last written last
         self._by_content: dict[str, dict[str, list[str]]] = defaultdict(dict)
@@ -156,16 +158,27 @@ class Memory:
         The time is its timestamp if it names none; InputError if it is to come. JournalError if the
         memory is not ``writable``.
         """
-        if not self.writable:
-            raise JournalError(
-                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
-            )
+        self._check_writable()
         if self.now is not None:
             check_said(time, self.now)
         result = self._apply(operation, chunk, time, says)
         if result.logged:
             self.applied.append(Applied(self.changes[-1], operation, chunk))
         return result
+
+    def annotate(self, entry_id: str, metadata: str) -> None:
+        """Let an entry that is there have other metadata, and stay as it is otherwise."""
+        self._check_writable()
+        entry = self._entries[entry_id]
+        change = Change(entry, replace(entry, metadata=metadata, updated=self.clock))
+        self._commit(change)
+        self.applied.append(Applied(change, None, entry.source_chunk))
+
+    def _check_writable(self) -> None:
+        if not self.writable:
+            raise JournalError(
+                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
+            )
 
     def _apply(
         self, operation: Operation, chunk: int | None, time: str | None, says: Says | None
@@ -299,11 +312,18 @@ class Memory:
         now = self.clock
         if old is not None:
             entry = replace(
-                old, content=content, timestamp=timestamp, source_chunk=chunk, updated=now
+                old,
+                content=content,
+                timestamp=timestamp,
+                source_chunk=chunk,
+                updated=now,
+                metadata=self.metadata or old.metadata,
             )
         else:
             entry_id = self._new_id(section)
-            entry = Entry(entry_id, section.name, content, timestamp, chunk, now, now)
+            entry = Entry(
+                entry_id, section.name, content, timestamp, chunk, now, now, self.metadata
+            )
         self._commit(Change(old, entry))
         return OperationResult(
             True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id

@@ -75,7 +75,7 @@ class SectionKind(StrEnum):
 _OPERATIONS = {
     SectionKind.BLOCK: (OperationKind.REPLACE,),
     SectionKind.LIST: (OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE),
-    SectionKind.ARCHIVE: (OperationKind.INSERT, OperationKind.DELETE),
+    SectionKind.ARCHIVE: (OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE),
 }
 
 

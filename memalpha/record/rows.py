@@ -21,7 +21,7 @@ from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
 from memalpha.record.statistics import Number, estimate
 from memalpha.rewards import PARTS, RewardConfig, StepReward
-from memalpha.types import Change, JsonObject, OperationKind, OperationResult, QuestionRecord
+from memalpha.types import Change, Entry, JsonObject, OperationKind, OperationResult, QuestionRecord
 
 RowKey = tuple[str, str, str, int, str]  # set, system, reader, seed and instance
 RESULTS_FILE = "results.jsonl"  # of a folder
@@ -277,7 +277,7 @@ def rollout_to_json(
             for step, reward, advantage in steps
         ],
         "questions": list(map(_question, rollout.questions)),
-        "memory": list(map(asdict, rollout.memory)),
+        "memory": list(map(_entry, rollout.memory)),
         "memory_tokens": rollout.memory.tokens,
         "input_tokens": rollout.tokens_read,
     }
@@ -318,7 +318,13 @@ def _result(result: OperationResult) -> JsonObject:
 
 
 def _change(change: Change) -> JsonObject:
-    return {name: entry and asdict(entry) for name, entry in change._asdict().items()}
+    return {name: entry and _entry(entry) for name, entry in change._asdict().items()}
+
+
+def _entry(entry: Entry) -> JsonObject:
+    fields = asdict(entry)
+    del fields["metadata"]  # which no rollout has
+    return fields
 
 
 def _question(record: QuestionRecord) -> JsonObject:

@@ -7,7 +7,7 @@ entry is forgotten, or a write fails.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -95,7 +95,11 @@ class IndexedStore:
             yield memory
 
     def forget(
-        self, namespace: Namespace, entry_id: str | None = None, also: Sequence[str] = ()
+        self,
+        namespace: Namespace,
+        entry_id: str | None = None,
+        also: Sequence[str] = (),
+        keep: Collection[str] = (),
     ) -> Receipt:
         """Erase entries (``DurableMemory.forget``), or the whole namespace, from log, files,
         indexes and caches.
@@ -104,7 +108,7 @@ class IndexedStore:
             try:
                 if entry_id is None:
                     return self.journal.forget(namespace)
-                return opened.durable.forget(entry_id, also)
+                return opened.durable.forget(entry_id, also, keep)
             finally:
                 if opened.retriever is not None:
                     opened.current(self._make)  # refers to nothing that was erased

@@ -21,7 +21,7 @@ import re
 import secrets
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -427,20 +427,23 @@ class DurableMemory:
             return self._memory
 
     @contextmanager
-    def writing(self, origin: Origin) -> Iterator[Memory]:
+    def writing(self, origin: Origin, metadata: str | None = None) -> Iterator[Memory]:
         """Give the memory to write to; all operations inside are logged together or not at all.
         Other writers wait meanwhile.
 
-        Inside, ``sign`` says that operations have another origin, ``note_read`` what was read.
+        What is written gets the ``metadata`` (``Memory.metadata``). Inside, ``sign`` says that
+        operations have another origin, ``note_read`` what was read.
         """
         with self._changing():
             memory = self._memory
+            memory.metadata = metadata
             memory.applied.clear()
             memory.now = self._journal.clock()
             self._unsaved = []
             memory.writable = True
             yield memory
             memory.writable = False
+            memory.metadata = None
             self.sign(origin)
             if self._unsaved:
                 self._journal.database.append(self._unsaved)
@@ -565,7 +568,7 @@ class DurableMemory:
                 "operation": operation and _given(operation, change.after),
                 "chunk": chunk,
                 "call": call,
-                "after": change.after and _columns(change.after),
+                "after": change.after and _stored(change.after),
                 **more,
             }
             if self._sealing:
@@ -686,13 +689,15 @@ class DurableMemory:
         replay(self._memory, events)
         return events
 
-    def forget(self, entry_id: str, also: Sequence[str] = ()) -> Receipt:
+    def forget(
+        self, entry_id: str, also: Sequence[str] = (), keep: Collection[str] = ()
+    ) -> Receipt:
         """Erase an entry, and ``also`` others and lines, for good from log, memory and files;
         InputError if nothing of one is left.
 
         With it go the lines of its chunks that say its fact, and what of others says the very same
-        as any of these, except live entries. What else holds words of it stays: the receipt lists
-        it. Not covered: exports and copies.
+        as any of these, except live entries, and those that the caller wants to ``keep``. What else
+        holds words of it stays: the receipt lists it. Not covered: exports and copies.
         """
         with self._changing():
             events = events_of(self._records())
@@ -706,8 +711,8 @@ class DurableMemory:
             )
             contents = _texts(there, ids)
             of_ids = [event for event in events if event.entry in ids]
-            ids = ids.union(*lines_by_operation(events, of_ids).values())
-            left = self._left(there, ids)
+            ids = ids.union(*lines_by_operation(events, of_ids).values()).difference(keep)
+            left = self._left(there, ids, keep)
             erased = sorted({event.seq for event in there} - {event.seq for event in left})
             receipt = self._erase(entry_id, erased)
             last = {event.entry: event.seq for event in events}
@@ -723,9 +728,9 @@ class DurableMemory:
             not self._journal.unscrubbed,
         )
 
-    def _left(self, there: Sequence[Event], ids: set[str]) -> list[Event]:
+    def _left(self, there: Sequence[Event], ids: set[str], keep: Collection[str]) -> list[Event]:
         texts = _texts(there, ids)
-        same = {entry.id for entry in self._memory if entry.content in texts} - ids
+        same = {entry.id for entry in self._memory if entry.content in texts}.union(keep) - ids
         others = [event for event in there if event.entry not in ids]
         return [event for event in others if event.entry in same or not event.texts & texts]
 
@@ -742,6 +747,14 @@ class DurableMemory:
 def _columns(value: Entry | Operation) -> JsonObject:
     """Return the fields by name; ``asdict``, which copies each value, takes ten times as long."""
     return {name: getattr(value, name) for name in value.__slots__}
+
+
+def _stored(entry: Entry) -> JsonObject:
+    """The fields of an entry by name, without metadata where there is none."""
+    fields = _columns(entry)
+    if entry.metadata is None:
+        del fields["metadata"]
+    return fields
 
 
 def _told(shape: Any) -> str:

@@ -176,23 +176,34 @@ class Grant(Options):
         """The parts of a namespace that a request cannot choose."""
         return {part: getattr(self, part) for part in HEADERS if getattr(self, part) is not None}
 
+    def allowed(self, asked: Mapping[str, str]) -> dict[str, str]:
+        """Return the parts of a namespace that the token or a request sets; Problem (403) for one
+        that is not that of the token.
+        """
+        agreed(asked, self.fixed, self.name)
+        return {**self.fixed, **asked}
+
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
         """Return the namespace of a request; Problem if it is not allowed (403) or names no user
         (400).
         """
-        parts = {**self.fixed, **asked}
-        for part, name in self.fixed.items():
-            if parts[part] != name:
-                raise Problem(
-                    HTTPStatus.FORBIDDEN,
-                    f"{self.name} may not reach the {part} {parts[part]!r}",
-                    f"{part} {name!r}",
-                )
+        parts = self.allowed(asked)
         if "user" not in parts:
             raise Problem(
                 HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}"
             )
         return Namespace(**parts)
+
+
+def agreed(asked: Mapping[str, str], pinned: Mapping[str, str], who: str) -> None:
+    """Raise a Problem (403) if a request asks for another part of a namespace than is pinned."""
+    for part, name in pinned.items():
+        if asked.get(part, name) != name:
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                f"{who} may not reach the {part} {asked[part]!r}",
+                f"{part} {name!r}",
+            )
 
 
 class Callers:
@@ -251,26 +262,40 @@ class Callers:
             )
         return grant
 
+    def pinned(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the parts of the namespace that a request's token or headers set; Problem for an
+        unknown token (401) or a part that the token does not reach (403).
+        """
+        return self.granted(headers).allowed(_in_headers(headers))
+
     def identify(
         self, headers: Mapping[str, str], named: Mapping[str, str] | None = None
     ) -> Caller:
         """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no
-        user (400). Parts of the namespace that are ``named`` hold before the headers'.
+        user (400). What a request has ``named`` must agree with its headers (403).
         """
         grant = self.granted(headers)
-        asked = {}
+        parts = self.pinned(headers)
+        agreed(named or {}, parts, grant.name)
         try:
-            for part, header in HEADERS.items():
-                if header.lower() in headers:
-                    name = headers[header.lower()].encode("ascii").decode()
-                    asked[part] = unquote(name, errors="strict")
-            return Caller(grant.name, grant.namespace({**asked, **(named or {})}))
-        except UnicodeError as error:
-            raise Problem(
-                HTTPStatus.BAD_REQUEST, f"the name in {header}", "percent-encoded UTF-8"
-            ) from error
+            return Caller(grant.name, grant.namespace({**(named or {}), **parts}))
         except InputError as error:
             raise Problem(HTTPStatus.BAD_REQUEST, error.what, error.expected, error.fix) from error
+
+
+def _in_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The parts of a namespace that headers name."""
+    asked = {}
+    for part, header in HEADERS.items():
+        if header.lower() in headers:
+            try:
+                name = headers[header.lower()].encode("ascii").decode()
+                asked[part] = unquote(name, errors="strict")
+            except UnicodeError as error:
+                raise Problem(
+                    HTTPStatus.BAD_REQUEST, f"the name in {header}", "percent-encoded UTF-8"
+                ) from error
+    return asked
 
 
 def make_token() -> tuple[str, str]:

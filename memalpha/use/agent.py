@@ -13,7 +13,7 @@ import gc
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -353,6 +353,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         *,
         namespace: Namespace | str | None = None,
         source: str = "",
+        metadata: str | None = None,
     ) -> Added:
         """Let the agent read a text, or chat messages, and update a memory; on disk when this
         returns.
@@ -362,7 +363,8 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         an assistant said counts less than what the user said, and what of it the memory says
         already is left out, as is all that is tagged as recalled.
         ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
-        becomes the text's SHA-256. ServiceError if the generator fails.
+        becomes the text's SHA-256. ``metadata`` is kept with all that is written
+        (``Entry.metadata``). ServiceError if the generator fails.
         """
         whose = self._whose(namespace)
         left_out: list[str] = []
@@ -379,7 +381,9 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         with self._writing(whose):
             try:
                 for piece, labels in pieces:
-                    steps.append(self.add_chunk(whose, piece, source, labels=labels))
+                    steps.append(
+                        self.add_chunk(whose, piece, source, labels=labels, metadata=metadata)
+                    )
                     first = steps[-1].chunk_index  # those of the archive come after
                     outcome = steps[-1].outcome
                     operations += range(first, first + len(outcome.changes)) or outcome.lines
@@ -449,6 +453,8 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         source: str = "",
         keep: Keeper | None = None,
         labels: Sequence[Span] | None = None,
+        *,
+        metadata: str | None = None,
     ) -> StepRecord:
         """Let the agent read one chunk that fits (``pieces``), with the places of its ``labels``.
 
@@ -462,7 +468,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
                 prompt = self.step.prompt(memory, retriever, chunk)
             (completion,) = self.generator.generate([prompt], sampling)
             origin = Origin(self.name, source, hash_prompt(prompt.ids))
-            with self.durable(whose) as durable, durable.writing(origin) as memory:
+            with self.durable(whose) as durable, durable.writing(origin, metadata) as memory:
                 if (memory.clock, memory.snapshot()) == seen:
                     index = memory.clock  # no other text ever gets this number
                     outcome = self.step.apply(
@@ -495,17 +501,22 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
             return durable.undo(operation, Origin(by))
 
     def forget(
-        self, entry: str, also: Sequence[str] = (), *, namespace: Namespace | str | None = None
+        self,
+        entry: str,
+        also: Sequence[str] = (),
+        *,
+        namespace: Namespace | str | None = None,
+        keep: Collection[str] = (),
     ) -> Receipt:
         """Erase an entry, and ``also`` others and lines, for good; ``said_by`` lists what still has
         words of it.
 
-        See ``DurableMemory.forget``.
+        See ``DurableMemory.forget``, also for what to ``keep``.
         """
         also = [also] if isinstance(also, str) else also
         for each in (entry, *also):
             _need_text("entry", each)  # None must not mean all entries
-        return self._forget(namespace, entry, also)
+        return self._forget(namespace, entry, also, keep)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase a whole namespace and its name permanently; also one that was begun with another
@@ -514,12 +525,16 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         return self._forget(namespace)
 
     def _forget(
-        self, namespace: Namespace | str | None, entry: str | None = None, also: Sequence[str] = ()
+        self,
+        namespace: Namespace | str | None,
+        entry: str | None = None,
+        also: Sequence[str] = (),
+        keep: Collection[str] = (),
     ) -> Receipt:
         whose = self._whose(namespace)
         with self._writing(whose):
             try:
-                return self._store.forget(whose, entry, also)
+                return self._store.forget(whose, entry, also, keep)
             finally:
                 self.step.forget_texts()
                 self.guards.forget_texts()

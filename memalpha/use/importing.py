@@ -225,6 +225,8 @@ def _utterance(message: Sourced) -> Utterance:
 
 def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
     """Insert an entry; return why it is not written, if it is not."""
+    if isinstance(message.what, Remembered):
+        memory.metadata = message.what.metadata
     insert = Operation(OperationKind.INSERT, section, message.what.text)
     result = memory.apply(insert, chunk=memory.clock, time=message.what.time)
     if result.changed:

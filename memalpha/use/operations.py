@@ -351,10 +351,22 @@ class Operations:
         text: str | list[JsonObject],
         time: str | None = None,
         source: str = "",
+        metadata: str | None = None,
     ) -> Added:
         """Let the agent read a text or chat messages; Problem for what is too long or wrong, else
         as ``MemoryAgent.add``.
         """
+        self.check_length(text)
+        try:
+            self.agent.pieces(text, time)
+        except InputError as error:
+            raise problem_of(error) from error
+        return self.agent.add(
+            text, time, namespace=caller.namespace, source=source, metadata=metadata
+        )
+
+    def check_length(self, text: str | list[JsonObject]) -> None:
+        """Raise a Problem (413) for a text, or chat messages, of too many tokens."""
         tokens = self.agent.step.encoder.count(text if isinstance(text, str) else str(text))
         if tokens > self._max_text_tokens:
             raise Problem(
@@ -363,11 +375,6 @@ class Operations:
                 f"at most {self._max_text_tokens}",
                 "send it in parts",
             )
-        try:
-            self.agent.pieces(text, time)
-        except InputError as error:
-            raise problem_of(error) from error
-        return self.agent.add(text, time, namespace=caller.namespace, source=source)
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:

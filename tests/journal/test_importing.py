@@ -169,6 +169,29 @@ def test_entries_of_another_memory_keep_dates_and_origin_and_what_does_not_fit_i
     assert (again.read, again.there) == (1, 1)
 
 
+def test_metadata_and_app_of_mem0_come_along_and_go_when_forgotten(found, folder):
+    journal = Journal.open(folder / "m.db")
+    durable = journal.memory(MARTA, MemorySchema.load("small_core"))
+    about = {"app_id": "kitchen", "metadata": {"topic": "drinks", "hash": "x"}}
+    payload = {"data": "Has a dog", "user_id": "u", "app_id": "radio", "topic": "pets"}
+    rows = [
+        {"id": "a", "memory": "Likes tea", "user_id": "u", **about},
+        {"id": "b", "payload": payload},
+        {"id": "c", "memory": "Is a cook", "user_id": "u"},
+    ]
+    assert import_messages(durable, found({"results": rows})).read == 3
+    kept = [entry.metadata and json.loads(entry.metadata) for entry in durable.memory]
+    assert kept == [
+        {"metadata": {"topic": "drinks", "hash": "x"}, "app_id": "kitchen"},
+        {"metadata": {"topic": "pets"}, "app_id": "radio"},
+        None,
+    ]
+    durable.forget("1")
+    journal.close()
+    files = b"".join(path.read_bytes() for path in folder.iterdir() if "m.db" in path.name)
+    assert b"drinks" not in files and b"pets" in files
+
+
 def test_an_entry_that_was_there_already_does_not_come_back_when_that_one_is_forgotten(
     found, store
 ):
