@@ -513,7 +513,7 @@ def activities_of(page: str) -> Iterator[dict[str, Any]]:
     """Yield the activities of ``MyActivity.html`` as ``MyActivity.json`` holds them."""
     before, *cards = _CARD.split(page)
     for card in cards or [before]:
-        text = _text_of_html(f"<div>{_CAPTION.split(card)[0]}" if cards else card)
+        text = _text_of_html(_CAPTION.split(card.partition(">")[2])[0] if cards else card)
         header, *lines = text.splitlines() or [""]
         times = (place for place, line in enumerate(lines[:_LONGEST_PROMPT]) if time_of(line))
         place = next(times, len(lines))

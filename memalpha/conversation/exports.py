@@ -265,7 +265,8 @@ def _wanted(path: Path, names: list[str], links: set[str], skipped: Reasons) -> 
     nested = any(name.endswith(".zip") for name in names)
     InputError.raise_if(
         not wanted,
-        f"{path} holds {', '.join(names[:8]) or 'nothing'}",
+        f"{path} holds {', '.join(names[:8]) or 'nothing'}"
+        + (f", and {len(links)} links, which are not followed" if links else ""),
         expected=_IN_FOLDER,
         fix="unpack the zip in it, and import that" if nested else "",
     )

@@ -240,13 +240,15 @@ def _with_clock(date: datetime, clock: re.Match[str], offset: timedelta | None) 
 def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
     """Return what was said in a conversation without a tree, oldest first.
 
-    A list is turned round if more of its times go back than forward. What has one time keeps the
-    order in which a user speaks before the assistant.
+    A list that ends before it begins, and whose times go back as often as forward or more, is
+    newest first. Then of what has one time a user speaks before the assistant.
     """
     times = [known for each in utterances if (known := moment(each.time or "")) is not None]
     steps = [(first > second) - (first < second) for first, second in pairwise(times)]
-    if sum(steps) <= 0:
+    if not times or times[0] <= times[-1] or sum(steps) < 0:
         return list(utterances)
+    if -1 in steps and len(times) == len(utterances):  # parts of it are oldest first
+        return sorted(utterances, key=_moment_of)
     ordered: list[Utterance] = []
     for _, group in groupby(reversed(utterances), key=lambda each: each.time):
         alike = list(group)
@@ -255,12 +257,9 @@ def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
     return ordered
 
 
-def dated(utterances: Iterable[Utterance], start: str | None) -> Iterator[Utterance]:
-    """Yield utterances, those without a time with that of the one before, or else ``start``."""
-    time = start
-    for utterance in utterances:
-        time = utterance.time or time
-        yield utterance if utterance.time else replace(utterance, time=time)
+def _moment_of(utterance: Utterance) -> float:
+    known = moment(utterance.time or "")
+    return known.timestamp() if known else 0.0
 
 
 # ------------------------------------------------------------------------------------------------

@@ -142,8 +142,8 @@ def test_memories_of_others(read):
     assert read(LANGMEM) == (
         "langmem",
         [
-            Remembered("memories/me/k1", "Plays chess", "2024-10-03T17:22:31+00:00"),
-            Remembered("me/k2", "food: pizza; age: 3; pets: cat, dog", None),
+            Remembered("memories/me/k1", "Plays chess", "2024-10-03T17:22:31+00:00", "memories/me"),
+            Remembered("me/k2", "food: pizza; age: 3; pets: cat, dog", None, "me"),
         ],
         {"entry without text": 1},
     )
