@@ -262,6 +262,14 @@ def _moment_of(utterance: Utterance) -> float:
     return known.timestamp() if known else 0.0
 
 
+def dated(utterances: Iterable[Utterance], start: str | None) -> Iterator[Utterance]:
+    """Yield utterances, those without a time with that of the one before, or else ``start``."""
+    time = start
+    for utterance in utterances:
+        time = utterance.time or time
+        yield utterance if utterance.time else replace(utterance, time=time)
+
+
 # ------------------------------------------------------------------------------------------------
 # whose it is, and what is not to be remembered
 _OWNERS = ("user_id", "userId", "userID", "user", "owner", "account_uuid", "account", "owner_id")

@@ -215,7 +215,7 @@ def _check_owners(
     )
     InputError.raise_if(
         not from_users and len(named) > 1 and not all(_is_of(owner, [user]) for owner in named),
-        f"{export.path} holds messages or entries of {len(named)} users: {shown}",
+        f"{export.path} holds messages or entries of {len(named)} users or namespaces: {shown}",
         expected="those of one user: a memory is that of one",
         fix="--from-user NAME imports those of NAME and leaves out the others; it can be repeated",
     )

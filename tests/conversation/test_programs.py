@@ -402,7 +402,9 @@ def test_messages_of_openais_threads_come_in_their_order(read):
 def test_a_file_of_several_users_is_refused_or_one_is_chosen(tmp_path, data):
     path = tmp_path / "export.json"
     path.write_text(json.dumps(data))
-    with pytest.raises(InputError, match=r"(?s)of 2 users: .*--from-user NAME") as refused:
+    with pytest.raises(
+        InputError, match=r"(?s)of 2 users or namespaces: .*--from-user NAME"
+    ) as refused:
         collect(Export(path), "ivan")
     users = {"ivan", "olga", "agent_id=b", "o", "i", "memories/ivan", "memories/olga"}
     named = {user for user in users if f"'{user}': " in str(refused.value)}
