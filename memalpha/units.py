@@ -9,7 +9,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from memalpha.types import TokenCounter
@@ -275,14 +275,13 @@ def _halves(cutting: _Cutting, span: Span) -> Iterator[Span]:
 
 
 def _middle(text: str, span: Span) -> int:
-    """Return the middle of a run of characters, or the next place before it that parts no mark from
-    its letter.
+    """Return the middle of a run of characters, or the nearest place before it, else after it, that
+    parts no mark from its letter.
     """
     middle = (span.start + span.end) // 2
-    place = middle
-    while place > span.start + 1 and (
-        unicodedata.category(text[place])[0] == "M" or text[place - 1] == "\u200d"
-    ):
-        place -= 1
-    joined = place == span.start + 1 and unicodedata.category(text[place])[0] == "M"
-    return middle if joined else place
+    places = chain(range(middle, span.start, -1), range(middle + 1, span.end))
+    return next((place for place in places if not _joins(text, place)), middle)
+
+
+def _joins(text: str, place: int) -> bool:
+    return unicodedata.category(text[place])[0] == "M" or text[place - 1] == "\u200d"
