@@ -15,10 +15,11 @@ from typing import NamedTuple
 from memalpha.types import TokenCounter
 
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
-# scripts that part their words by no space: Thai, Lao, Myanmar, Khmer, Kana, Han and their marks
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+# characters of scripts without spaces: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese
+UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007"
+    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff"
 )
 _CLOSE = "\"')\\]\u2019\u201d\u00bb\u300d\u300f\uff09\u3011\u300b\u3009\u3015\uff02\uff07\uff3d"
 # ends of sentences that need no space: of Han and Kana, danda, Arabic, Armenian, Ethiopic, Myanmar,
@@ -30,7 +31,7 @@ _STOPS = (
 _SENTENCE_END = re.compile(
     rf"[.!?][\"')\]]*\s+|\n+|(?:[{_STOPS}]|\uff0e(?![0-9\uff10-\uff19]))"
     rf"[{_STOPS}!?\uff0e\u2026]*[{_CLOSE}]*\s*"
-    rf"|(?:[!?\u2026]+|(?<=[{_UNSPACED}])\.)[{_CLOSE}]*(?=[{_UNSPACED}])"
+    rf"|(?:[!?\u2026]+|(?<=[{UNSPACED}])\.)[{_CLOSE}]*(?=[{UNSPACED}])"
 )
 # words; of what has no spaces its clauses
 _WORD = re.compile(

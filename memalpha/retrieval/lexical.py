@@ -20,6 +20,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from memalpha.units import UNSPACED
+
 # not: no, not, will, may, us, am (negations, names, months, acronyms)
 STOP_WORDS = frozenset(
     "a an and are as at be been but by did do does for from had has have he her hers him his how i "
@@ -29,11 +31,8 @@ STOP_WORDS = frozenset(
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
 _WORD = re.compile(rf"\w[\w{_MARK}]*")
-# a run of characters of one of those scripts, each with its marks
-_IN_PAIRS = (
-    "\u0e00-\u0e4f\u0e80-\u0ecf\u1000-\u103f\u1050-\u109f\u1780-\u17df\u3005-\u3007\u3040-\u30ff"
-    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
-)
+_IN_PAIRS = rf"{UNSPACED}\uac00-\ud7a3"  # and Hangul
+# a run of them, each with its marks, or of others
 _RUN = re.compile(rf"(?:[{_IN_PAIRS}]{_MARK}*)+|(?:[^{_IN_PAIRS}])+")
 _LETTER = re.compile(rf".{_MARK}*", re.DOTALL)
 _PAIRED = re.compile(f"[{_IN_PAIRS}]")
