@@ -6,20 +6,43 @@ labels is only cut.
 """
 
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from memalpha.text import unmarked
 from memalpha.types import TokenCounter
 
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
-_SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
-_WORD = re.compile(r"\S+")
+# characters of scripts without spaces: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese
+UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007"
+    "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff"
+)
+_CLOSE = "\"')\\]\u2019\u201d\u00bb\u300d\u300f\uff09\u3011\u300b\u3009\u3015\uff02\uff07\uff3d"
+# ends of sentences that need no space: of Han and Kana, danda, Arabic, Armenian, Ethiopic, Myanmar,
+# Khmer, Tibetan; a full-width stop not within a number
+_STOPS = (
+    "\u3002\uff01\uff1f\uff61\u0964\u0965\u061f\u06d4\u0589\u1362\u1367\u1368\u104a\u104b\u17d4\u17d5"
+    "\u0f0d\u0f0e"
+)
+_SENTENCE_END = re.compile(
+    rf"[.!?][\"')\]]*\s+|\n+|(?:[{_STOPS}]|\uff0e(?![0-9\uff10-\uff19]))"
+    rf"[{_STOPS}!?\uff0e\u2026]*[{_CLOSE}]*\s*"
+    rf"|(?:[!?\u2026]+|(?<=[{UNSPACED}])\.)[{_CLOSE}]*(?=[{UNSPACED}])"
+)
+_ASCII_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")  # the same in ASCII, in half the time
+# words; of what has no spaces its clauses
+_WORD = re.compile(
+    r"[^\s\uff0c\u3001\uff1b\uff1a\uff64\u060c]+[\uff0c\u3001\uff1b\uff1a\uff64\u060c]*"
+    r"|[\uff0c\u3001\uff1b\uff1a\uff64\u060c]+"
+)
 # a line, with the line that labels it
 _LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")
-_BLOCK = re.compile(r"\S(?:[^\n]|\n(?![^\S\n]*\n))*")  # up to a blank line
+_BLOCK = re.compile(r"\S(?:[^\n]++|\n(?![^\S\n]*\n))*+")  # up to a blank line
 
 _NAME = r"[^\W\d_][\w.'’&-]*(?: (?:[0-9]+|[^\W\d_][\w.'’&-]*)){0,4}"
 # with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
@@ -283,7 +306,8 @@ def _pieces(cutting: _Cutting, whole: Span, *, exact: bool = False) -> list[Span
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
     """Yield the sentences and lines of a text (or of a slice), without white space around."""
     start, last = within or Span(0, len(text))
-    for end in [match.end() for match in _SENTENCE_END.finditer(text, start, last)] + [last]:
+    ends = _ASCII_END if text.isascii() else _SENTENCE_END
+    for end in [match.end() for match in ends.finditer(text, start, last)] + [last]:
         sentence = _strip(text, start, end)
         if sentence.start < sentence.end:
             yield sentence
@@ -307,6 +331,19 @@ def _halves(cutting: _Cutting, span: Span) -> Iterator[Span]:
     if span.end - span.start == 1 or cutting.fits(span):
         yield span
     else:
-        middle = (span.start + span.end) // 2
+        middle = _middle(cutting.text, span)
         yield from _halves(cutting, Span(span.start, middle))
         yield from _halves(cutting, Span(middle, span.end))
+
+
+def _middle(text: str, span: Span) -> int:
+    """Return the middle of a run of characters, or the nearest place before it, else after it, that
+    parts no mark from its letter.
+    """
+    middle = (span.start + span.end) // 2
+    places = chain(range(middle, span.start, -1), range(middle + 1, span.end))
+    return next((place for place in places if not _joins(text, place)), middle)
+
+
+def _joins(text: str, place: int) -> bool:
+    return unicodedata.category(text[place])[0] == "M" or text[place - 1] == "\u200d"

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from memalpha.cli.console import console, quiet_libraries
+from memalpha.cli.console import complain, console, quiet_libraries
 from memalpha.cli.journal import KeyFile, Wait, opened, say
 from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
 from memalpha.errors import ImportStopped, InputError
 from memalpha.files import path_of
+
+_TELL_SECONDS = 10.0  # between two lines of progress
 
 if TYPE_CHECKING:
     from memalpha.memory.schema import MemorySchema
@@ -36,8 +38,16 @@ def import_file(
     kind: Annotated[
         str | None,
         Option(
-            help="chatgpt, claude, gemini, messages (OpenAI's form), locomo, mem0, memos, langmem;"
-            " recognised if not given"
+            help="chatgpt, claude, claude-memories, claude-code, deepseek, gemini, gemini-cli,"
+            " grok, openwebui, librechat, sharegpt, messages (OpenAI's form), locomo, mem0, memos,"
+            " langmem; recognised if not given"
+        ),
+    ] = None,
+    from_user: Annotated[
+        list[str] | None,
+        Option(
+            help="of a file of several users: whose messages and entries are meant, as the file"
+            " names them, or a part of a namespace; can be repeated"
         ),
     ] = None,
     adapter: Annotated[
@@ -57,22 +67,23 @@ def import_file(
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Import chats (ChatGPT, Claude, Gemini, OpenAI's form, LoCoMo) and memories (Mem0, MemOS,
-    LangMem).
+    """Import chats (ChatGPT, Claude, Gemini, OpenAI's form and others) and memories (Mem0, MemOS,
+    LangMem, Claude's).
 
     What was said becomes lines of the archive, by date, with speakers and sources; entries of other
     memories come in as entries. An import that was stopped goes on; a second one adds what is new.
     """
     from memalpha.conversation.exports import Export
     from memalpha.store.journal import Namespace
-    from memalpha.use.importing import collect, estimate_tokens, import_messages
+    from memalpha.use.importing import check_found, collect, estimate_tokens, import_messages
 
     whose = Namespace(user, agent, session)
     path = path_of(file, "a file, or rights to it")
     InputError.raise_if(not path.exists(), f"no file {file!r}", expected="an export")
     start = monotonic()
     gc.disable()  # what is made stays, and to look through it again and again takes a third more
-    found = collect(Export(path, kind))
+    found = collect(Export(path, kind), user, from_user or ())
+    check_found(path, found)
     if dry_run:
         _show_plan(found, _count_read(store, whose, found, key_file, wait), as_json)
         return
@@ -92,6 +103,8 @@ def import_file(
             with opened(store, key_file, wait, new=True) as journal:
                 durable = journal.memory(whose, _schema_of(journal, whose, schema), estimate_tokens)
                 report = import_messages(durable, found, section=section, progress=progress)
+    if not report.stopped:
+        check_found(path, found, report)
     _show(found, report, monotonic() - start, as_json)
     if report.stopped and report.read + report.there < total:
         raise ImportStopped(
@@ -147,11 +160,19 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Give what moves a bar on a terminal, and does nothing elsewhere."""
+    """Give what moves a bar on a terminal, and elsewhere writes a line from time to time."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
     if not console.is_terminal:
-        yield lambda done: None
+        last = monotonic()
+
+        def tell(done: int) -> None:
+            nonlocal last
+            if monotonic() - last >= _TELL_SECONDS:
+                last = monotonic()
+                complain(f"reading: {done} of {total}")
+
+        yield tell
         return
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
@@ -182,12 +203,14 @@ def _show_plan(found: Found, there: int, as_json: bool) -> None:
         "entries": len(found.entries),
         "from": first,
         "to": last,
+        "undated": found.undated,
         "already there": there,
         "skipped": dict(found.skipped),
     }
     lines = [f"{found.kind}: {found.conversations} conversations, {len(found.entries)} entries"]
     lines += [f"  {count} messages of {role}" for role, count in roles.items()]
     lines += [f"  from {first} to {last}"] if first else []
+    lines += _undated(found)
     lines += [f"  {there} of them were read before"] if there else []
     say(as_json, about, *lines, *_reasons(found.skipped), "nothing was written (--dry-run)")
 
@@ -198,17 +221,29 @@ def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None
         "read": report.read,
         "already there": report.there,
         "skipped": dict(report.skipped),
+        "undated": found.undated,
+        "left": report.left,
         "stopped": report.stopped,
         "seconds": round(seconds, 3),
     }
     counts = f"{report.read} read, {report.there} read before"
     lines = [f"{found.kind}: {counts} ({seconds:.1f} s)", *_reasons(report.skipped)]
+    lines += _undated(found)
+    if report.left:
+        lines.append(
+            f"  deleted: {report.left} lines of messages that the file shows no more (edited, or"
+            " not to be remembered); entries that an agent made of them stay"
+        )
     if report.there and found.by_place:
         lines.append(
             f"  {found.kind} without ids: known by the name of the file and by places in it; rename"
             " the file if it is another one"
         )
     say(as_json, about, *lines)
+
+
+def _undated(found: Found) -> list[str]:
+    return [f"  without a date: {found.undated}"] if found.undated else []
 
 
 def _reasons(skipped: Mapping[str, int]) -> list[str]:

@@ -1,28 +1,178 @@
-"""Readers of chats: ChatGPT, Claude, Gemini, lists of messages, dialogues in sessions.
+"""Readers of chats: trees and lists of messages of many programs, Gemini's activity, dialogues.
 
 Each is a generator of conversations from the elements of a file. It counts what it does not read,
-message by message, by the reason.
+message by message, by the reason. Programs differ in where a conversation holds its messages and in
+what they call the fields of one; ``trees`` and ``_told`` are the same for all.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, NamedTuple
 
-from memalpha.conversation.items import Chat, Reasons, clean, dated, fields, listed, time_of, word
-from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance, text_of
+from memalpha.conversation.items import (
+    NOT_TO_REMEMBER,
+    Chat,
+    Reasons,
+    clean,
+    dated,
+    fields,
+    in_order,
+    listed,
+    not_to_remember,
+    owner_of,
+    time_in,
+    time_of,
+    word,
+)
+from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance
+from memalpha.conversation.trees import Node, id_of, is_tree, live_branch, parent_of
 
 NO_MESSAGES = "conversation without messages"
 NO_TEXT = "message without text"
 BRANCH = "message on another branch"
-_ROLES: Mapping[Any, str] = {
-    USER: USER,
-    "human": USER,
-    ASSISTANT: ASSISTANT,
-    "ai": ASSISTANT,
-    "model": ASSISTANT,
+_ROLES: Mapping[str, str] = {
+    **dict.fromkeys((USER, "human", "request", "prompter"), USER),
+    **dict.fromkeys((ASSISTANT, "ai", "model", "gpt", "chatgpt", "bot", "response"), ASSISTANT),
+    **dict.fromkeys(("gemini", "claude", "grok", "bard", "bing", "chatbot"), ASSISTANT),
 }
+
+Say = Callable[[dict[str, Any], Reasons], tuple[str, str]]
+"""Returns the role and the text of a message; no text, and a count, if nobody said it."""
+
+
+def _told(
+    name: str,
+    about: dict[str, Any],
+    nodes: Sequence[Node],
+    say: Say,
+    skipped: Reasons,
+    *,
+    current: str = "",
+    start: str | None = None,
+) -> Iterator[Chat]:
+    """Yield the conversation of some nodes: the branch that is shown, in its order.
+
+    ``about`` are its own fields: its time, its owner, and whether it is to be remembered.
+    """
+    forgotten = not_to_remember(about)
+    in_tree = is_tree(nodes)
+    branch = live_branch(nodes, current) if in_tree else list(range(len(nodes)))
+    shown = set(branch)
+    others = [place for place in range(len(nodes)) if place not in shown]
+    told: list[Utterance] = []
+    left: list[str] = []
+    for place in [*branch, *others]:
+        node = nodes[place]
+        if not node.message:
+            continue
+        role, text = say(node.message, skipped)
+        id_ = id_of(node.message) or node.id or str(place)
+        if text and place in shown and not forgotten:
+            time = time_in(node.message, skipped=skipped) or None
+            speaker = clean(node.message.get("name"))
+            told.append(Utterance(role, text, speaker if role == USER else "", time, id_))
+        elif text:
+            skipped[NOT_TO_REMEMBER if forgotten else BRANCH] += 1
+            left.append(id_)
+    ordered = told if in_tree else in_order(told)
+    began = start or time_in(about) or None
+    if ordered or left:
+        yield Chat(name, tuple(dated(ordered, began)), tuple(left), owner_of(about))
+    else:
+        skipped[NO_MESSAGES] += 1
+
+
+def _node(message: Any, place: int) -> Node:
+    message = fields(message)
+    return Node(id_of(message) or str(place), parent_of(message), message)
+
+
+def _nodes(messages: Iterable[Any]) -> list[Node]:
+    return [_node(message, place) for place, message in enumerate(messages)]
+
+
+def _name(about: dict[str, Any]) -> str:
+    return str(next((about[key] for key in _CONVERSATION_IDS if about.get(key)), ""))
+
+
+# of a conversation; and in a message, of the one that it belongs to
+_OF_A_MESSAGE = (
+    "conversation_id",
+    "conversationId",
+    "chatId",
+    "chat_id",
+    "chatID",
+    "thread_id",
+    "threadId",
+    "sessionId",
+    "session_id",
+)
+_CONVERSATION_IDS = (*_OF_A_MESSAGE, "id", "uuid", "_id")
+
+
+# ------------------------------------------------------------------------------------------------
+# what a message says
+_TEXTS = ("content", "text", "parts", "message", "value", "fragments", "contentChunks")
+_INNER = ("text", "content", "value", "parts")
+_REASONING_HTML = re.compile(
+    r'<details type="(?:reasoning|tool_calls|code_interpreter)".*?</details>\s*', re.S
+)
+_FRAGMENTS = frozenset({"request", "response", "user", "assistant"})
+_DEPTH = 4  # of objects around a text
+
+
+def _say(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
+    """Say what a message of most programs says."""
+    role = _role(message)
+    if role in UNREAD or role not in _ROLES:
+        skipped[f"{role[:40]} message" if role else "no message"] += 1
+        return "", ""
+    lost: Reasons = Counter()
+    texts = (clean("\n".join(_texts(message[key], lost))) for key in _TEXTS if key in message)
+    text = next(filter(None, texts), "")
+    if _ROLES[role] == ASSISTANT and "<details" in text:
+        text = _REASONING_HTML.sub("", text).strip()
+    skipped.update(lost)
+    if not text and not lost:
+        calls = message.get("tool_calls") or message.get("toolCalls")
+        skipped["call of a tool" if calls else NO_TEXT] += 1
+    return _ROLES[role], text
+
+
+def _role(message: dict[str, Any]) -> str:
+    made = message.get("isCreatedByUser")
+    if isinstance(made, bool):
+        return USER if made else ASSISTANT
+    author = message.get("author")
+    named = [message.get(key) for key in ("role", "sender", "from", "type")]
+    named += [author, fields(author).get("role")]
+    fragments = [word(fields(each).get("type")) for each in listed(message.get("fragments"))]
+    if fragments:
+        named.append("request" if "REQUEST" in fragments else "response")
+    return next((word(each).casefold() for each in named if word(each)), "")
+
+
+def _texts(content: Any, lost: Reasons, depth: int = 0) -> Iterator[str]:
+    """Yield the texts of a content, which is a text, an object with one, or a list of them; count
+    the parts that nobody said, such as calls of tools and reasoning.
+    """
+    if isinstance(content, str):
+        if clean(content):
+            yield content.strip()
+    elif isinstance(content, list):
+        for part in content:
+            yield from _texts(part, lost, depth)
+    elif isinstance(content, dict) and depth < _DEPTH:
+        kind = word(content.get("type")).casefold()
+        if kind and "text" not in kind and "transcri" not in kind and kind not in _FRAGMENTS:
+            lost[f"{kind[:40]} part"] += 1
+            return
+        inner = next((content[key] for key in _INNER if content.get(key)), None)
+        if inner is not None:
+            yield from _texts(inner, lost, depth + 1)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -35,58 +185,32 @@ _CITATION = re.compile("\ue200[^\ue201]*\ue201")  # a mark that the page shows a
 
 def is_chatgpt(value: Any) -> bool:
     """Whether it is a conversation of ChatGPT's export."""
-    return isinstance(fields(value).get("mapping"), dict)
+    return isinstance(fields(value).get("mapping"), dict) and not is_deepseek(value)
 
 
 def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of ChatGPT."""
     for value in map(fields, values):
-        nodes = {key: fields(node) for key, node in fields(value.get("mapping")).items()}
-        branch = _branch(nodes, word(value.get("current_node")))
-        others = [node for key, node in nodes.items() if key not in branch and node.get("message")]
-        if others:
-            skipped[BRANCH] += len(others)
-        told = []
-        for key in branch:
-            message = fields(nodes[key].get("message"))
-            if not message:
-                continue
-            text = _chatgpt_text(message, skipped)
-            if text:
-                role = _ROLES[fields(message["author"])["role"]]
-                name = str(message.get("id") or key)
-                time = time_of(message.get("create_time"))
-                told.append(Utterance(role, text, time=time, id=name))
-        name = str(value.get("conversation_id") or value.get("id") or "")
-        yield from _chat(name, told, time_of(value.get("create_time")), skipped)
+        current = word(value.get("current_node"))
+        yield from _told(
+            _name(value), value, _mapped(value), _say_chatgpt, skipped, current=current
+        )
 
 
-def _chat(name: str, told: list[Utterance], start: str | None, skipped: Reasons) -> Iterator[Chat]:
-    """Yield the conversation, or count it if nothing was said in it."""
-    if told:
-        yield Chat(name, tuple(dated(told, start)))
-    else:
-        skipped[NO_MESSAGES] += 1
+def _mapped(value: dict[str, Any]) -> list[Node]:
+    nodes = []
+    for key, each in fields(value.get("mapping")).items():
+        node = fields(each)
+        children = tuple(filter(None, map(word, listed(node.get("children")))))
+        nodes.append(Node(key, parent_of(node), fields(node.get("message")), children))
+    return nodes
 
 
-def _branch(nodes: Mapping[str, dict[str, Any]], last: str) -> dict[str, None]:
-    """Return the keys of the nodes from the root to ``last``, else to the newest message."""
-    if last not in nodes:
-        times = {key: fields(node.get("message")).get("create_time") for key, node in nodes.items()}
-        written = {key: time for key, time in times.items() if isinstance(time, int | float)}
-        last = max(written, key=written.__getitem__, default="")
-    keys: dict[str, None] = {}
-    while last in nodes and last not in keys:
-        keys[last] = None
-        last = word(nodes[last].get("parent"))
-    return dict.fromkeys(reversed(keys))
-
-
-def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
-    """Return what a message says; nothing, and a count, if nobody said it."""
+def _say_chatgpt(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
+    """Say what a message of ChatGPT says."""
     role = word(fields(message.get("author")).get("role"))
     content = fields(message.get("content"))
-    kind = word(content.get("content_type"))
+    kind = word(content.get("content_type")) or "text"
     if fields(message.get("metadata")).get("is_visually_hidden_from_conversation"):
         reason = "hidden message"
     elif role not in _ROLES:
@@ -111,9 +235,9 @@ def _chatgpt_text(message: dict[str, Any], skipped: Reasons) -> str:
         text = _CITATION.sub("", said).strip()
         reason = "" if text else NO_TEXT
         if text:
-            return text
+            return _ROLES[role], text
     skipped[reason] += 1
-    return ""
+    return "", ""
 
 
 # ------------------------------------------------------------------------------------------------
@@ -126,45 +250,202 @@ def is_claude(value: Any) -> bool:
 def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of Claude.
 
-    Where messages name their parents, the branch of the last one is read.
+    Where messages name their parents, the branch with the newest end is read.
     """
     for value in map(fields, values):
-        messages = [fields(each) for each in listed(value.get("chat_messages"))]
-        nodes = {str(each.get("uuid") or place): each for place, each in enumerate(messages)}
-        branch = _claude_branch(nodes)
-        if len(branch) < len(nodes):
-            skipped[BRANCH] += len(nodes) - len(branch)
-        told = []
-        for key in branch:
-            message = nodes[key]
-            text = _claude_text(message, skipped)
-            role = _ROLES.get(word(message.get("sender")))
-            if text and role:
-                told.append(Utterance(role, text, time=time_of(message.get("created_at")), id=key))
-            else:
-                skipped[NO_TEXT if role else f"{message.get('sender')} message"] += 1
-        start = time_of(value.get("created_at"))
-        yield from _chat(str(value.get("uuid") or ""), told, start, skipped)
+        nodes = _nodes(listed(value.get("chat_messages")))
+        current = word(value.get("current_leaf_message_uuid"))
+        name = str(value.get("uuid") or "")
+        yield from _told(name, value, nodes, _say_claude, skipped, current=current)
 
 
-def _claude_branch(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Return the keys of the last message and all before it; all, if parents are missing."""
-    parents = {key: str(node.get("parent_message_uuid") or "") for key, node in nodes.items()}
-    roots = [key for key, parent in parents.items() if parent not in nodes]
-    if not nodes or roots != [next(iter(nodes))]:
-        return list(nodes)
-    tree = {key: {"parent": parent} for key, parent in parents.items()}
-    return list(_branch(tree, list(nodes)[-1]))
-
-
-def _claude_text(message: dict[str, Any], skipped: Reasons) -> str:
+def _say_claude(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
+    role = _ROLES.get(word(message.get("sender")))
+    if role is None:
+        skipped[f"{message.get('sender')} message"] += 1
+        return "", ""
     blocks = [fields(block) for block in listed(message.get("content")) if isinstance(block, dict)]
     skipped.update(f"{block.get('type')} block" for block in blocks if block.get("type") != "text")
     attached = [*listed(message.get("attachments")), *listed(message.get("files"))]
     if attached:
         skipped["attached file"] += len(attached)
     texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
-    return "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
+    text = "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
+    if not text:
+        skipped[NO_TEXT] += 1
+    return role, text
+
+
+# ------------------------------------------------------------------------------------------------
+# other programs: where a conversation holds its messages
+class _Talk(NamedTuple):
+    """A conversation of another program: its id, its fields, its messages, and the last one that is
+    shown.
+    """
+
+    name: str
+    about: dict[str, Any]
+    nodes: list[Node]
+    current: str = ""
+
+
+def _read_talks(talks: Iterable[_Talk], skipped: Reasons) -> Iterator[Chat]:
+    for talk in talks:
+        yield from _told(talk.name, talk.about, talk.nodes, _say, skipped, current=talk.current)
+
+
+def is_deepseek(value: Any) -> bool:
+    """Whether it is a conversation of DeepSeek's export."""
+    nodes = fields(fields(value).get("mapping")).values()
+    messages = (fields(fields(node).get("message")) for node in nodes)
+    return "fragments" in next(filter(None, messages), {})
+
+
+def deepseek(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read ``conversations.json`` of DeepSeek."""
+    objects = map(fields, values)
+    return _read_talks((_Talk(_name(each), each, _mapped(each)) for each in objects), skipped)
+
+
+def is_openwebui(value: Any) -> bool:
+    """Whether it is a chat of Open WebUI."""
+    chat = fields(fields(value).get("chat"))
+    messages = fields(chat.get("history")).get("messages")
+    return isinstance(messages, dict) or is_messages(chat)
+
+
+def openwebui(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read the exported chats of Open WebUI."""
+    return _read_talks(map(_of_openwebui, map(fields, values)), skipped)
+
+
+def _of_openwebui(value: dict[str, Any]) -> _Talk:
+    chat = fields(value.get("chat"))
+    history = fields(chat.get("history"))
+    messages = fields(history.get("messages")).values() or listed(chat.get("messages"))
+    return _Talk(_name(value), {**chat, **value}, _nodes(messages), word(history.get("currentId")))
+
+
+def is_librechat(value: Any) -> bool:
+    """Whether it is a conversation of LibreChat."""
+    messages = listed(fields(value).get("messages"))
+    return any(isinstance(fields(each).get("isCreatedByUser"), bool) for each in messages)
+
+
+def librechat(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read exported conversations of LibreChat, also those whose messages hold their answers."""
+    objects = map(fields, values)
+    talks = (_Talk(_name(each), each, _flat(listed(each.get("messages")))) for each in objects)
+    return _read_talks(talks, skipped)
+
+
+def _flat(messages: Sequence[Any]) -> list[Node]:
+    """Return messages and those in their ``children``, which follow them."""
+    nodes: list[Node] = []
+    left: list[tuple[str | None, Any]] = [(None, message) for message in reversed(messages)]
+    while left:
+        above, message = left.pop()
+        node = _node(message, len(nodes))
+        nodes.append(node if above is None else node._replace(parent=above))
+        left += [(node.id, child) for child in reversed(listed(node.message.get("children")))]
+    return nodes
+
+
+def is_grok(value: Any) -> bool:
+    """Whether it is a conversation of Grok's export."""
+    return isinstance(fields(value).get("responses"), list)
+
+
+def grok(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read the conversations of ``prod-grok-backend.json``."""
+    return _read_talks(map(_of_grok, map(fields, values)), skipped)
+
+
+def _of_grok(value: dict[str, Any]) -> _Talk:
+    about = fields(value.get("conversation"))
+    responses = [fields(each) for each in listed(value.get("responses"))]
+    nodes = _nodes(fields(each.get("response")) or each for each in responses)
+    return _Talk(_name(about), about, nodes, word(about.get("leaf_response_id")))
+
+
+def is_sharegpt(value: Any) -> bool:
+    """Whether it is a conversation in ShareGPT's form."""
+    turns = _turns(fields(value))
+    return any({"from", "value"} <= fields(turn).keys() for turn in turns)
+
+
+def _turns(value: dict[str, Any]) -> list[Any]:
+    return listed(value.get("conversations")) or listed(value.get("items"))
+
+
+def sharegpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read conversations in ShareGPT's form."""
+    objects = map(fields, values)
+    return _read_talks(
+        (_Talk(_name(each), each, _nodes(_turns(each))) for each in objects), skipped
+    )
+
+
+def is_gemini_cli(value: Any) -> bool:
+    """Whether it is a session of Gemini CLI."""
+    session = fields(value)
+    kinds = {word(fields(each).get("type")) for each in listed(session.get("messages"))}
+    return "sessionId" in session and not kinds.isdisjoint(("user", "gemini"))
+
+
+def gemini_cli(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read saved sessions of Gemini CLI."""
+    objects = map(fields, values)
+    talks = (_Talk(_name(each), each, _nodes(listed(each.get("messages")))) for each in objects)
+    return _read_talks(talks, skipped)
+
+
+# ------------------------------------------------------------------------------------------------
+# Claude Code: a line is a message or a note, and names what it follows. Sub-agents talk in side
+# chains; where a session was made shorter, its summary follows what it stands for.
+_NOTED = re.compile(
+    r"\s*<(command-name|command-message|local-command-stdout|local-command-caveat|bash-input"
+    r"|bash-stdout|system-reminder|task-notification)>"
+)
+
+
+def is_claude_code(value: Any) -> bool:
+    """Whether it is a message of a session of Claude Code."""
+    line = fields(value)
+    said = word(line.get("type")) in (USER, ASSISTANT) and "role" in fields(line.get("message"))
+    return said and not line.keys().isdisjoint(("sessionId", "uuid", "parentUuid"))
+
+
+def claude_code(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
+    """Read sessions of Claude Code: JSON Lines."""
+    sessions: dict[str, list[Node]] = {}
+    for line in map(fields, values):
+        if "uuid" not in line and not is_claude_code(line):
+            skipped[f"note of the session ({word(line.get('type'))[:40]})"] += 1
+            continue
+        nodes = sessions.setdefault(str(line.get("sessionId") or ""), [])
+        node = _node(line, len(nodes))
+        begins = line.get("isCompactSummary") or line.get("subtype") == "compact_boundary"
+        nodes.append(node._replace(parent=None) if begins and not node.parent else node)
+    for name, nodes in sessions.items():
+        main = [node for node in nodes if not node.message.get("isSidechain")]
+        if len(main) < len(nodes):
+            skipped["message of a sub-agent"] += len(nodes) - len(main)
+        yield from _told(name, {}, main, _say_claude_code, skipped)
+
+
+def _say_claude_code(line: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
+    if word(line.get("type")) not in _ROLES:
+        skipped[f"note of the session ({word(line.get('type'))[:40]})"] += 1
+        return "", ""
+    if line.get("isMeta") or line.get("isCompactSummary"):
+        skipped["message that the program wrote"] += 1
+        return "", ""
+    role, text = _say(fields(line.get("message")), skipped)
+    if role == USER and _NOTED.match(text):
+        skipped["message that the program wrote"] += 1
+        return "", ""
+    return role, text
 
 
 # ------------------------------------------------------------------------------------------------
@@ -223,6 +504,29 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             yield Chat(known[1] if known else "activity", tuple(told))
 
 
+_CARD = re.compile(r'<div class="outer-cell\b')
+_CAPTION = re.compile(r'<div class="[^"]*\bmdl-typography--caption\b')
+_LONGEST_PROMPT = 400  # lines before the time
+
+
+def activities_of(page: str) -> Iterator[dict[str, Any]]:
+    """Yield the activities of ``MyActivity.html`` as ``MyActivity.json`` holds them."""
+    before, *cards = _CARD.split(page)
+    for card in cards or [before]:
+        text = _text_of_html(_CAPTION.split(card.partition(">")[2])[0] if cards else card)
+        header, *lines = text.splitlines() or [""]
+        times = (place for place, line in enumerate(lines[:_LONGEST_PROMPT]) if time_of(line))
+        place = next(times, len(lines))
+        links = re.findall(_GEMINI_ID, card)
+        yield {
+            "header": header,
+            "title": "\n".join(lines[:place]),
+            "time": lines[place] if place < len(lines) else "",
+            "safeHtmlItem": [{"html": "<br>".join(map(escape, lines[place + 1 :]))}],
+            "titleUrl": f"gemini.google.com/app/{links[0]}" if links else "",
+        }
+
+
 class _Html(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
@@ -254,50 +558,69 @@ def _text_of_html(html: str) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # lists of messages, as OpenAI's API takes them
+_LISTS = ("messages", "conversations", "conversation", "turns", "history", "chat", "dialogue")
+_USERS = ("user_id", "userId", "userID")
+
+
 def is_messages(value: Any) -> bool:
     """Whether it is a message, or a list of messages, or an object with one."""
-    listed = fields(value).get("messages") if isinstance(value, dict) else value
-    if isinstance(listed, list):
-        return any(isinstance(fields(each).get("role"), str) for each in listed)
-    return isinstance(fields(value).get("role"), str) and "content" in value
+    if _listed_in(value) is not None:
+        return True
+    message = fields(value)
+    return isinstance(message.get("role"), str) and any(key in message for key in _TEXTS)
+
+
+def _listed_in(value: Any) -> list[Any] | None:
+    """Return the messages of a list, or of the object that holds it; None if there are none."""
+    about = fields(value)
+    for messages in [value, *(about.get(key) for key in _LISTS)]:
+        if any(isinstance(fields(each).get("role"), str) for each in listed(messages)):
+            return listed(messages)
+    return None
 
 
 def messages(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``{"messages": [...]}`` a line, lists of messages, or one message a line: those are one
-    conversation.
+    conversation, or several if they say which they belong to.
     """
-    alone = []
+    alone: dict[str, list[Node]] = {}
     for value in values:
-        listed = fields(value).get("messages") if isinstance(value, dict) else value
-        if isinstance(listed, list):
+        inside = _listed_in(value)
+        if inside is not None:
             about = fields(value)
-            name = about.get("conversation_id") or about.get("id") or ""
-            start = time_of(about.get("created_at"), about.get("time"), about.get("timestamp"))
-            yield from _conversation(str(name), listed, start, skipped)
+            name = _name(about) or (_conversation_of(inside[0]) if inside else "")
+            yield from _by_owner(name, about, _nodes(inside), skipped)
+        elif is_messages(value) or not fields(value):
+            nodes = alone.setdefault(_conversation_of(value), [])
+            nodes.append(_node(value, len(nodes)))
         else:
-            alone.append(value)
-    if alone:
-        yield from _conversation("", alone, None, skipped)
+            skipped["no message"] += 1
+    for name, nodes in alone.items():
+        yield from _by_owner(name, {}, nodes, skipped)
 
 
-def _conversation(
-    name: str, listed: list[Any], start: str | None, skipped: Reasons
+def _conversation_of(message: Any) -> str:
+    about = fields(message)
+    return str(next((about[key] for key in _OF_A_MESSAGE if about.get(key)), ""))
+
+
+def _by_owner(
+    name: str, about: dict[str, Any], nodes: Sequence[Node], skipped: Reasons
 ) -> Iterator[Chat]:
-    told = []
-    for place, message in enumerate(map(fields, listed)):
-        role = word(message.get("role"))
-        text = clean(text_of(message.get("content")) or "")
-        if role in UNREAD or role not in _ROLES:
-            skipped[f"{role} message" if role else "no message"] += 1
-        elif not text:
-            skipped["call of a tool" if message.get("tool_calls") else NO_TEXT] += 1
-        else:
-            keys = ("time", "timestamp", "created_at", "create_time", "date")
-            time = time_of(*(message.get(key) for key in keys))
-            id_ = str(message.get("id") or place)
-            speaker = clean(message.get("name"))
-            told.append(Utterance(_ROLES[role], text, speaker, time, id_))
-    yield from _chat(name, told, start, skipped)
+    """Yield a conversation; several, if its messages name several users. What names none belongs to
+    the user before it.
+    """
+    owner = owner_of(about)
+    by_owner: dict[str, list[Node]] = {}
+    for node in nodes:
+        named = {key: node.message[key] for key in _USERS if key in node.message}
+        owner = owner_of(named) or owner
+        by_owner.setdefault(owner, []).append(node)
+    if not by_owner:
+        skipped[NO_MESSAGES] += 1
+    for owner, own in by_owner.items():
+        for chat in _told(name, about, own, _say, skipped):
+            yield chat._replace(owner=owner)
 
 
 # ------------------------------------------------------------------------------------------------

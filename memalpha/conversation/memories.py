@@ -1,13 +1,24 @@
-"""Readers of other memories: Mem0, MemOS, LangMem and other stores of LangGraph.
+"""Readers of other memories: Mem0, MemOS, LangMem and other stores of LangGraph, Claude's own.
 
 Their entries are taken as they are, without a model.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memalpha.conversation.items import Reasons, Remembered, clean, fields, time_of, word
+from memalpha.conversation.items import (
+    Reasons,
+    Remembered,
+    clean,
+    fields,
+    owner_of,
+    time_in,
+    time_of,
+    word,
+)
+from memalpha.units import units
 
 EMPTY = "entry without text"
 _MEM0 = frozenset({"user_id", "created_at", "categories", "category", "metadata", "payload"})
@@ -49,8 +60,9 @@ def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
         if state in _GONE or not text:
             skipped[f"entry that is {state}" if text else EMPTY] += 1
         else:
-            time = time_of(about.get("updated_at"), about.get("created_at"))
-            yield Remembered(str(value.get("id") or ""), text, time, _mem0_about(value))
+            time = time_in(about, updated=True, skipped=skipped) or None
+            kept = _mem0_about(value)
+            yield Remembered(str(value.get("id") or ""), text, time, owner_of(about), kept)
 
 
 def _mem0_about(value: dict[str, Any]) -> str | None:
@@ -91,9 +103,8 @@ def memos(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
         if status in _GONE or not text:
             skipped[f"entry that is {status}" if text else EMPTY] += 1
         else:
-            keys = ("memory_time", "updated_at", "created_at", "update_time", "create_time")
-            time = time_of(*(about.get(key) for key in keys))
-            yield Remembered(str(entry.get("id") or ""), text, time)
+            time = time_of(about.get("memory_time")) or time_in(about, updated=True)
+            yield Remembered(str(entry.get("id") or ""), text, time or None, owner_of(about))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -112,8 +123,9 @@ def langmem(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
             continue
         namespace = value.get("namespace")
         parts = namespace if isinstance(namespace, list) else [namespace]
-        name = "/".join(map(str, [*parts, value.get("key")]))
-        yield Remembered(name, text, time_of(value.get("updated_at"), value.get("created_at")))
+        owner = "/".join(map(str, parts))
+        time = time_in(value, updated=True, skipped=skipped) or None
+        yield Remembered(f"{owner}/{value.get('key')}", text, time, owner)
 
 
 def _said(value: Any) -> str:
@@ -127,3 +139,33 @@ def _said(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(filter(None, map(_said, value)))
     return clean(value if isinstance(value, str) else "" if value in (None, {}) else str(value))
+
+
+# ------------------------------------------------------------------------------------------------
+# Claude: ``memories.json``, what it has noted about a person: texts without dates
+_TITLE = re.compile(r"\**[^*\n]{1,80}\*\*:?|#+ [^\n]*")
+_NOTE_TOKENS = 40  # of an entry: what the sections of all schemas hold
+
+
+def is_claude_memories(value: Any) -> bool:
+    """Whether it is what Claude has noted about a person."""
+    return not fields(value).keys().isdisjoint(("conversations_memory", "project_memories"))
+
+
+def claude_memories(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+    """Read ``memories.json`` of Claude: an entry for each paragraph, or its sentences."""
+    for value in map(fields, values):
+        texts = [value.get("conversations_memory")]
+        texts += fields(value.get("project_memories")).values()
+        if not any(map(clean, texts)):
+            skipped[EMPTY] += 1
+        for text in filter(None, map(clean, texts)):
+            for note in units(text, _NOTE_TOKENS, _estimated, labels=()):
+                if _TITLE.fullmatch(note):
+                    skipped["title without text"] += 1
+                else:
+                    yield Remembered(note, note, None, owner_of(value))
+
+
+def _estimated(text: str) -> int:
+    return len(text.encode()) // 4 + 1

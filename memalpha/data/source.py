@@ -24,9 +24,8 @@ from memalpha.memory.memory import count_words
 from memalpha.qa.metrics import check_metric
 from memalpha.text import plain_ids, to_iso
 from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
-from memalpha.units import Span, cut
+from memalpha.units import UNSPACED, Span, cut
 
-# scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
 # ------------------------------------------------------------------------------------------------
 # chunks
 # Texts and dialogues are joined to chunks of a limited length, with the places of their parts. No
@@ -34,11 +33,7 @@ from memalpha.units import Span, cut
 # are drawn as in Mem-alpha (arXiv 2509.25911), but long texts are cut, not kept as over-long
 # chunks.
 
-_UNSPACED = re.compile(
-    "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007"
-    "\u3040-\u30ff"
-    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def apart(text: str) -> str:

@@ -3,7 +3,9 @@
 Libraries such as bm25s must index all texts again. Scores are Lucene's: sum over the query's words
 of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with ``idf = ln(1 + (N - df + .5) /
 (df + .5))``; N, df and mean length are those of all groups. Of equal scores the text added last is
-first (a replaced text keeps its rank). Not covered: languages without spaces, stemming.
+first (a replaced text keeps its rank). Of scripts without spaces (Han, Kana, Thai, Lao, Khmer,
+Myanmar) and of Hangul, whose words carry their particles, a word is each pair of neighbouring
+characters. Not covered: stemming.
 """
 
 import re
@@ -11,11 +13,14 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from memalpha.units import UNSPACED
 
 # not: no, not, will, may, us, am (negations, names, months, acronyms)
 STOP_WORDS = frozenset(
@@ -26,6 +31,11 @@ STOP_WORDS = frozenset(
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
 _WORD = re.compile(rf"\w[\w{_MARK}]*")
+_IN_PAIRS = rf"{UNSPACED}\uac00-\ud7a3"  # and Hangul
+# a run of them, each with its marks, or of others
+_RUN = re.compile(rf"(?:[{_IN_PAIRS}]{_MARK}*)+|(?:[^{_IN_PAIRS}])+")
+_LETTER = re.compile(rf".{_MARK}*", re.DOTALL)
+_PAIRED = re.compile(f"[{_IN_PAIRS}]")
 _DECIMALS = 9  # scores that differ only by rounding must tie
 
 
@@ -53,7 +63,23 @@ def _words(text: str) -> list[str]:
     if max(text, default="") < _MARK:
         return _WORD.findall(text)
     marked = "".join(_MARK if _is_mark(char) else char for char in text)
-    return [text[slice(*word.span())] for word in _WORD.finditer(marked)]
+    spans = [word.span() for word in _WORD.finditer(marked)]
+    if _PAIRED.search(text):
+        spans = [part for span in spans for part in _parts(marked, *span)]
+    return [text[start:end] for start, end in spans]
+
+
+def _parts(marked: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the spans of a word's parts: pairs of characters where its script has no spaces."""
+    for run in _RUN.finditer(marked, start, end):
+        if not _PAIRED.match(run[0]):
+            yield run.span()
+            continue
+        letters = [letter.span() for letter in _LETTER.finditer(marked, *run.span())]
+        if len(letters) == 1:
+            yield run.span()
+        for first, second in pairwise(letters):
+            yield first[0], second[1]
 
 
 def _is_mark(char: str) -> bool:  # of a word: a variation selector only picks a glyph

@@ -1,6 +1,6 @@
 """Imports: chats of other assistants, and entries of other memories, into a store.
 
-    found = collect(Export(path))  # in the order of dates over all conversations
+    found = collect(Export(path), "marta")  # in the order of dates over all conversations
     report = import_messages(durable, found)  # lines of the archive; with an agent: read_with
 
 What always holds: what came of a message, and the record that it was read, are written together or
@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.conversation.exports import Export
@@ -29,7 +30,9 @@ from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.archive import archive_chunk
+from memalpha.store.history import Event
 from memalpha.store.journal import DurableMemory, Namespace, Origin, digest_of
+from memalpha.store.records import RecordKind
 from memalpha.text import is_to_come, moment
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
 WRITER = "memalpha import"  # the agent in the origin of what no model wrote
+_LEAVER = f"{WRITER}, other branch"  # in that of what deletes the lines of a branch that was left
 BATCH = 300  # messages of one transaction
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST_ID = 60  # characters
@@ -45,6 +49,9 @@ _BEGUN = "message that an agent has read in part: import with it again"
 _AGAIN = "message that the file holds twice"
 _TO_COME = "message or entry of a time that is to come"
 _SAID = "entry that the memory says already"
+_REFUSED = "entry refused"
+_NOT_ASKED = "message or entry of another user"
+_SHOWN_USERS = 20
 
 
 class Sourced(NamedTuple):
@@ -64,6 +71,8 @@ class Found:
     """What a file holds, in order; ``skipped`` counts what it holds and is not read.
 
     ``by_place``: some of it has no id, and is known by the name of the file and its place there.
+    ``left`` are the sources of messages that the file holds and that are not shown: of another
+    branch, or not to be remembered; ``branched`` the conversations that have any.
     """
 
     kind: str
@@ -72,6 +81,13 @@ class Found:
     entries: list[Sourced]
     skipped: Reasons
     by_place: bool = False
+    left: tuple[str, ...] = ()
+    branched: frozenset[str] = frozenset()
+
+    @property
+    def undated(self) -> int:
+        """How many messages and entries have no date."""
+        return sum(not each.what.time for each in (*self.messages, *self.entries))
 
     def times(self) -> tuple[str, str]:
         """Return the earliest and the latest time; empty if there is none."""
@@ -89,12 +105,16 @@ class Found:
 
 @dataclass
 class Imported:
-    """What an import did, in messages and entries."""
+    """What an import did, in messages and entries.
+
+    ``left``: lines that it deleted, since their message is no longer shown.
+    """
 
     read: int = 0
     there: int = 0  # were read by an earlier import
     skipped: Reasons = field(default_factory=Counter)
     stopped: bool = False
+    left: int = 0
 
 
 AfterBatch = Callable[[int], bool]
@@ -106,26 +126,57 @@ def go_on(done: int) -> bool:
     return True
 
 
+def check_found(path: Path, found: Found, report: Imported | None = None) -> None:
+    """Raise InputError, with the reasons, if nothing of a file is read and nothing of it was read
+    before.
+    """
+    total = len(found.messages) + len(found.entries)
+    skipped = found.skipped if report is None else report.skipped
+    refused = sum(count for reason, count in skipped.items() if reason.startswith(_REFUSED))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common(8))
+    InputError.raise_if(
+        total == 0 or refused == total,
+        f"nothing of {path} is read ({found.kind}): {reasons or 'it holds no message'}",
+        expected="messages or entries with a text",
+    )
+
+
 def estimate_tokens(text: str) -> int:
     """Estimate tokens without a tokenizer: four bytes of UTF-8 each."""
     return len(text.encode()) // 4 + 1
 
 
-def collect(export: Export) -> Found:
+def collect(export: Export, user: str = "", from_users: Collection[str] = ()) -> Found:
     """Return all messages and entries of a file, each once, those of a conversation in its order,
     and otherwise by date; those without a date first.
+
+    InputError if the file says that it holds those of several users, unless each is ``user``, the
+    one whose memory they become, or ``from_users`` names whose are meant: the others are counted.
     """
     conversations = set[str]()
+    branched = set[str]()
+    left: dict[str, None] = {}
     by_digest: dict[str, Sourced] = {}
+    owners: Counter[str] = Counter()
     skipped: Reasons = Counter()
-    nameless = 0
+    nameless: Counter[str] = Counter()
     for item in export:
-        nameless += not item.id
-        name = _short(item.id) or f"{export.path.stem} {nameless}"
+        said = item.utterances if isinstance(item, Chat) else [item]
+        if not item.id:
+            nameless[export.name] += 1
+        name = _short(item.id) or f"{export.name} {nameless[export.name]}"
+        owners[item.owner] += len(said)
+        if from_users and not _is_of(item.owner, from_users):
+            skipped[_NOT_ASKED] += len(said)
+            continue
         time = _FIRST
         if isinstance(item, Chat):
-            conversations.add(name)
-        for what in item.utterances if isinstance(item, Chat) else [item]:
+            if said:
+                conversations.add(name)
+            if item.left:
+                branched.add(name)
+                left.update((f"{export.kind}/{name}/{_short(each)}", None) for each in item.left)
+        for what in said:
             if is_to_come(what.time, datetime.now(UTC)):
                 skipped[_TO_COME] += 1
                 continue
@@ -135,6 +186,7 @@ def collect(export: Export) -> Found:
             message = Sourced(source, digest_of(source), time, name, what)
             if by_digest.setdefault(message.digest, message) is not message:
                 skipped[_AGAIN] += 1
+    _check_owners(export, owners, user, from_users)
     ordered = sorted(by_digest.values(), key=attrgetter("moment"))
     return Found(
         export.kind,
@@ -142,7 +194,34 @@ def collect(export: Export) -> Found:
         [each for each in ordered if isinstance(each.what, Utterance)],
         [each for each in ordered if isinstance(each.what, Remembered)],
         export.skipped + skipped,
-        nameless > 0,
+        nameless.total() > 0,
+        tuple(source for source in left if digest_of(source) not in by_digest),
+        frozenset(branched),
+    )
+
+
+def _is_of(owner: str, names: Collection[str]) -> bool:
+    """Whether one of the names is an owner, or a part of a namespace that is one."""
+    return owner in names or not set(owner.split("/")).isdisjoint(names)
+
+
+def _check_owners(
+    export: Export, owners: Counter[str], user: str, from_users: Collection[str]
+) -> None:
+    named = Counter({owner: count for owner, count in owners.items() if owner})
+    shown = ", ".join(f"{owner!r}: {count}" for owner, count in named.most_common(_SHOWN_USERS))
+    shown += f" and {len(named) - _SHOWN_USERS} more" if len(named) > _SHOWN_USERS else ""
+    unknown = [name for name in from_users if not any(_is_of(owner, [name]) for owner in owners)]
+    InputError.raise_if(
+        unknown,
+        f"{export.path} holds nothing of {', '.join(map(repr, unknown))}",
+        expected=f"one of the users of the file ({shown or 'it names none'})",
+    )
+    InputError.raise_if(
+        not from_users and len(named) > 1 and not all(_is_of(owner, [user]) for owner in named),
+        f"{export.path} holds messages or entries of {len(named)} users or namespaces: {shown}",
+        expected="those of one user: a memory is that of one",
+        fix="--from-user NAME imports those of NAME and leaves out the others; it can be repeated",
     )
 
 
@@ -159,6 +238,7 @@ def import_messages(
     """Put messages into the archive, and entries of another memory into a section."""
     report = Imported(skipped=Counter(found.skipped))
     write = partial(_write_entry, section=section_for(durable.schema, found.entries, section))
+    _follow_branches(durable, found, report)
     _in_batches(durable, found.entries, write, report, progress)
     _in_batches(durable, found.messages, _write_lines, report, progress)
     return report
@@ -224,14 +304,69 @@ def _utterance(message: Sourced) -> Utterance:
 
 
 def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
-    """Insert an entry; return why it is not written, if it is not."""
+    """Insert an entry; return why it is not written, if it is not.
+
+    It names its time, so that what is said of several days is an entry of each.
+    """
     if isinstance(message.what, Remembered):
         memory.metadata = message.what.metadata
-    insert = Operation(OperationKind.INSERT, section, message.what.text)
-    result = memory.apply(insert, chunk=memory.clock, time=message.what.time)
+    time = message.what.time
+    insert = Operation(OperationKind.INSERT, section, message.what.text, timestamp=time)
+    result = memory.apply(insert, chunk=memory.clock, time=time)
     if result.changed:
         return ""
-    return _SAID if result.ok else f"entry refused: {result.code}"
+    return _SAID if result.ok else f"{_REFUSED}: {result.code}"
+
+
+def _follow_branches(durable: DurableMemory, found: Found, report: Imported) -> None:
+    """Delete the lines of messages that the file does not show any more, and write again those
+    that it shows again. What a user forgot or took back is left as it is.
+    """
+    if not found.branched:
+        return
+    read = durable.sources()
+    shown = [each for each in found.messages if each.conversation in found.branched]
+    again = {each.source: each for each in shown if each.digest in read}
+    left = [source for source in found.left if digest_of(source) in read]
+    if not left and not again:
+        return
+    last: dict[str, Event] = {}  # the last operation on each line
+    source_of: dict[str, str] = {}
+    for event in durable.history():
+        entry = event.after or event.before
+        if entry is None or entry.section != ARCHIVE.name:
+            continue
+        if event.origin and event.entry not in source_of:
+            source_of[event.entry] = event.origin.source
+        last[event.entry] = event
+    lines: defaultdict[str, list[Event]] = defaultdict(list)
+    for entry_id, event in last.items():
+        lines[source_of.get(entry_id, "")].append(event)
+    gone = [(source, event) for source in left for event in lines[source] if _written(event)]
+    back = [each for source, each in again.items() if _all_left(lines[source])]
+    if not gone and not back:
+        return
+    with durable.writing(Origin(WRITER)) as memory:
+        for source, event in gone:
+            delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=event.entry)
+            report.left += memory.apply(delete, chunk=memory.clock).changed
+            durable.sign(Origin(_LEAVER, source))
+        for message in back:
+            _write_lines(memory, message)
+            durable.sign(Origin(WRITER, message.source))
+
+
+def _written(event: Event) -> bool:
+    """Whether a line is there, and no undo has brought it back."""
+    return event.after is not None and event.kind is RecordKind.APPLY
+
+
+def _all_left(lines: Sequence[Event]) -> bool:
+    """Whether there were lines, and an import deleted each as one of a branch that was left."""
+    return bool(lines) and all(
+        event.after is None and event.origin is not None and event.origin.agent == _LEAVER
+        for event in lines
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -259,8 +394,9 @@ def read_with(
     Of what is in the archive already, the lines move to the chunk in which the agent reads them.
     """
     with agent.durable(namespace) as durable:
-        entries = replace(found, messages=[])
+        entries = replace(found, messages=[], branched=frozenset())
         report = import_messages(durable, entries, section=section, progress=progress)
+        _follow_branches(durable, found, report)
         known = set(durable.sources(agent.name))
         lines = _Lines(durable)
     done = len(found.entries)

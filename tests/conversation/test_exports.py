@@ -44,6 +44,7 @@ def test_the_branch_of_chatgpt_that_is_shown_with_what_people_said(read):
                     Utterance("user", "How far is Lima?\nand by train?", time=then, id="u2"),
                     Utterance("assistant", "Far. 11,000 km.", time=then, id="a2"),
                 ),
+                ("a1",),
             )
         ],
     )
@@ -75,7 +76,7 @@ def test_claude(read):
         Utterance("user", "My cat is Biscuit.", time="2024-06-01T09:00:00+00:00", id="m1"),
         Utterance("assistant", "Hi!", time="2024-06-01T09:00:00+00:00", id="m3"),
     )
-    assert (kind, items) == ("claude", [Chat("k1", said)])
+    assert (kind, items) == ("claude", [Chat("k1", said, ("m2",))])
     assert skipped == {"message on another branch": 1, "thinking block": 1, "attached file": 1}
 
 
@@ -141,8 +142,8 @@ def test_memories_of_others(read):
     assert read(LANGMEM) == (
         "langmem",
         [
-            Remembered("memories/me/k1", "Plays chess", "2024-10-03T17:22:31+00:00"),
-            Remembered("me/k2", "food: pizza; age: 3; pets: cat, dog", None),
+            Remembered("memories/me/k1", "Plays chess", "2024-10-03T17:22:31+00:00", "memories/me"),
+            Remembered("me/k2", "food: pizza; age: 3; pets: cat, dog", None, "me"),
         ],
         {"entry without text": 1},
     )

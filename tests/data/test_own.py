@@ -111,6 +111,7 @@ def test_an_export_of_chats_is_read_by_days(tmp_path):
         f"{start} ___ works for Acme Foods in the old harbour.": ("Lena",),
         f"{start} Lena works for ___ in the old harbour.": ("Acme Foods",),
     }
-    for wrong in (tmp_path / "nothing", tmp_path):
+    (tmp_path / "empty").mkdir()
+    for wrong in (tmp_path / "nothing", tmp_path / "empty"):
         with pytest.raises(InputError, match=r"no file|holds"):
             list(get_source("own").load(wrong))

@@ -4,6 +4,8 @@ properties; and how words are counted."""
 import itertools
 import random
 import re
+import tracemalloc
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from memalpha.data.source import (
 )
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk
-from memalpha.units import cut, split_text, units
+from memalpha.units import cut, sentences, split_text, units
 
 
 def test_texts_join_until_the_drawn_length():
@@ -61,6 +63,63 @@ def test_packing_keeps_order_and_range(texts, low, high, seed):
 def test_long_texts_are_cut_at_sentences_then_words(text, limit, pieces):
     spans = split_text(text, limit, count_words)
     assert [text[span.start : span.end] for span in spans] == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "他说：“走吧！”然后走了。我不知道……也许吧？！好。",
+            "他说：“走吧！”|然后走了。|我不知道……|也许吧？！|好。",
+        ),
+        ("『はい。』と言った。猫がいる｡", "『はい。』|と言った。|猫がいる｡"),
+        ("价格是３．５元．明天来", "价格是３．５元．|明天来"),
+        ("它五岁!真的吗?是.我知道,v2.0很好", "它五岁!|真的吗?|是.|我知道,v2.0很好"),
+        ("मैं घर गया। फिर सोया॥ठीक है?", "मैं घर गया।|फिर सोया॥|ठीक है?"),
+        ("هل أنت هنا؟نعم. لا۔ٹھیک ہے۔", "هل أنت هنا؟|نعم.|لا۔|ٹھیک ہے۔"),
+        ("Ես գնացի։ Նա եկավ։", "Ես գնացի։|Նա եկավ։"),
+        ("እኔ ሄድኩ። አንተ መጣህ፧ አዎ", "እኔ ሄድኩ።|አንተ መጣህ፧|አዎ"),
+        ("ខ្ញុំទៅ។គាត់មក។", "ខ្ញុំទៅ។|គាត់មក។"),
+        ("ကျွန်တော်သွားသည်။သူလာသည်။", "ကျွန်တော်သွားသည်။|သူလာသည်။"),
+    ],
+)
+def test_sentences_end_in_every_script(text, parts):
+    assert [text[slice(*span)] for span in sentences(text)] == parts.split("|")
+    assert units(text, max(map(len, parts.split("|"))), len, labels=()) != []
+
+
+def test_a_text_without_spaces_is_cut_at_its_clauses_and_never_within_a_letter():
+    text = "我今天去市场买水果，然后回家做饭，孩子们都很高兴"
+    assert units(text, 12, len, labels=()) == [
+        "我今天去市场买水果，",
+        "然后回家做饭，",
+        "孩子们都很高兴",
+    ]
+    thai = "กำลังที่นั่นแล้วก็ไปที่นี่"
+    for limit in range(4, 12):
+        pieces = units(thai, limit, len, labels=())
+        assert "".join(pieces) == thai
+        assert not any(unicodedata.category(piece[0]) == "Mn" for piece in pieces), pieces
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("abC. !?,;:…\"')]\n0\u00e9\u0431", max_size=60))
+def test_sentences_of_scripts_with_spaces_end_as_ever(text):
+    ends = [match.end() for match in re.finditer(r"[.!?][\"')\]]*\s+|\n+", text)]
+    cuts = itertools.pairwise([0, *ends, len(text)])
+    expected = [text[start:end].strip() for start, end in cuts]
+    assert [text[slice(*span)] for span in sentences(text)] == [each for each in expected if each]
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 60_000, "x" * 300_000, "我" * 300_000, "a line of it\n" * 23_000]
+)
+def test_cutting_takes_memory_in_proportion_to_the_text_and_no_hundredfold(text):
+    tracemalloc.start()
+    pieces = units(text, 5000, len, labels=())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(map(len, pieces)) >= 0.9 * len(text) and most < 20 * len(text)
 
 
 @settings(max_examples=150, deadline=None)

@@ -95,7 +95,7 @@ def test_a_grown_export_adds_what_is_new_and_what_was_forgotten_stays_away(found
     grown = [node("u3", "u2", "user", "I meant Rome.", 1714560000)]  # in place of the answer
     assert import_messages(durable, found(chatgpt(more=grown, last="u3"))).read == 1
     new = ("2024-05-01T10:40:00+00:00", "User: I meant Rome.", "chatgpt/c1/u3")
-    assert lines(durable) == [*SAID, new]
+    assert lines(durable) == [*SAID[:3], new]
     durable.forget("line-1")
     export_journal(journal, folder / "all.jsonl")
     with Journal.open(folder / "other.db") as other:
@@ -103,10 +103,90 @@ def test_a_grown_export_adds_what_is_new_and_what_was_forgotten_stays_away(found
         for memory in (durable, other.memory(MARTA, durable.schema)):
             again = import_messages(memory, found(chatgpt(more=grown, last="u3")))
             assert (again.read, again.there) == (0, 3)
-            assert lines(memory) == [*SAID[1:], new]
+            assert lines(memory) == [*SAID[1:3], new]
         assert other.verify().ok
     journal.forget(MARTA)
     assert import_messages(journal.memory(MARTA, durable.schema), found(chatgpt())).read == 3
+
+
+def edited(last):
+    """A first message that was edited: two roots, with one answer each."""
+    message = [
+        node("u1", "root", "user", "I like walnuts.", 1714557600),
+        node("a1", "u1", "assistant", "Fine.", 1714557605),
+        node("u2", "root", "user", "I like shrimps.", 1714557660),
+        node("a2", "u2", "assistant", "Noted.", 1714557665),
+    ]
+    there = message[:2] if last == "a1" else message
+    about = {"conversation_id": "c1", "current_node": last}
+    return {**about, "mapping": {each["id"]: each for each in there}}
+
+
+def texts(durable):
+    return [text for _, text, _ in lines(durable)]
+
+
+def test_an_edit_between_two_exports_leaves_what_the_second_shows(found, store):
+    journal, durable = store
+    walnuts, shrimps = ["User: I like walnuts.", "Assistant: Fine."], ["User: I like shrimps."]
+    import_messages(durable, found(edited("a1")))
+    assert texts(durable) == walnuts
+    report = import_messages(durable, found(edited("a2")))
+    assert (report.read, report.left, texts(durable)) == (2, 2, [*shrimps, "Assistant: Noted."])
+    again = import_messages(durable, found(edited("a2")))
+    assert (again.read, again.there, again.left) == (0, 2, 0)
+    both = {**edited("a2"), "current_node": "a1"}  # the user went back to the first branch
+    back = import_messages(durable, found(both))
+    assert (back.read, back.left, texts(durable)) == (0, 2, walnuts)
+    assert lines(durable)[0][2] == "chatgpt/c1/u1"
+    import_messages(durable, found(edited("a2")))
+    removed = [event for event in durable.history() if event.after is None and event.before]
+    durable.undo(removed[-1].seq, importing.Origin("me"))  # stays: a user wants it
+    kept = texts(durable)
+    assert import_messages(durable, found(edited("a2"))).left == 0 and texts(durable) == kept
+    assert journal.verify().ok
+
+
+def test_a_conversation_that_is_no_more_to_be_remembered_leaves_the_memory(found, store):
+    _, durable = store
+    import_messages(durable, found(edited("a1"), chatgpt("c2")))
+    gone = {**edited("a1"), "is_do_not_remember": True}
+    report = import_messages(durable, found(gone, chatgpt("c2")))
+    assert (report.read, report.there, report.left) == (0, 3, 2)
+    assert texts(durable) == [text for _, text, _ in SAID]
+
+
+def test_an_agent_follows_the_branch_too_and_forgotten_lines_stay_away(found, folder):
+    journal = Journal.open(folder / "m.db")
+    facts = journal.memory(MARTA, MemorySchema.load("facts"))
+    agent = reads(journal, lambda _: "")
+    read_with(agent, MARTA, found(edited("a1")))
+    report = read_with(agent, MARTA, found(edited("a2")))
+    assert (report.read, report.left) == (2, 2)
+    assert texts(facts) == ["User: I like shrimps.", "Assistant: Noted."]
+    back = {**edited("a2"), "current_node": "a1"}
+    read_with(agent, MARTA, found(back))
+    assert texts(facts) == ["User: I like walnuts.", "Assistant: Fine."]
+    ids = [line.id for line in lines_of(facts.memory)]
+    facts.forget(ids[0])
+    import_messages(facts, found(edited("a2")))
+    import_messages(facts, found(back))
+    assert "User: I like walnuts." not in texts(facts)
+
+
+def test_what_was_said_on_several_days_is_an_entry_of_each(found, store):
+    _, durable = store
+    said = {"memory": "Took a warfarin tablet", "user_id": "u"}
+    days = ["2025-05-01T08:00:00Z", "2025-05-02T08:00:00Z", "2025-05-02T20:00:00Z"]
+    memories = [{"id": f"{n}", **said, "created_at": day} for n, day in enumerate(days)]
+    again = {"id": "9", **said, "created_at": days[0]}
+    report = import_messages(durable, found({"results": [*memories, again]}))
+    assert (report.read, report.skipped) == (3, {"entry that the memory says already": 1})
+    assert [each.timestamp for each in durable.memory.entries()] == [
+        "2025-05-01T08:00:00+00:00",
+        "2025-05-02T08:00:00+00:00",
+        "2025-05-02T20:00:00+00:00",
+    ]
 
 
 def test_the_record_of_what_was_read_holds_no_content_and_cannot_be_undone_or_forgotten(

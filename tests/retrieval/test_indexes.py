@@ -1,7 +1,9 @@
 """The indexes of vectors and of words, and the embedders, against numpy and bm25s."""
 
+import re
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from memalpha.retrieval.dense import (
     VectorIndex,
     make_embedder,
 )
-from memalpha.retrieval.lexical import LexicalIndex, tokenize
+from memalpha.retrieval.lexical import STOP_WORDS, LexicalIndex, tokenize
 
 
 def filled(vectors):
@@ -243,6 +245,55 @@ def test_tokens_are_lower_case_unicode_words_without_stop_words():
 )
 def test_a_mark_that_does_not_compose_is_inside_its_word(text, tokens):
     assert tokenize(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("我的猫叫咪咪，今年五岁。", "我的 的猫 猫叫 叫咪 咪咪 今年 年五 五岁"),
+        ("猫", "猫"),
+        ("iPhone15を買った", "iphone15 を買 買っ った"),
+        ("ﾈｺ 100円", "ネコ 100 円"),
+        ("人々はコーヒー", "人々 々は はコ コー ーヒ ヒー"),
+        ("고양이는 밥을", "고양 양이 이는 밥을"),
+        ("ที่นี่", "ที่นี่"),
+        ("ชื่อมาลี", "ชื่อ อม มา าลี"),
+        ("ខ្ញុំទៅ", "ខ្ញុំ ញុំទៅ"),
+        ("2023年3月 The cat", "2023 年 3 月 cat"),
+    ],
+)
+def test_scripts_without_spaces_are_found_by_pairs_of_characters(text, tokens):
+    assert tokenize(text) == tuple(tokens.split())
+
+
+@pytest.mark.parametrize(
+    ("question", "line", "others"),
+    [
+        ("我的猫叫什么名字？", "我的猫叫咪咪。", ["今天天气很好。", "我们去湖边走了走。"]),
+        (
+            "猫の名前は何ですか",
+            "うちの猫の名前はミケです。",
+            ["今日は天気がいい。", "犬が好きだ。"],
+        ),
+        ("고양이 이름이 뭐야?", "우리 고양이는 나비야.", ["오늘 날씨가 좋다.", "밥을 먹었다."]),
+        ("แมวชื่ออะไร", "แมวของฉันชื่อส้ม", ["วันนี้อากาศดี", "เราไปทะเล"]),
+        ("ឆ្មាឈ្មោះអ្វី", "ឆ្មារបស់ខ្ញុំឈ្មោះមីមី", ["ថ្ងៃនេះមេឃស្អាត", "យើងទៅផ្សារ"]),
+    ],
+)
+def test_a_question_in_such_a_script_finds_its_line(question, line, others):
+    index = LexicalIndex()
+    for key, text in enumerate([*others, line]):
+        index.write(str(key), text)
+    assert index.search(question, 1)[0][0] == str(len(others))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("abZ 019_'-.,é\u0301ßñ\u0431Я\u0928\u093f\u03b1", max_size=40))
+def test_words_of_scripts_with_spaces_are_what_they_were(text):
+    plain = unicodedata.normalize("NFKC", text).lower()
+    marked = "".join("\u0300" if unicodedata.category(c)[0] == "M" else c for c in plain)
+    words = [plain[slice(*word.span())] for word in re.finditer(r"\w[\w\u0300]*", marked)]
+    assert list(tokenize(text)) == ([word for word in words if word not in STOP_WORDS] or words)
 
 
 WORD = st.sampled_from(["ann", "bob", "cid", "lives", "likes", "oslo", "rome", "tea", "the", "is"])
