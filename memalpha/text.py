@@ -202,7 +202,7 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def more_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return what ends a turn beside the tokenizer's end token, which engines know by themselves."""
+    """Return what ends a turn beside the tokenizer's end token, which engines know."""
     end = turn_end(tokenizer)
     return [] if end is None or end == tokenizer.eos_token_id else [end]
 

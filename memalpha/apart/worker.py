@@ -59,7 +59,7 @@ def render(template: str, chats: list[dict[str, Any]]) -> list[tuple[str, str]]:
         ):
             raise ValueError(f"line {node.lineno} takes in another template")
         compiled = environment.from_string(template)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return [("", _shown(error))] * len(chats)
     outcomes = []
     for variables in chats:
@@ -71,7 +71,7 @@ def render(template: str, chats: list[dict[str, Any]]) -> list[tuple[str, str]]:
                 if len(text) > LONGEST:
                     raise ValueError(f"its text is longer than {LONGEST} characters")
             outcomes.append((text, ""))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             outcomes.append(("", _shown(error)))
     return outcomes
 
@@ -89,7 +89,7 @@ def _environment() -> Any:
     class Generation(Extension):
         """``{% generation %}`` marks what an assistant wrote; its text stands as it is."""
 
-        tags = {"generation"}
+        tags = frozenset({"generation"})
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
@@ -155,8 +155,7 @@ def main() -> None:
     if what == "render":
         import jinja2.sandbox  # noqa: F401
     set_limits()
-    result = {"render": render, "match": match}[what](**task)
-    json.dump(result, sys.stdout)
+    json.dump(render(**task) if what == "render" else match(**task), sys.stdout)
 
 
 if __name__ == "__main__":

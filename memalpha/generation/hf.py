@@ -459,11 +459,7 @@ class AnsweringModel:
         """
         rows = []
         end = turn_end(self.tokenizer)
-        InputError.raise_if(
-            end is None,
-            "the reader's tokenizer has no end token",
-            expected="eos_token in tokenizer_config.json",
-        )
+        assert end is not None  # a loaded tokenizer has an end token
         for chat, answer in zip(chats, answers, strict=True):
             asked = chat_ids(self.tokenizer, chat)
             said = (*plain_ids(self.tokenizer, answer), end)

@@ -43,6 +43,7 @@ class _Models(BaseModel):
 
 class _Tokens(ChatClient):
     route = "completions"
+    adapts = False
     tokenizer: PreTrainedTokenizerBase = None
     vocabulary = 0
 

@@ -458,13 +458,15 @@ def _check_places(
     """Raise InputError unless a file's matrices are those that the configuration makes on a base,
     which ends up with the adapter; it is on the meta device.
     """
+    import torch
     from peft import LoraConfig, PeftModel
     from peft.utils import get_peft_model_state_dict
 
     expected = "a LoRA adapter whose adapter_config.json goes with its weights"
     with _readable(f"adapter {adapter}", expected):
         made = LoraConfig.from_pretrained(str(adapter))
-        policy = PeftModel(model, made)
+        with torch.device("meta"):  # a rank of a billion takes no memory
+            policy = PeftModel(model, made)
         state = get_peft_model_state_dict(policy, save_embedding_layers=False)
     places = {key: tuple(tensor.shape) for key, tensor in state.items()}
     extra = sorted(shapes.keys() - places.keys())
