@@ -89,7 +89,7 @@ def _environment() -> Any:
     class Generation(Extension):
         """``{% generation %}`` marks what an assistant wrote; its text stands as it is."""
 
-        tags = frozenset({"generation"})
+        tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
