@@ -2,8 +2,9 @@
 
 A reply is a completion or an error. Timeouts, lost connections, 408, 429, 5xx and malformed or huge
 replies are retried with backoff, not before ``Retry-After``; at last they are a ServiceError. 401,
-403, 404 and redirects raise InputError. The key comes from an environment variable, is in no
-message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
+403, 404 and redirects raise InputError. What a server refuses of the sampling, or a system message,
+is left out or said otherwise from then on, with a warning. The key comes from an environment
+variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,7 +34,7 @@ from pydantic import (
 
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError, whole
-from memalpha.text import content_of
+from memalpha.text import content_of, without_system
 from memalpha.types import Completion, JsonMapping, JsonObject, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,38 @@ _WARN_EVERY = 10.0  # seconds between warnings about one server
 _OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may not change
 
 
+# A refusal that names one of these fields near such words is of the field, not of its value.
+_ADAPTED = {
+    "max_tokens": r"max[_ -]?tokens",
+    "temperature": r"temperature",
+    "top_p": r"top[_ -]?p",
+    "top_k": r"top[_ -]?k",
+    "seed": r"seed",
+    "system": r"(?:system|developer)[\s\"'`_-]{0,3}(?:role|message|prompt|instruction)s?"
+    r"|[\"'`]system[\"'`]|roles",
+}
+_REFUSES = re.compile(
+    r"unsupported|unrecogni[sz]ed|unknown|unexpected|deprecated|forbidden|disallowed|incompatible"
+    r"|not[ _](?:\w+[ _]){0,2}(?:support|permit|allow|accept|recogni|implement|available"
+    r"|compatible|valid|enabled)"
+    r"|n['\u2019]t (?:\w+ )?(?:support|accept|allow|permit|recogni)"
+    r"|cannot (?:\w+ ){0,2}(?:be (?:\w+ )?(?:specified|set|used|provided|sent)|find)"
+    r"|only (?:the )?(?:default|1\b)|may only be|must alternate"
+    r"|must be (?:1\b(?!\.\d)|omitted|unset)"
+    r"|no longer|\u4e0d\u652f\u6301",
+    re.IGNORECASE,
+)
+_NEAR = 160  # most characters between the two
+_READ = 20_000  # characters of a refusal that are looked at
+_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+
+
+class _Refused(ServiceError):
+    """A request was refused for what it asks; ``said``: the server's words, of 400 and 422."""
+
+    said = ""
+
+
 class Transient(Exception):
     """A failure that may pass; the server asks for ``retry_after`` seconds before the next try."""
 
@@ -81,7 +114,7 @@ class ChatClient(Options):
             longer fails.
         concurrency: Parallel requests of one batch.
         extra: More fields of the request body, e.g. ``{"top_k": 20}``; they override those of the
-            sampling.
+            sampling, and a null takes one out, e.g. ``{"max_tokens": null}``.
     """
 
     base_url: str
@@ -94,8 +127,10 @@ class ChatClient(Options):
     concurrency: PositiveInt = 8
     extra: dict[str, JsonValue] = field(default_factory=dict)
     route = "chat/completions"
+    adapts = True  # whether what is refused may be left out
     _key: str = field(default="", init=False, repr=False)
     _quiet_until: float = field(default=0.0, init=False, repr=False)
+    _without: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
@@ -200,7 +235,7 @@ class ChatClient(Options):
         step = self.backoff
         for attempt in count(1):
             try:
-                return self._parse(await self._fetch(http, self.route, body), body)
+                return await self._reply(http, body)
             except Transient as failure:
                 wait = max(step * random.Random().uniform(0.5, 1.0), failure.retry_after)
                 step = min(self.max_wait, 2 * step)
@@ -217,6 +252,37 @@ class ChatClient(Options):
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable")
 
+    async def _reply(self, http: Any, body: JsonObject) -> Completion:
+        """Return the reply to a request, or to what is left of it for this server."""
+        without = self._without
+        why = ""
+        while True:
+            sent = self._left(body, without)
+            try:
+                reply = self._parse(await self._fetch(http, self.route, sent), sent)
+            except _Refused as refusal:
+                refused = _refused(refusal.said, [*body.keys() - self.extra - without, "system"])
+                if refused is None or not self.adapts or self._left(sent, {refused}) == sent:
+                    raise
+                without |= {refused}
+                why = str(refusal)
+                continue
+            new = sorted(without - self._without)
+            self._without |= without
+            if new:
+                told = "%s: it is asked without %s from here on, so it draws in its own way"
+                logger.warning(told, why, ", ".join(new))
+            return reply
+
+    def _left(self, body: JsonObject, without: Set[str]) -> JsonObject:
+        """Return a request's body without what a server refuses, or with it said otherwise."""
+        left = {name: value for name, value in body.items() if name not in without}
+        if "max_tokens" in without and "max_tokens" in body:
+            left.setdefault("max_completion_tokens", body["max_tokens"])
+        if "system" in without and body["messages"][0]["role"] == "system":
+            left["messages"] = without_system(body["messages"])
+        return left
+
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> JsonObject:
         body: JsonObject = {
             "model": self.model,
@@ -231,7 +297,8 @@ class ChatClient(Options):
             body["top_k"] = sampling.top_k
         if sampling.seed is not None:
             body["seed"] = sampling.seed + index
-        return body | self.extra
+        asked = body | self.extra
+        return {name: value for name, value in asked.items() if value is not None}
 
     async def _fetch(self, http: Any, route: str, body: JsonMapping | None) -> bytes:
         """Send one request in at most ``timeout`` seconds; the bytes of a reply of status 200."""
@@ -267,7 +334,12 @@ class ChatClient(Options):
             f"{url} (model {self.model!r}): {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
             fix=f"check these and ${self.api_key_env}",
         )
-        ServiceError.raise_if(status != 200, f"{url}: {message}")
+        if status != 200:
+            refusal = _Refused(f"{url} (model {self.model!r}): {message}")
+            if status in (400, 422):
+                text = raw[:_READ].decode("utf-8", "replace")
+                refusal.said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+            raise refusal
         return raw
 
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
@@ -281,14 +353,30 @@ class ChatClient(Options):
         text, open_at = content_of(reply.written)
         stop = STOPS[reply.finish_reason]
         silent = not text.strip()
-        if silent and not reply.reasoning and text == reply.written:
+        cut_off = stop is StopReason.LENGTH
+        unseen = cut_off and "max_completion_tokens" in body  # which counts thinking not shown
+        if silent and not unseen and not reply.reasoning and text == reply.written:
             raise Transient(f"the reply is empty (finish_reason {reply.finish_reason!r})")
-        if open_at is not None or (silent and stop is StopReason.LENGTH):
+        if open_at is not None or (silent and cut_off):
+            limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
             raise ServiceError(
-                f"{server} did not end its thinking in {body['max_tokens']} tokens",
-                fix="switch its thinking off, or raise max_tokens (extra fields of the request)",
+                f"{server} did not end its thinking in {body.get(limit, 'its limit of')} tokens",
+                fix=f"switch its thinking off, or raise {limit} (extra fields of the request)",
             )
         return Completion((), text, stop)
+
+
+def _refused(said: str, names: Collection[str]) -> str | None:
+    """Return which of a request's parts a server's words refuse: what stands nearest to a word that
+    refuses; None if none does.
+    """
+    words = [found.span() for found in _REFUSES.finditer(said)]
+    gaps = []
+    for name in _ADAPTED.keys() & set(names):
+        for part in re.finditer(rf"(?<!\w)(?:{_ADAPTED[name]})(?!\w)", said, re.IGNORECASE):
+            gaps += [(max(part.start() - end, start - part.end(), 0), name) for start, end in words]
+    gap, name = min(gaps, default=(_NEAR, ""))
+    return name if gap < _NEAR else None
 
 
 class _Chat(BaseModel):
@@ -349,7 +437,7 @@ class EndpointOptions(Options):
         endpoint_backoff: Seconds before the first repetition, doubled each time.
         endpoint_concurrency: Parallel requests per process.
         endpoint_extra: More fields of each request, e.g. ``{chat_template_kwargs: {enable_thinking:
-            false}}``.
+            false}}``; a null takes a field out, e.g. ``{max_tokens: null}``.
         judge_url: Base URL of the judges' server (empty: ``endpoint_url``).
         judge_model: Name of the judges' model (empty: ``endpoint_model``).
         judge_extra: More fields of the judges' requests (not given: ``endpoint_extra``).

@@ -20,6 +20,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+from memalpha.apart import Rendered, render_apart
 from memalpha.errors import InputError
 from memalpha.types import JsonObject, Message
 
@@ -119,17 +120,106 @@ def render_chat(
 ) -> str:
     """Render messages with the chat template, ready for the assistant's turn.
 
-    InputError if there is no template.
+    Where the template has no system role (it fails, or drops the text), the system message stands
+    before the user's, see ``without_system``. Its today is 2024-07-26, always. InputError if there
+    is no template, or it fails, takes another in, or more than a few seconds or too much memory.
     """
+    ways = [list(messages)]
+    if messages[0]["role"] == "system":
+        ways.append(without_system(messages))
+    return _whole(_rendered(tokenizer, ways, tools), str(messages[0]["content"]), tokenizer)
+
+
+def _whole(outcomes: Sequence[Rendered], text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the first outcome that holds a text; InputError if none does."""
+    for rendered in outcomes:
+        if not rendered.error and text.strip() in rendered.text:
+            return rendered.text
+    who = f"the chat template of {tokenizer.name_or_path!r}"
+    error = outcomes[-1].error
+    raise InputError(
+        f"{who} {f'fails: {error}' if error else 'drops or changes the first message'}",
+        expected="a template that renders the content of system and user messages, by itself and "
+        "at once",
+        fix="save another one as chat_template.jinja in the model's folder",
+    )
+
+
+def without_system(messages: Sequence[Message]) -> list[Message]:
+    """Return a chat with what its system message says before the text of the message after it."""
+    system, first, *others = messages
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
+
+
+def _rendered(
+    tokenizer: PreTrainedTokenizerBase,
+    chats: Sequence[Sequence[Message]],
+    tools: list[JsonObject] | None = None,
+) -> tuple[Rendered, ...]:
+    """Render chats with the chat template, ready for the assistant's turn if it has not come."""
     InputError.raise_if(
         not getattr(tokenizer, "chat_template", None),
         f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
         expected="an instruction-tuned model",
         fix="set tokenizer.chat_template and save it",
     )
-    options: JsonObject = {"add_generation_prompt": True, "enable_thinking": False}
-    chat = [dict(message) for message in messages]
-    return str(tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, **options))
+    if not hasattr(tokenizer, "get_chat_template"):  # it stands for a server's
+        return tuple(Rendered(str(tokenizer.apply_chat_template(chat)), "") for chat in chats)
+    try:
+        template = tokenizer.get_chat_template(tools=tools)
+    except ValueError as error:
+        return (Rendered("", str(error)),) * len(chats)
+    if not isinstance(template, str):
+        return (Rendered("", f"it is no text: {template!r:.60}"),) * len(chats)
+    common = {
+        **tokenizer.special_tokens_map,
+        "tools": tools,
+        "documents": None,
+        "enable_thinking": False,
+    }
+    variables = []
+    for chat in chats:
+        asks = chat[-1]["role"] != "assistant"
+        own = {"messages": [dict(message) for message in chat], "add_generation_prompt": asks}
+        variables.append(json.dumps({**common, **own}))
+    return render_apart(template, *variables)
+
+
+def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the id that the chat template writes after what an assistant said.
+
+    The tokenizer's end token if the template ends a turn with none, or there is no template.
+    """
+    end: int | None = tokenizer.eos_token_id
+    if not hasattr(tokenizer, "get_chat_template") or not tokenizer.chat_template:
+        return end
+    after = ""
+    for rendered in _probes(tokenizer)[2:]:
+        after = after or rendered.text.partition(slot("said"))[2].lstrip()
+    tokens = tokenizer.added_tokens_decoder.items()
+    ends = [(len(str(token)), i) for i, token in tokens if after.startswith(str(token))]
+    return max(ends)[1] if ends else end
+
+
+def more_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return what ends a turn beside the tokenizer's end token, which engines know."""
+    end = turn_end(tokenizer)
+    return [] if end is None or end == tokenizer.eos_token_id else [end]
+
+
+def _probes(tokenizer: PreTrainedTokenizerBase) -> tuple[Rendered, ...]:
+    """A chat with a system message and without, then both with what an assistant said."""
+    asks = [_SYSTEM, _user(slot("asked"))]
+    alone = without_system(asks)
+    said = {"role": "assistant", "content": slot("said")}
+    return _rendered(tokenizer, [asks, alone, [*asks, said], [*alone, said]])
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+_SYSTEM: Message = {"role": "system", "content": slot("system")}
 
 
 def in_common(sequences: Sequence[tuple[int, ...]]) -> int:
@@ -167,7 +257,10 @@ def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
             "parameters": {"type": "object", "properties": {}},
         },
     }
-    return name in render_chat(tokenizer, [{"role": "user", "content": "x"}], [tool])
+    try:
+        return name in render_chat(tokenizer, [_SYSTEM, _user("x")], [tool])
+    except InputError:  # it is one without tools, or there is none that works
+        return False
 
 
 def is_text(text: str) -> bool:
@@ -285,7 +378,11 @@ _OF_THINKING = re.compile("think|thought|channel|message|inner_", re.IGNORECASE)
 
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
-    """Return the text of a completion without special tokens, those that mark thinking aside."""
+    """Return the text of a completion without special tokens, those that mark thinking aside, and
+    without what ends a turn.
+    """
+    if ids and ids[-1] in more_ends(tokenizer):
+        ids = ids[:-1]
     added = tokenizer.added_tokens_decoder.items()
     special = {i: str(token) for i, token in added if token.special}
     marks = {i for i, name in special.items() if _OF_THINKING.search(name)}
@@ -297,7 +394,7 @@ def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 def opens_thinking(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template opens the thinking in the prompt."""
-    prompt = render_chat(tokenizer, [{"role": "user", "content": slot("asked")}])
+    prompt = _whole(_probes(tokenizer)[:2], slot("system"), tokenizer)
     return content_of(prompt.rpartition(slot("asked"))[2])[1] is not None
 
 

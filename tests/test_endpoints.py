@@ -1,6 +1,8 @@
 """The chat client against a real server on this machine: faults, hostile bytes, keys, batches;
 options that name servers."""
 
+import json
+import re
 import socketserver
 import threading
 import time
@@ -211,6 +213,118 @@ def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile):
 
 # ------------------------------------------------------------------------------------------------
 # refusals
+# ------------------------------------------------------------------------------------------------
+# what a server does not take
+def openai(name, said="is not supported with this model.", code="unsupported_parameter"):
+    message = f"Unsupported parameter: '{name}' {said}"
+    return {"error": {"message": message, "type": "x", "param": name, "code": code}}
+
+
+LITELLM = "UnsupportedParamsError: gpt-5 models don't support temperature=0.0. Only 1 is supported."
+REFUSALS = [  # the server's words, and what it is asked without
+    (openai("max_tokens", "Use 'max_completion_tokens' instead."), "max_tokens"),
+    (openai("temperature", "does not support 0.0. Only the default (1).", "x"), "temperature"),
+    ({"error": {"message": "Unsupported parameter: \\u0027top_p\\u0027"}}, "top_p"),
+    ({"error": {"message": "Unrecognized request argument supplied: top_k"}}, "top_k"),
+    ({"error": {"message": LITELLM, "param": None}}, "temperature"),
+    ([{"error": {"message": 'Invalid JSON. Unknown name "seed": Cannot find field.'}}], "seed"),
+    ({"error": {"message": "property 'topK' is unsupported, see temperature"}}, "top_k"),
+    ({"error": {"message": "`temperature` and `top_p` cannot both be specified"}}, "top_p"),
+    ({"message": "invalid temperature: only 1 is allowed for this model"}, "temperature"),
+    ({"error": {"message": "该模型不支持 temperature 参数"}}, "temperature"),
+    ({"error": {"message": "Unknown parameter: 'seed'. Known: model, temperature"}}, "seed"),
+    (
+        {
+            "detail": [
+                {"type": "extra_forbidden", "loc": ["body", "top_k"], "msg": "Extra inputs"},
+                {"type": "extra_forbidden", "loc": ["body", "n"], "input": {"top_p": 1}},
+            ]
+        },
+        "top_k",
+    ),
+    (
+        {"error": {"message": "Provider error", "metadata": {"raw": str(openai("max_tokens"))}}},
+        "max_tokens",
+    ),
+    ({"error": {"message": "System role not supported"}}, "system"),
+    ({"error": {"message": "Developer instruction is not enabled for models/x"}}, "system"),
+    ({"error": {"message": "Conversation roles must alternate user/assistant"}}, "system"),
+    (openai("messages[0].role", "does not support 'system' with this model."), "system"),
+]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(("refusal", "name"), REFUSALS)
+def test_what_a_server_refuses_is_left_out_once_with_one_warning(
+    chat_server, caplog, status, refusal, name
+):
+    def refuses(body):
+        old = body["messages"][0]["role"] == "system" if name == "system" else name in body
+        return Fault(status, json.dumps(refusal, ensure_ascii=False).encode()) if old else None
+
+    chat_server.fault_for = refuses
+    client = ChatClient(chat_server.url, "m", retries=0, concurrency=1)
+    messages = [{"role": "system", "content": "Be brief."}, *chat("Yes?")]
+    sampling = Sampling(16, 0.0, 1.0, 5, 7)
+    replies = client.complete_many([messages, messages], sampling)
+    assert [reply.text.rpartition("\n")[2] for reply in replies] == ["YES?"] * 2
+    refused, *taken = chat_server.bodies
+    assert len(taken) == 2 and len(caplog.records) == 1 and f"without {name}" in caplog.text
+    left = {key: value for key, value in refused.items() if key not in (name, "seed")}
+    if name == "max_tokens":
+        left["max_completion_tokens"] = 16
+    if name == "system":
+        left["messages"] = chat("Be brief.\n\nYes?")
+    for body in taken:
+        body.pop("seed", None)
+        assert body == left
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 5000. This model supports at most 4096 completion tokens",
+        "'max_tokens' or 'max_completion_tokens' is too large: 600. This model's maximum context "
+        "length is 512 tokens and your request has 100 input tokens (parameter=max_tokens)",
+        "temperature must be between 0 and 1",
+        "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+        "the system is overloaded",
+        "this model does not support images",
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error_and_changes_nothing(chat_server, message):
+    chat_server.fault_for = lambda body: error(400, message)
+    client = ChatClient(chat_server.url, "m", retries=0)
+    for _ in range(2):
+        with pytest.raises(ServiceError, match=re.escape(message[:40])):
+            complete(client, chat("x"), GREEDY)
+    assert chat_server.bodies[0] == chat_server.bodies[1] and len(chat_server.bodies) == 2
+
+
+def test_a_field_that_the_user_gives_is_not_left_out_and_what_does_not_help_is_not_kept(
+    chat_server, caplog
+):
+    chat_server.fault_for = lambda body: error(400, "Unsupported parameter: 'temperature'")
+    given = ChatClient(chat_server.url, "m", retries=0, extra={"temperature": 0.3})
+    for client in (given, ChatClient(chat_server.url, "m", retries=0)):
+        with pytest.raises(ServiceError, match="Unsupported parameter: 'temperature'"):
+            complete(client, chat("x"), GREEDY)
+    sent = [body.get("temperature") for body in chat_server.bodies]
+    assert sent == [0.3, 0.0, None] and not caplog.records
+
+
+def test_a_null_takes_a_field_out_and_the_limit_is_called_what_it_is(chat_server):
+    extra = {"max_tokens": None, "max_completion_tokens": 64, "temperature": None, "top_p": None}
+    client = ChatClient(chat_server.url, "m", retries=0, extra=extra)
+    assert complete(client, chat("x"), GREEDY).text == "X"
+    assert chat_server.bodies == [
+        {"model": "m", "messages": chat("x"), "max_completion_tokens": 64}
+    ]
+    chat_server.script = [Fault(200, completion("", "length"))]
+    with pytest.raises(ServiceError, match=r"in 64 tokens(.|\n)*raise max_completion_tokens"):
+        complete(client, chat("x"), GREEDY)
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 def test_a_wrong_setup_or_a_redirect_is_an_input_error_at_once(chat_server, client, status):
     chat_server.script = [

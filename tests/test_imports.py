@@ -23,7 +23,7 @@ PACKAGE = ROOT / "memalpha"
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "types"),
-    ("files",),
+    ("apart", "files"),
     ("config", "text"),
     ("endpoints", "memory", "units"),
     ("conversation",),

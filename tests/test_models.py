@@ -176,7 +176,7 @@ def with_weights(names, old=True):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (other_rank, r"cannot be loaded: RuntimeError(.|\n)*adapter_config\.json goes"),
+        (other_rank, r"size mismatch(.|\n)*adapter_config\.json goes"),
         (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config"),
         (lambda folder: (folder / "adapter_model.safetensors").unlink(), "cannot be read"),
         (with_weights(["x"], old=False), "holds 0 LoRA matrices"),
@@ -195,6 +195,122 @@ def test_an_adapter_that_is_not_what_its_config_says_is_refused(
     change(changed)
     with pytest.raises(InputError, match=said):
         load_policy_model(nano, adapter=changed)
+
+
+def configured(**fields):
+    def change(folder):
+        config = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps({**config, **fields}))
+
+    return change
+
+
+def rewritten(rewrite):
+    def change(folder):
+        path = folder / "adapter_model.safetensors"
+        tensors = load_file(path)
+        save_file(
+            {name: value for key, old in tensors.items() for name, value in rewrite(key, old)}, path
+        )
+
+    return change
+
+
+def as_pickle(folder):
+    path = folder / "adapter_model.safetensors"
+    torch.save(load_file(path), folder / "adapter_model.bin")
+    path.unlink()
+
+
+SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (configured(target_modules=["q_proj"]), r"no place for .*v_proj.lora_A.*\(2 of 4\)"),
+        (configured(target_modules=["q_proj", "v_proj", "k_proj"]), r"wants .*k_proj.*2 are"),
+        (configured(target_modules="all-linear"), "wants .* not there"),
+        (configured(exclude_modules=["v_proj"]), "no place for .*v_proj"),
+        (configured(layers_to_transform=[7]), "cannot be loaded"),
+        (configured(rank_pattern={"q_proj": 1}), "size mismatch: .*q_proj"),
+        (configured(rank_pattern={".*": 2**30}), "size mismatch"),
+        (configured(r=10**9), "size mismatch"),
+        (configured(r=-1), "^r of .* no number above 0: -1"),
+        (configured(r=True), "^r of .* no number above 0: True"),
+        (configured(lora_alpha=0), "^lora_alpha of .* above 0"),
+        (configured(lora_alpha=float("nan")), "^lora_alpha of .* above 0: nan"),
+        (configured(alpha_pattern={"q_proj": float("inf")}), "^alpha_pattern of "),
+        (configured(use_dora=True), "^use_dora of .* is not supported: True"),
+        (configured(use_rslora=True), "^use_rslora of .* is not supported"),
+        (configured(init_lora_weights="pissa"), "^init_lora_weights of .* 'pissa'"),
+        (configured(init_lora_weights="pissa_niter_4"), "^init_lora_weights of "),
+        (configured(layer_replication=[[0, 1], [0, 1]]), "^layer_replication of "),
+        (configured(modules_to_save=["lm_head"]), "^modules_to_save of "),
+        (configured(lora_bias=True), "^lora_bias of "),
+        (configured(bias="all"), "^bias of .* 'all'"),
+        (configured(use_qalora=True), "^use_qalora of "),
+        (configured(target_parameters=["w"]), "^target_parameters of "),
+        (configured(of_tomorrow={"a": 1}), "^of_tomorrow of .* not supported"),
+        (configured(fan_in_fan_out=True), "fan_in_fan_out: True"),
+        (configured(task_type="SEQ_CLS"), "^task_type of "),
+        (configured(target_modules=[1]), "^target_modules of .* no names"),
+        (configured(target_modules=["a"] * 1000), "names 1000 layers, and the base has"),
+        (configured(target_modules=SLOW), "regular expression of .* takes more than"),
+        (configured(exclude_modules=SLOW), "regular expression of .* takes more than"),
+        (configured(rank_pattern={SLOW: 2}), "regular expression of .* takes more than"),
+        (configured(alpha_pattern={"(" * 9: 2}), "regular expression of .* error"),
+        (
+            configured(layers_to_transform=[0], layers_pattern=["(a|.*)*(.*)*(.*)*(.*)*#"]),
+            "regular expression of .* takes more than",
+        ),
+        (rewritten(lambda key, old: [(key, old)] * ("q_proj" in key)), "wants .*v_proj.*2 are"),
+        (rewritten(lambda key, old: [(key, old)] * ("lora_A" in key)), "wants .*lora_B"),
+        (rewritten(lambda key, old: [(key, old.to(torch.int8))]), "has type I8"),
+        (rewritten(lambda key, old: [(key, old.bool())]), "has type BOOL"),
+        (rewritten(lambda key, old: [(key, old / 0)]), "holds a value that is no number"),
+        (rewritten(lambda key, old: [(key, old.T.contiguous())]), "size mismatch"),
+        (
+            rewritten(lambda key, old: [(key, old), (f"{key}.x", old.clone())]),
+            "has no place for .*x",
+        ),
+        (
+            rewritten(lambda key, old: [(key.replace("lora_A", "lora_A.default"), old)]),
+            "has no place for",
+        ),
+        (rewritten(lambda key, old: [(key.removeprefix("base_model.model."), old)]), "no place"),
+        (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""), "cannot be read"),
+        (as_pickle, "its weights in adapter_model.bin alone"),
+    ],
+)
+def test_an_adapter_whose_parts_do_not_all_land_is_refused(nano, adapter, tmp_path, change, said):
+    changed = shutil.copytree(adapter, tmp_path / "changed")
+    change(changed)
+    with pytest.raises(InputError, match=said):
+        load_policy_model(nano, adapter=changed)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target_modules": r".*\.(q|v)_proj"},
+        {"target_modules": ["layers.0.self_attn.q_proj", "v_proj"]},
+        {"layers_to_transform": [0], "layers_pattern": "layers"},
+        {"rank_pattern": {"q_proj": 2, r"layers\.0\..*v_proj": 2}, "r": 7},
+        {"exclude_modules": r".*mlp.*"},
+        {"init_lora_weights": "gaussian", "lora_dropout": 0.1, "lora_alpha": 6.0},
+    ],
+)
+def test_an_adapter_of_plain_lora_loads_whatever_names_its_layers(nano, adapter, tmp_path, fields):
+    changed = shutil.copytree(adapter, tmp_path / "changed")
+    configured(**fields)(changed)
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    with torch.no_grad():
+        wanted = load_policy_model(nano, adapter=adapter).model.eval()(**ids).logits
+        logits = load_policy_model(nano, adapter=changed).model.eval()(**ids).logits
+    if "rank_pattern" in fields:  # alpha / r is another
+        wanted = logits
+    torch.testing.assert_close(logits, wanted)
 
 
 def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter, tmp_path):

@@ -35,7 +35,7 @@ from memalpha.generation.graphs import (
     window_of,
 )
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
-from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking, plain_ids
+from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking, plain_ids, turn_end
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
 
 # ------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class HFGenerator:
 
     def probabilities(self, rows: Sequence[Prompt]) -> list[float]:
         """Return the geometric mean of the probabilities of each row's ids after its ``shared``
-        ones, at least one, in one forward.
+        ones, at least one, in one forward. An id that ends a row stands for all that would.
         """
         device = self.model.device
         longest = max(len(row.ids) for row in rows)
@@ -159,12 +159,17 @@ class HFGenerator:
                 logits_to_keep=before,
             ).logits.float()
         means = []
+        ends = self.end_ids
         for row, of_row in zip(rows, logits, strict=True):
             tokens = torch.tensor(row.ids[row.shared :], device=device)
             own = of_row[most - len(tokens) :]
             for token, bias in self.first_bias.items():
                 own[0, token] += bias
-            means.append(own.log_softmax(-1).gather(1, tokens[:, None]).mean())
+            logps = own.log_softmax(-1)
+            of_tokens = logps.gather(1, tokens[:, None]).squeeze(1)
+            if row.ids[-1] in ends:
+                of_tokens[-1] = logps[-1, sorted(ends)].logsumexp(0)
+            means.append(of_tokens.mean())
         return list(torch.stack(means).exp().tolist())
 
     def _batch(
@@ -183,10 +188,11 @@ class HFGenerator:
                 fix=f"lower max_batch (in a configuration: generation_rows), now {self.max_batch}",
             ) from error
         completions = []
+        ends = self.end_ids
         for tokens, values, length in zip(*(part.tolist() for part in drawn), strict=True):
             ids = tuple(tokens[:length])
             text = decoded(self.tokenizer, ids)
-            stop = StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH
+            stop = StopReason.END if ids[-1] in ends else StopReason.LENGTH
             logprobs = tuple(values[:length]) if self.logprobs else None
             completions.append(Completion(ids, text, stop, logprobs))
         return completions
@@ -346,9 +352,16 @@ class HFGenerator:
     @property
     def end_ids(self) -> frozenset[int]:
         """Every id that ends a completion."""
-        ends = getattr(self.model.generation_config, "eos_token_id", None)
-        ids = ends if isinstance(ends, list) else [ends]
-        return frozenset({*ids, self.tokenizer.eos_token_id} - {None})
+        return end_ids(self.model, self.tokenizer)
+
+
+def end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Return every id that ends a completion of a model: those of its ``generation_config``, the
+    tokenizer's, and what its chat template ends a turn with.
+    """
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    ids = ends if isinstance(ends, list) else [ends]
+    return frozenset({*ids, tokenizer.eos_token_id, turn_end(tokenizer)} - {None})
 
 
 def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
@@ -445,9 +458,11 @@ class AnsweringModel:
         end token among them. Equal ones are computed once.
         """
         rows = []
+        end = turn_end(self.tokenizer)
+        assert end is not None  # a loaded tokenizer has an end token
         for chat, answer in zip(chats, answers, strict=True):
             asked = chat_ids(self.tokenizer, chat)
-            said = (*plain_ids(self.tokenizer, answer), self.tokenizer.eos_token_id)
+            said = (*plain_ids(self.tokenizer, answer), end)
             rows.append(Prompt((), (*asked, *said), len(asked)))
         values: dict[Prompt, float] = {}
         with self.within():

@@ -20,7 +20,7 @@ from memalpha.endpoints import STOPS
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.graphs import CAPTURING
 from memalpha.generation.vllm_server import token_problem
-from memalpha.text import decoded
+from memalpha.text import decoded, more_ends
 from memalpha.types import Completion, Prompt, Sampling
 
 _SWITCHES = {
@@ -103,6 +103,7 @@ class VLLMProcess:
         if seed is None:
             seed = int(torch.randint(2**62, ()))
         seeds = random.Random(seed)
+        ends = more_ends(self.tokenizer)
         parameters = [
             SamplingParams(
                 max_tokens=sampling.max_new_tokens,
@@ -111,6 +112,7 @@ class VLLMProcess:
                 top_k=sampling.top_k,
                 logprobs=0,  # of the drawn token alone
                 seed=seeds.getrandbits(62),
+                stop_token_ids=ends,
                 detokenize=False,
             )
             for _ in prompts

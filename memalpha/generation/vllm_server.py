@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.text import decoded
+from memalpha.text import decoded, more_ends
 from memalpha.types import Completion, JsonMapping, JsonObject, Prompt, Sampling
 
 _ROUNDING = 1e-3  # by which a log-probability may exceed 0
@@ -43,6 +43,7 @@ class _Models(BaseModel):
 
 class _Tokens(ChatClient):
     route = "completions"
+    adapts = False
     tokenizer: PreTrainedTokenizerBase = None
     vocabulary = 0
 
@@ -56,6 +57,7 @@ class _Tokens(ChatClient):
             "top_k": sampling.top_k or -1,
             "logprobs": 0,
             "return_token_ids": True,
+            "stop_token_ids": more_ends(self.tokenizer),
             # no seed: with one, vLLM 0.32 on CPUs dies where a prompt is read in parts
             **self.extra,
         }

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from memalpha.agent.step import positions_of
 from memalpha.models.policy import (
     check_adapter,
-    check_adapter_folder,
     load_policy_model,
     load_tokenizer,
     reader_opening,
@@ -70,12 +69,14 @@ class PolicyHost:
         """Return a generator of the base with an adapter (empty = none); InputError if it is
         missing or of another base.
         """
-        if adapter and adapter not in self._checked:
-            check_adapter(
-                Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer
-            )
-            self._checked.add(adapter)
+        self._check(adapter)
         return _Hosted(self, adapter, reads=False)
+
+    def _check(self, adapter: str) -> None:
+        if adapter and adapter not in self._checked:
+            base = resolve_model(self.model)
+            check_adapter(Path(adapter), base, weightless(self.config), self.tokenizer)
+            self._checked.add(adapter)
 
     def answer(
         self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = ""
@@ -119,7 +120,7 @@ class PolicyHost:
             if adapter:
                 from peft import PeftModel
 
-                check_adapter_folder(Path(adapter))
+                self._check(adapter)
                 self._policy = PeftModel.from_pretrained(
                     self._policy, adapter, autocast_adapter_dtype=False
                 ).eval()

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
-from pydantic import ConfigDict, Field, NonNegativeInt, ValidationError, validate_call
+from pydantic import ConfigDict, Field, ValidationError, validate_call
 
 from memalpha.config import ATTRIBUTE, Options, load_function, read
 from memalpha.errors import InputError
@@ -79,16 +80,20 @@ _OPERATIONS = {
 }
 
 
+_Limit = Annotated[int, Field(ge=0, lt=2**31)]
+
+
 @dataclass(frozen=True, slots=True)
 class Section(Options):
     """One section of a memory; a limit of 0 is none."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]  # unique, and never an entry's id
+    # unique, and never an entry's id
+    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$", max_length=64)]
     kind: SectionKind = SectionKind.LIST
     description: str = ""  # what belongs in it, for the policy and for layer 1 of the retriever
-    max_tokens: NonNegativeInt = 0  # of a block's text
-    max_entry_tokens: NonNegativeInt = 0  # of one list entry
-    max_entries: NonNegativeInt = 0  # of a list
+    max_tokens: _Limit = 0  # of a block's text
+    max_entry_tokens: _Limit = 0  # of one list entry
+    max_entries: _Limit = 0  # of a list
     timestamps: bool = False  # whether entries have a time, by default the chunk's
     operations: tuple[OperationKind, ...] = ()  # empty: all of its kind
 
@@ -172,6 +177,9 @@ class Tool:
 # ------------------------------------------------------------------------------------------------
 # schemas
 _PRESETS = Path(__file__).parent / "presets"
+_MOST = 128  # sections, and tools
+_LARGEST = 2**17  # bytes of a file
+_LONGEST = 200  # characters of a name
 
 
 def presets() -> tuple[str, ...]:
@@ -242,11 +250,23 @@ class MemorySchema:
             f"{where} is no memory schema",
             expected="a mapping with 'name' and a list 'sections'",
         )
+        parts = max(len(rows or ()), len(data.get("tools") or ()))
+        InputError.raise_if(
+            parts > _MOST,
+            f"{where} has {parts} sections or tools",
+            expected=f"at most {_MOST}: the policy sees them all in each prompt",
+        )
         unknown = sorted(set(data) - {"name", "sections", "tools"}, key=str)
         InputError.raise_if(
             unknown,
             f"{where} has unknown keys {unknown}",
             expected="'name', 'sections' and 'tools'",
+        )
+        named = data.get("name", "")
+        InputError.raise_if(
+            isinstance(named, dict | list) or len(str(named)) > _LONGEST,
+            f"{where} has the name {named!r:.60}",
+            expected=f"at most {_LONGEST} characters",
         )
         functions = data.get("tools", [])
         InputError.raise_if(
@@ -273,11 +293,16 @@ class MemorySchema:
         expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"
         path = _PRESETS / f"{name}.yaml" if name in presets() else path_of(name, expected)
         InputError.raise_if(not path.is_file(), f"no memory schema {name!r}", expected=expected)
+        InputError.raise_if(
+            path.stat().st_size > _LARGEST,
+            f"memory schema {name!r} has {path.stat().st_size} bytes",
+            expected=f"at most {_LARGEST}, and {_MOST} sections",
+        )
         return cls.from_mapping(read_object(path), where=name)
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE
+from memalpha.apart import check_patterns
 from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
@@ -52,6 +54,42 @@ READERS = {  # that ship beside the agents: name, sha256 of the weights
 }
 _READER = "reader"  # what peft calls a reader's adapter beside a policy's
 _READER_TOKENS = 32  # most that a reader writes
+# Fields of adapter_config.json that plain LoRA has, and those that say nothing about it.
+_SETTINGS = frozenset(
+    {
+        "r",
+        "lora_alpha",
+        "lora_dropout",
+        "target_modules",
+        "exclude_modules",
+        "layers_to_transform",
+        "layers_pattern",
+        "rank_pattern",
+        "alpha_pattern",
+        "fan_in_fan_out",
+        "peft_type",
+    }
+)
+_NOTES = frozenset(
+    {
+        "auto_mapping",
+        "base_model_name_or_path",
+        "inference_mode",
+        "megatron_core",
+        "peft_version",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+    }
+)
+_VALUES: Mapping[str, tuple[object, ...]] = {  # others that do not make it anything else
+    "bias": ("none",),
+    "init_lora_weights": (True, "gaussian", "orthogonal"),
+    "task_type": ("CAUSAL_LM",),
+}
+_FLOATS = ("F16", "BF16", "F32", "F64")  # as safetensors calls them
+_MOST = 2**31  # rank or scale
+_PLAIN_NAME = re.compile(r"[\w.-]*", re.ASCII)
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type",
@@ -186,7 +224,11 @@ def _readable(what: str, expected: str) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------
 # an adapter's folder
 def check_adapter_folder(adapter: Path) -> JsonObject:
-    """Return an adapter's configuration; InputError unless it is of LoRA and brings no code."""
+    """Return an adapter's configuration; InputError unless it is of plain LoRA.
+
+    What else peft knows is refused by name: some of it imports code, or makes weights that the file
+    need not have.
+    """
     InputError.raise_if(
         not (adapter / ADAPTER_CONFIG).is_file(),
         f"adapter folder {adapter} has no adapter_config.json"
@@ -197,12 +239,45 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
     )
     check_folder(adapter)
     config = read_object(adapter / ADAPTER_CONFIG)
-    InputError.raise_if(  # peft reads and imports what other types name
-        config.get("peft_type") != "LORA" or config.get("megatron_config"),
+    InputError.raise_if(
+        config.get("peft_type") != "LORA",
         f"{adapter} is of type {config.get('peft_type')!r}",
-        expected="LORA, without megatron_config",
+        expected="LORA",
     )
+    for name, value in config.items():
+        plain = name in _SETTINGS | _NOTES or not value or value in _VALUES.get(name, ())
+        problem = "" if plain else "is not supported"
+        if name in _SETTINGS:
+            problem = _wrong_setting(name, value)
+        InputError.raise_if(
+            problem,
+            f"{name} of {adapter / ADAPTER_CONFIG} {problem}: {value!r:.200}",
+            expected="an adapter of plain LoRA on linear layers",
+            fix="merge it into its base where it was made, and give the whole model",
+        )
     return config
+
+
+def _wrong_setting(name: str, value: Any) -> str:
+    """What is wrong with a value of a field of plain LoRA; empty if nothing is."""
+    if name in ("r", "lora_alpha"):
+        return "" if _is_size(value, name == "r") else "is no number above 0"
+    if name == "lora_dropout":
+        fits = isinstance(value, int | float) and 0 <= value < 1
+        return "" if fits else "is no share below 1"
+    if name in ("rank_pattern", "alpha_pattern"):
+        values = value.values() if isinstance(value, dict) else [value] * bool(value)
+        whole = name == "rank_pattern"
+        return "" if all(_is_size(each, whole) for each in values) else "holds no number above 0"
+    if name in ("target_modules", "exclude_modules", "layers_pattern"):
+        items = value if isinstance(value, list) else [value or ""]
+        return "" if all(isinstance(item, str) for item in items) else "holds no names of layers"
+    return ""
+
+
+def _is_size(value: Any, whole: bool) -> bool:
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    return number and 0 < value < _MOST
 
 
 def adapter_record(adapter: Path) -> JsonObject:
@@ -273,6 +348,13 @@ def adapter_keys(adapter: Path) -> list[str]:
     from safetensors import SafetensorError, safe_open
 
     path = adapter / ADAPTER_WEIGHTS
+    pickles = sorted(adapter.glob("adapter_model.*")) if not path.is_file() else []
+    InputError.raise_if(
+        pickles,
+        f"adapter {adapter} has its weights in {pickles[0].name if pickles else ''} alone",
+        expected=f"{ADAPTER_WEIGHTS}: a pickle can run code and is not read",
+        fix="save it anew with safetensors where it was made",
+    )
     try:
         with safe_open(path, framework="np") as tensors:
             return list(tensors.keys())
@@ -285,8 +367,12 @@ def adapter_keys(adapter: Path) -> list[str]:
 def check_adapter(
     adapter: Path, base: Path | str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Raise InputError unless an adapter fits this base; warn if only the weights may differ."""
-    keys = [key.removeprefix("base_model.model.") for key in adapter_keys(adapter)]
+    """Raise InputError unless an adapter fits this base: each of its matrices has a place, finite
+    values and the right shape, and no place is left. Warn if only the base's weights may differ.
+    """
+    config = check_adapter_folder(adapter)
+    shapes = _shapes(adapter)
+    keys = [key.removeprefix("base_model.model.") for key in shapes]
     strangers = sorted(key for key in keys if ".lora_" not in key)
     InputError.raise_if(  # peft would put them in place of the base's own
         strangers or not keys,
@@ -298,8 +384,9 @@ def check_adapter(
     trained_on = base_name(adapter)
     ours = base_fingerprint(model.config, len(tokenizer))
     theirs = record.get("base_fingerprint")
+    names = [name for name, _ in model.named_modules()]
     # peft would leave out layers in silence
-    missing = sorted(layers - {name for name, _ in model.named_modules()})
+    missing = sorted(layers - set(names))
     why = f"it has no layer {missing[0]}" if missing else f"fingerprints {theirs} and {ours}"
     InputError.raise_if(
         missing or theirs not in (None, ours),
@@ -308,11 +395,99 @@ def check_adapter(
         fix="give the adapter's own base as the model, or train an adapter on this one "
         "(`memalpha warmup`)",
     )
+    _check_names(config, names, adapter / ADAPTER_CONFIG)
+    _check_places(adapter, config, shapes, weightless(model.config))
     digests = {model_record(base).get("weights_sha256"), record.get("base_weights_sha256")}
     renamed = Path(trained_on).name.lower() != Path(str(base)).name.lower()
     if len(digests - {None}) > 1 or (theirs is None and renamed):
         message = "adapter %s was trained on %s; %s may have other weights of the same model"
         log.warning(message, adapter, trained_on, base)
+
+
+def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each of an adapter's matrices; InputError unless they are numbers."""
+    from safetensors import safe_open
+
+    shapes = {}
+    path = adapter / ADAPTER_WEIGHTS
+    for key in adapter_keys(adapter):
+        with safe_open(path, framework="pt") as tensors:
+            part = tensors.get_slice(key)
+            kind = part.get_dtype()
+            finite = kind in _FLOATS and bool(tensors.get_tensor(key).isfinite().all())
+        InputError.raise_if(
+            not finite,
+            f"{key} of {path} has type {kind}"
+            if kind not in _FLOATS
+            else f"{key} of {path} holds a value that is no number",
+            expected=f"finite values, of type {', '.join(_FLOATS)}",
+        )
+        shapes[key] = tuple(part.get_shape())
+    return shapes
+
+
+def _check_names(config: JsonObject, names: Sequence[str], path: Path) -> None:
+    """Raise InputError if an adapter names more layers than there are, or by an expression that
+    takes for ever.
+    """
+    patterns = []
+    for field in ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"):
+        value = config.get(field) or ()
+        InputError.raise_if(
+            not isinstance(value, str) and len(value) > len(names),
+            f"{field} of {path} names {len(value)} layers, and the base has {len(names)}",
+            expected="names of the base's layers",
+        )
+        if isinstance(value, str):
+            patterns += [value] * (value != "all-linear")
+        elif field.endswith("_pattern"):
+            patterns += [rf"(.*\.)?({key})$" for key in value if not _PLAIN_NAME.fullmatch(key)]
+    layers = config.get("layers_pattern") or ()
+    for pattern in [layers] if isinstance(layers, str) else layers:
+        patterns.append(rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\.")
+    if patterns:
+        check_patterns(patterns, names, str(path))
+
+
+def _check_places(
+    adapter: Path,
+    config: JsonObject,
+    shapes: Mapping[str, tuple[int, ...]],
+    model: PreTrainedModel,
+) -> None:
+    """Raise InputError unless a file's matrices are those that the configuration makes on a base,
+    which ends up with the adapter; it is on the meta device.
+    """
+    import torch
+    from peft import LoraConfig, PeftModel
+    from peft.utils import get_peft_model_state_dict
+
+    expected = "a LoRA adapter whose adapter_config.json goes with its weights"
+    with _readable(f"adapter {adapter}", expected):
+        made = LoraConfig.from_pretrained(str(adapter))
+        with torch.device("meta"):  # a rank of a billion takes no memory
+            policy = PeftModel(model, made)
+        state = get_peft_model_state_dict(policy, save_embedding_layers=False)
+    places = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    extra = sorted(shapes.keys() - places.keys())
+    missing = sorted(places.keys() - shapes.keys())
+    other = sorted(key for key in shapes.keys() & places if shapes[key] != places[key])
+    problem = ""
+    if extra:
+        problem = f"has no place for {extra[0]} ({len(extra)} of {len(shapes)})"
+    elif missing:
+        problem = f"wants {missing[0]}, which is not there ({len(missing)} are missing)"
+    elif other:
+        key = other[0]
+        problem = f"has a size mismatch: {key} is {shapes[key]} and should be {places[key]}"
+    elif bool(config.get("fan_in_fan_out")) != made.fan_in_fan_out:
+        problem = f"says fan_in_fan_out: {config.get('fan_in_fan_out')}, unlike the base's layers"
+    InputError.raise_if(
+        problem,
+        f"adapter {adapter} cannot be loaded: its adapter_config.json {problem}",
+        expected=expected,
+        fix="put both files back as they were saved",
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from trl.trainer.utils import use_adapter
 from memalpha.agent.rollout import Rollout, RunRollouts, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
+from memalpha.generation.hf import end_ids
 from memalpha.generation.products import Products, restored, using
 from memalpha.rewards import StepReward
 from memalpha.training import noise
@@ -133,6 +134,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 eval_dataset=None if args.eval_strategy == "no" else places,
                 **kwargs,
             )
+        # as the generator: TRL does not ask the chat template
+        self.eos_token_ids = sorted(end_ids(self.model, self.processing_class))
         check_scaler(self.accelerator)
         for parameter, data in zip(adapters, exact, strict=True):  # TRL rounds those to 16 bits,
             parameter.data = data.to(parameter.device)  # where small steps are lost

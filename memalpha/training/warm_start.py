@@ -27,7 +27,7 @@ from memalpha.files import write_object
 from memalpha.generation.products import Products, using
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.record.folder import holds_something, make_folder, masked
-from memalpha.text import in_common
+from memalpha.text import in_common, turn_end
 from memalpha.training.asking_demonstrations import demonstrate_asking
 from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
@@ -144,9 +144,9 @@ def warm_up(arguments: WarmupRunOptions, report: EventReport = lambda event, dat
     report("load", {"what": f"{base} and demonstrations of {warmup.data}"})
     model, tokenizer = load_policy(warmup)
     agent = AgentStep(arguments.agent, tokenizer)
-    demonstrations, operations = make_demonstrations(
-        warmup, agent, tokenizer.eos_token_id, training.seed
-    )
+    end = turn_end(tokenizer)
+    assert end is not None  # a loaded tokenizer has an end token
+    demonstrations, operations = make_demonstrations(warmup, agent, end, training.seed)
     positions = positions_of(model.config)
     longest = max(len((*row.prompt_ids, *row.completion_ids)) for row in demonstrations)
     InputError.raise_if(

@@ -101,6 +101,7 @@ def test_token_ids_go_in_and_come_out_with_their_log_probabilities(process):
         "top_p": 0.9,
         "top_k": 5,
         "logprobs": 0,
+        "stop_token_ids": [],
         "detokenize": False,
     }
     assert llm.options["enable_lora"] and llm.options["logprobs_mode"] == "processed_logprobs"

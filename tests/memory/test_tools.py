@@ -1,6 +1,7 @@
 """Memory schemas and the tools made from them: presets, files, calls there and back, and every
 wrong argument."""
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -299,3 +300,25 @@ def test_no_moments(text):
 def test_forms_of_data_sets(written, wanted):
     assert to_iso(written) == wanted
     assert wanted is None or moment(wanted) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("".join(f"  - {{name: s{i}}}\n" for i in range(20_000)), "bytes(.|\n)*at most 131072"),
+        ("".join(f"  - {{name: s{i}}}\n" for i in range(129)), "129 sections(.|\n)*at most 128"),
+        (f"  - {{name: a, max_entries: 1{'0' * 30}}}\n", "max_entries is 1000"),
+        (f"  - {{name: {'a' * 65}}}\n", "name is 'aaa"),
+        (f"  - {{name: a}}\ntools: [{'a:b, ' * 129}]\n", "129 sections or tools"),
+    ],
+)
+def test_a_schema_of_absurd_size_is_refused_at_once(tmp_path, text, said):
+    path = tmp_path / "big.yaml"
+    path.write_text(f"name: big\nsections:\n{text}")
+    start = time.process_time()
+    with pytest.raises(InputError, match=said):
+        MemorySchema.load(path)
+    assert time.process_time() - start < 2
+    for name in ("x" * 201, ["x"]):
+        with pytest.raises(InputError, match="has the name"):
+            MemorySchema.from_mapping({"name": name, "sections": [{"name": "a"}]})
