@@ -230,8 +230,10 @@ def test_streams_closed_raw_answers_and_parsed_ones_are_learnt_and_the_rest_pass
         left.read()
     assert sorted(entry.content for entry in agent.memory("marta")) == [
         "Assistant: Answer",  # what was heard before it was closed
+        "Assistant: Answer to question four",
         "Assistant: Answer to question three",
         "Assistant: Answer to question two",
+        "User: question four",
         "User: question one",
         "User: question three",
         "User: question two",
