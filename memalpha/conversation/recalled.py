@@ -79,10 +79,20 @@ def _untagged(text: str) -> str:
     left = []
     end = 0
     for name in names:
-        left.append(plain[end : name.start()].strip(_EDGES + " "))
+        left.append(_without_edge(plain[end : name.start()]))
         left.append("recalled\n- memory" if "\n" in name[0] else "recalled memory")
         end = name.end()
     return " ".join([*left, plain[end:].lstrip(_EDGES + " ")]).strip(" ")
+
+
+def _without_edge(text: str) -> str:
+    """A text without brackets and slashes at its ends, also of the passages before."""
+    lines = text.lstrip(_EDGES + " ").split("\n")
+    for place in reversed(range(len(lines))):
+        lines[place] = lines[place].rstrip(_EDGES + " ")
+        if lines[place] not in ("", "-"):
+            break
+    return "\n".join(lines)
 
 
 def _as_read(text: str) -> str:
@@ -95,7 +105,7 @@ def _as_read(text: str) -> str:
 
 def _is_tag(name: re.Match[str]) -> bool:
     """Whether the name stands as a tag: not as two words with no bracket or slash before them."""
-    before = name.string[max(0, name.start() - 8) : name.start()].rstrip()
+    before = name.string[max(0, name.start() - 8) : name.start()].rstrip(" \n-")
     return not _WORDS.fullmatch(name[0]) or before.endswith(tuple(_EDGES))
 
 

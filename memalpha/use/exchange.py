@@ -33,6 +33,7 @@ _CUT = frozenset(
     """.split()
 )
 _TEXTS = ("text", "output_text")
+_BEFORE = b"\xef\xbb\xbf \t\r\n"  # what may stand before an answer: white space, a mark of UTF-8
 
 
 class Heard(NamedTuple):
@@ -115,7 +116,7 @@ class ChatForm:
         choices = data.get("choices")
         if not isinstance(choices, list):
             return None
-        first = next((each for each in choices if not each.get("index")), {})
+        first: JsonObject = next((each for each in choices if not each.get("index")), {})
         message = first.get("message") or first.get("delta") or {}
         reason = str(first.get("finish_reason") or "")
         is_cut = reason.casefold() in _CUT
@@ -256,13 +257,10 @@ class Exchange:
         if self.problem or self._is_read:
             return
         if self._is_json is None:
-            data = bytes(self._held) + data
-            self._held.clear()
-            beginning = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-            if not beginning:
-                self._held += data[:4]
+            data = data.lstrip(_BEFORE)
+            if not data:
                 return
-            self._is_json = beginning == b"{"
+            self._is_json = data.startswith(b"{")
         *lines, rest = [data] if self._is_json else data.split(b"\n")
         for line in lines:
             self._held += line
@@ -339,7 +337,7 @@ class Exchange:
 
 
 def _listed(body: JsonMapping, name: str) -> list[Any]:
-    given = body.get(name)
+    given: Any = body.get(name)
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__iter__"):
         raise InputError(f"{name} is {ascii(given)[:80]}", expected="a list of messages")
     return list(given)
@@ -367,16 +365,16 @@ def _message(item: Any) -> Any:
 
 def _beside(messages: Any, block: str, kind: str) -> list[Any]:
     """Messages with a block at the beginning of the user's last one; ``kind``: type of its part."""
-    messages = list(messages)
-    places = [place for place, each in enumerate(messages) if _role(each) == USER]
+    changed = list(messages)
+    places = [place for place, each in enumerate(changed) if _role(each) == USER]
     for place in places[-1:]:
-        content = messages[place].get("content") or ""
+        content = changed[place].get("content") or ""
         if isinstance(content, str):
             content = f"{block}\n\n{content}".strip()
         else:
             content = [{"type": kind, "text": block}, *content]
-        messages[place] = {**messages[place], "content": content}
-    return messages
+        changed[place] = {**changed[place], "content": content}
+    return changed
 
 
 def _spoken(content: Any) -> str:

@@ -28,6 +28,7 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
@@ -100,6 +101,22 @@ async def _refuse(request: Request) -> Response:
     )
 
 
+class _Passed(StreamingResponse):
+    """A response that is cut where the upstream's answer breaks."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send it; without its end the server closes the connection."""
+        headers = self.raw_headers
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        try:
+            async for data in self.body_iterator:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        except httpx2.HTTPError as error:
+            _LOG.error("an answer broke off: %s: %s", type(error).__name__, error)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class _Answer:
     """An answer of the upstream, of which a beginning may be read before it is passed on."""
 
@@ -132,9 +149,9 @@ class _Answer:
         finally:
             await self.response.aclose()
 
-    def passed(self, pieces: AsyncIterator[bytes] | None = None) -> StreamingResponse:
+    def passed(self, pieces: AsyncIterator[bytes] | None = None) -> Response:
         """Return the response to the caller, with status and headers."""
-        response = StreamingResponse(pieces or self.pieces(), self.status)
+        response = _Passed(pieces or self.pieces(), self.status)
         headers = [(name.lower(), value) for name, value in self.response.headers.raw]
         named = b",".join(value for name, value in headers if name == b"connection")
         left_out = {*_NOT_PASSED, *(name.strip().lower() for name in named.split(b","))}
