@@ -31,7 +31,7 @@ from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.chatting import RECALL_TOKENS, ChatMemory
-from memalpha.use.exchange import CHAT, RESPONSES, Exchange, Form
+from memalpha.use.exchange import CHAT, RESPONSES, Exchange, ApiForm
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI, OpenAI
@@ -95,7 +95,7 @@ class _Call:
     def __init__(
         self,
         memory: ChatMemory,
-        form: Form,
+        form: ApiForm,
         namespace: Namespace | str | None,
         failures: list[Exception],
         options: JsonObject,

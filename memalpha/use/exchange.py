@@ -47,7 +47,7 @@ class Heard(NamedTuple):
     problem: str = ""
 
 
-class Form(Protocol):
+class ApiForm(Protocol):
     """One of the two APIs: its route, and where it keeps messages, instructions and answers."""
 
     route: str
@@ -194,8 +194,8 @@ class ResponsesForm:
         return Heard(text, whole=bool(text), ended=True)
 
 
-CHAT: Form = ChatForm()
-RESPONSES: Form = ResponsesForm()
+CHAT: ApiForm = ChatForm()
+RESPONSES: ApiForm = ResponsesForm()
 
 
 class Exchange:
@@ -209,7 +209,7 @@ class Exchange:
     def __init__(
         self,
         memory: ChatMemory,
-        form: Form,
+        form: ApiForm,
         body: JsonMapping,
         namespace: Namespace | str | None = None,
     ) -> None:

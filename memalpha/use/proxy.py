@@ -37,7 +37,7 @@ from memalpha.use.access import CALLER, Caller, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import respond
 from memalpha.use.chatting import ChatMemory
-from memalpha.use.exchange import CHAT, MAX_HEARD, REFUSALS, RESPONSES, Exchange, Form
+from memalpha.use.exchange import CHAT, MAX_HEARD, REFUSALS, RESPONSES, Exchange, ApiForm
 from memalpha.use.operations import problem_of
 
 _LOG = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class _Proxy:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one jar for all users
         )
 
-    def endpoint(self, form: Form | None) -> Callable[[Request], Any]:
+    def endpoint(self, form: ApiForm | None) -> Callable[[Request], Any]:
         """Return the handler of a route; without a form it has no memory."""
 
         async def handle(request: Request) -> Response:
@@ -205,7 +205,7 @@ class _Proxy:
         answer = await self._send(request, await request.body(), headers)
         return answer.passed()
 
-    async def _complete(self, form: Form, request: Request) -> Response:
+    async def _complete(self, form: ApiForm, request: Request) -> Response:
         caller: Caller = request.scope[CALLER]
         data = await request.body()
         exchange, body, streams = await to_thread.run_sync(self._exchange, form, caller, data)
@@ -222,7 +222,7 @@ class _Proxy:
             response.headers["Memalpha-Remembered"] = "no"
         return response
 
-    def _exchange(self, form: Form, caller: Caller, data: bytes) -> tuple[Exchange, bytes, bool]:
+    def _exchange(self, form: ApiForm, caller: Caller, data: bytes) -> tuple[Exchange, bytes, bool]:
         """Return the exchange that a request begins, its body for the upstream, and whether it asks
         for a stream.
         """
