@@ -31,7 +31,7 @@ from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.chatting import RECALL_TOKENS, ChatMemory
-from memalpha.use.exchange import CHAT, RESPONSES, Exchange, ApiForm
+from memalpha.use.exchange import CHAT, RESPONSES, ApiForm, Exchange
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI, OpenAI

@@ -37,7 +37,7 @@ from memalpha.use.access import CALLER, Caller, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import respond
 from memalpha.use.chatting import ChatMemory
-from memalpha.use.exchange import CHAT, MAX_HEARD, REFUSALS, RESPONSES, Exchange, ApiForm
+from memalpha.use.exchange import CHAT, MAX_HEARD, REFUSALS, RESPONSES, ApiForm, Exchange
 from memalpha.use.operations import problem_of
 
 _LOG = logging.getLogger(__name__)
