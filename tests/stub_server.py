@@ -60,6 +60,7 @@ class StubServer:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.asked: list[tuple[str, str]] = []  # method and path of every request
         self.active = self.most_active = 0
         self.delay = 0.0
         self.released = threading.Event()
@@ -81,6 +82,7 @@ class StubServer:
 def _handler(stub):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
+            stub.asked.append((self.command, self.path))
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with stub.lock:
                 stub.bodies.append(body)
@@ -97,6 +99,7 @@ def _handler(stub):
             self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
 
         def do_GET(self):
+            stub.asked.append((self.command, self.path))
             self.answer(stub.page())
 
         def answer(self, fault):

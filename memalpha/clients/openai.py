@@ -3,16 +3,18 @@
     client = memalpha.wrap(OpenAI(), agent, "marta")
     client.chat.completions.create(model=..., messages=[...])
 
-Supported, synchronous and asynchronous: ``chat.completions.create`` and ``parse``, with ``stream``
-and ``with_raw_response``, ``chat.completions.stream``, ``responses.create`` and ``parse``; clients
-of ``with_options`` have the memory, too. All else of the client is as before. Of several choices
-the first is remembered. Not supported, and without memory: ``with_streaming_response``, raw
-streams, ``responses.stream``, realtime and assistants.
+Supported, synchronous and asynchronous: ``create``, ``parse`` and ``stream`` of
+``chat.completions``, ``beta.chat.completions`` and ``responses`` (``beta.responses``: ``create``),
+with ``with_raw_response`` and ``with_streaming_response``; clients of ``with_options`` have the
+memory, too. All else of the client is as before, without memory: ``responses.connect``, realtime,
+assistants, ``post``. Of several choices the first is remembered.
 
 A memory that cannot be searched raises before the model is asked. What cannot be remembered
 afterwards is a RuntimeWarning and stands in ``client.not_remembered``: the answer is returned. A
 call returns when its turn is on disk; a stream ends then, and remembers what was heard of it when
-it is closed before its end. A stream that failed, or was left without closing, is not remembered.
+it is closed before its end. A stream in ``with_streaming_response`` and one that is raw is
+remembered at its end. Of an answer that failed, was cut off or is none the user's words alone are
+remembered. A stream that was left without closing is not remembered.
 """
 
 from __future__ import annotations
@@ -20,17 +22,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from memalpha.errors import ServiceError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.chatting import RECALL_TOKENS, ChatMemory, ChatTurn, answer_of, with_block
+from memalpha.use.chatting import RECALL_TOKENS, ChatMemory
+from memalpha.use.exchange import CHAT, RESPONSES, ApiForm, Exchange
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
+    from openai import APIStatusError, AsyncOpenAI, OpenAI
 
 _Client = TypeVar("_Client", "OpenAI", "AsyncOpenAI")
 _RAW = "X-Stainless-Raw-Response"  # header by which the client asks for a response as it is
@@ -60,12 +64,18 @@ def _wrapped(
 ) -> _Client:
     from openai import AsyncOpenAI
 
-    for resource, kind in ((client.chat.completions, _Chat), (client.responses, _Responses)):
+    remembering = _async if isinstance(client, AsyncOpenAI) else _sync
+    for resource, form in (
+        (client.chat.completions, CHAT),
+        (client.beta.chat.completions, CHAT),
+        (client.responses, RESPONSES),
+        (client.beta.responses, RESPONSES),
+    ):
+        start = functools.partial(_Call, memory, form, namespace, failures)
         for name in ("create", "parse"):
-            remembering = _async if isinstance(client, AsyncOpenAI) else _sync
-            call = getattr(resource, name)
-            start = functools.partial(kind, memory, namespace, failures)
-            setattr(resource, name, functools.wraps(call)(remembering(call, start)))
+            call = getattr(resource, name, None)
+            if call is not None:
+                setattr(resource, name, functools.wraps(call)(remembering(call, start)))
     copy = client.copy
 
     def derived(**options: Any) -> _Client:
@@ -79,115 +89,162 @@ def _wrapped(
 
 # ------------------------------------------------------------------------------------------------
 # one call
-@dataclass
 class _Call:
-    """One request with its turn, and what was heard of the answer."""
+    """One request with its exchange, and how it is asked for."""
 
-    memory: ChatMemory
-    namespace: Namespace | str | None
-    failures: list[Exception]
-    options: JsonObject
-    turn: ChatTurn | None = None
-    heard: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        memory: ChatMemory,
+        form: ApiForm,
+        namespace: Namespace | str | None,
+        failures: list[Exception],
+        options: JsonObject,
+    ) -> None:
+        self.exchange = Exchange(memory, form, options, namespace)
+        self._failures = failures
+        self._headers = dict(options.get("extra_headers") or {})
+        self.is_raw = _RAW in self._headers  # the caller wants the response as it is
 
-    def recall(self) -> JsonObject:
-        """Return the options of the request with what was recalled."""
-        raise NotImplementedError
+    @property
+    def options(self) -> JsonObject:
+        """The options of the request: with what was recalled, for a response as it is."""
+        return {**self.exchange.body, "extra_headers": {_RAW: "true", **self._headers}}
 
-    def hear(self, data: Any) -> None:
-        """Take up an answer, or an event of a stream."""
-        raise NotImplementedError
+    def pieces(self, data: bytes) -> list[bytes]:
+        """Return what is to be heard in turn: lines, so that no event is before it is taken."""
+        return [data] if self.is_raw else data.splitlines(keepends=True)
 
-    def remember(self) -> None:
+    def hear(self, response: Any) -> None:
+        """Take up a response that was read."""
+        self.exchange.feed(response.content)
+        self.exchange.end()
+
+    def remember(self, *, closed: bool = False) -> None:
         """Let the memory read the turn, once."""
-        turn = self.turn
-        self.turn = None
-        if turn is None:
-            return
         try:
-            self.memory.remember(turn, "".join(self.heard))
+            left_out = self.exchange.remember(closed=closed)
+            if not left_out:
+                return
+            problem: Exception = ServiceError(left_out)
         except Exception as error:  # noqa: BLE001 - the answer is not lost
-            self.failures.append(error)
-            told = f"a chat went on and was not remembered: {error}"
-            warnings.warn(told, RuntimeWarning, stacklevel=3)
-
-
-class _Chat(_Call):
-    def recall(self) -> JsonObject:
-        messages = [_plain(message) for message in self.options["messages"]]
-        self.turn = self.memory.recall(messages, self.namespace)
-        return {**self.options, "messages": with_block(messages, self.turn.block)}
-
-    def hear(self, data: Any) -> None:
-        self.heard.append(answer_of(_plain(data)))
-
-
-class _Responses(_Call):
-    def recall(self) -> JsonObject:
-        items = self.options.get("input") or []
-        if isinstance(items, str):
-            items = [{"role": "user", "content": items}]
-        messages = [message for message in map(_plain, items) if message.get("role")]
-        names = ("previous_response_id", "conversation")
-        thread = " ".join(str(self.options.get(name) or "") for name in names)
-        self.turn = self.memory.recall(messages, self.namespace, thread)
-        instructions = self.options.get("instructions") or ""
-        both = f"{instructions}\n\n{self.turn.block}".strip()
-        return {**self.options, "instructions": both} if self.turn.block else self.options
-
-    def hear(self, data: Any) -> None:
-        if getattr(data, "type", "") == "response.output_text.delta":
-            self.heard.append(data.delta)
-        self.heard.append(getattr(data, "output_text", ""))
-
-
-def _plain(message: Any) -> Any:
-    """A message, chunk or completion as a mapping: programs append what the client returned."""
-    dump = getattr(message, "model_dump", None)
-    return dump(exclude_unset=True) if dump else message
-
-
-def _is_unread(options: JsonObject) -> bool:
-    """Whether a response is wanted as it is, in a form that cannot be read twice."""
-    raw = (options.get("extra_headers") or {}).get(_RAW)
-    return raw == "stream" or (raw is not None and bool(options.get("stream")))
+            problem = error
+        self._failures.append(problem)
+        told = f"a chat went on and was not remembered: {problem}"
+        warnings.warn(told, RuntimeWarning, stacklevel=3)
 
 
 _Start = Callable[[JsonObject], _Call]
 
 
+def _is_refused(error: APIStatusError, call: _Call) -> bool:
+    """Whether a request is to be sent once more, since a system message was refused."""
+    return call.exchange.moves_block(error.status_code, error.response.text)
+
+
 def _sync(create: Callable[..., Any], start: _Start) -> Callable[..., Any]:
+    from openai import APIStatusError
+
+    def asked(call: _Call) -> Any:
+        try:
+            return create(**call.options)
+        except APIStatusError as error:
+            if not _is_refused(error, call):
+                raise
+            with suppress(APIStatusError):
+                return create(**call.options)
+            raise
+
     def remembering(**options: Any) -> Any:
-        if _is_unread(options):
-            return create(**options)
         call = start(options)
-        answer = create(**call.recall())
-        if hasattr(answer, "__next__"):
-            return _Heard(answer, call)
-        call.hear(answer.parse() if hasattr(answer, "parse") else answer)
+        answer = asked(call)
+        call.exchange.accepted()
+        response = answer.http_response
+        if not response.is_stream_consumed:
+            _tap(response, call)
+            return answer if call.is_raw else _Heard(answer.parse(), call)
+        call.hear(response)
         call.remember()
-        return answer
+        return answer if call.is_raw else answer.parse()
 
     return remembering
 
 
 def _async(create: Callable[..., Any], start: _Start) -> Callable[..., Any]:
+    from openai import APIStatusError
+
+    async def asked(call: _Call) -> Any:
+        try:
+            return await create(**call.options)
+        except APIStatusError as error:
+            if not _is_refused(error, call):
+                raise
+            with suppress(APIStatusError):
+                return await create(**call.options)
+            raise
+
     async def remembering(**options: Any) -> Any:
-        if _is_unread(options):
-            return await create(**options)
-        call = start(options)
-        answer = await create(**await asyncio.to_thread(call.recall))
-        if hasattr(answer, "__anext__"):
-            return _Heard(answer, call)
-        call.hear(answer.parse() if hasattr(answer, "parse") else answer)
+        call = await asyncio.to_thread(start, options)
+        answer = await asked(call)
+        call.exchange.accepted()
+        response = answer.http_response
+        if not response.is_stream_consumed:
+            _tap_async(response, call)
+            return answer if call.is_raw else _Heard(answer.parse(), call)
+        call.hear(response)
         await asyncio.to_thread(call.remember)
-        return answer
+        return answer if call.is_raw else answer.parse()
 
     return remembering
 
 
+def _tap(response: Any, call: _Call) -> None:
+    """Let an exchange hear the bytes of a response as they are read."""
+    read = response.iter_bytes
+    exchange = call.exchange
+
+    def heard(*arguments: Any, **options: Any) -> Iterator[bytes]:
+        try:
+            for data in read(*arguments, **options):
+                for piece in call.pieces(data):
+                    exchange.feed(piece)
+                    if exchange.ended or exchange.problem:
+                        call.remember()
+                    yield piece
+        except Exception as error:
+            exchange.fail(f"{type(error).__name__}: {error}")
+            call.remember()
+            raise
+        exchange.end()
+        call.remember()
+
+    response.iter_bytes = heard
+
+
+def _tap_async(response: Any, call: _Call) -> None:
+    """Let an exchange hear the bytes of a response as they are read."""
+    read = response.aiter_bytes
+    exchange = call.exchange
+
+    async def heard(*arguments: Any, **options: Any) -> AsyncIterator[bytes]:
+        try:
+            async for data in read(*arguments, **options):
+                for piece in call.pieces(data):
+                    exchange.feed(piece)
+                    if exchange.ended or exchange.problem:
+                        await asyncio.to_thread(call.remember)
+                    yield piece
+        except Exception as error:
+            exchange.fail(f"{type(error).__name__}: {error}")
+            await asyncio.to_thread(call.remember)
+            raise
+        exchange.end()
+        await asyncio.to_thread(call.remember)
+
+    response.aiter_bytes = heard
+
+
 class _Heard:
-    """A stream of the client, synchronous or not, that is remembered when it ends or is closed."""
+    """A stream of the client, synchronous or not, that is remembered when it is closed, too."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
         self._stream = stream
@@ -200,13 +257,7 @@ class _Heard:
         return self
 
     def __next__(self) -> Any:
-        try:
-            event = next(self._stream)
-        except StopIteration:
-            self._call.remember()
-            raise
-        self._call.hear(event)
-        return event
+        return next(self._stream)
 
     def __enter__(self) -> _Heard:
         return self
@@ -219,20 +270,14 @@ class _Heard:
         if hasattr(self._stream, "__anext__"):
             return self._aclose()
         self._stream.close()
-        self._call.remember()
+        self._call.remember(closed=True)
         return None
 
     def __aiter__(self) -> _Heard:
         return self
 
     async def __anext__(self) -> Any:
-        try:
-            event = await anext(self._stream)
-        except StopAsyncIteration:
-            await asyncio.to_thread(self._call.remember)
-            raise
-        self._call.hear(event)
-        return event
+        return await anext(self._stream)
 
     async def __aenter__(self) -> _Heard:
         return self
@@ -242,4 +287,4 @@ class _Heard:
 
     async def _aclose(self) -> None:
         await self._stream.close()
-        await asyncio.to_thread(self._call.remember)
+        await asyncio.to_thread(self._call.remember, closed=True)

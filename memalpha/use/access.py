@@ -73,10 +73,12 @@ class ServeConfig(Options):
             a prompt.
         max_requests: Concurrent requests; more get 503.
         upstream: An OpenAI-compatible server, URL including the version, before which
-            ``/v1/chat/completions`` and ``/v1/models`` are offered with the memory; its key is
+            ``/v1/chat/completions`` and ``/v1/responses`` are offered with the memory; its key is
             $MEMALPHA_API_KEY. Empty: none.
-        upstream_model: The name of the model there, whichever a request names; empty: that one.
+        upstream_model: The name of the chat model there, whichever a request names; empty: that
+            one.
         upstream_seconds: Time limit of a request there between two pieces of its answer.
+        upstream_bytes: Longest body of a request to it, in bytes: photos and sound are no text.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
     """
@@ -91,6 +93,7 @@ class ServeConfig(Options):
     upstream: str = ""
     upstream_model: str = ""
     upstream_seconds: PositiveInt = 300
+    upstream_bytes: PositiveInt = 33_554_432
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
 

@@ -69,12 +69,13 @@ _HEADERS = {
 _EXPECTED = "what /openapi.json says"
 
 
-def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return the HTTP response for a problem."""
+def respond(
+    problem: Problem, headers: Mapping[str, str] | None = None, more: JsonObject | None = None
+) -> JSONResponse:
+    """Return the HTTP response for a problem, with ``more`` fields."""
     headers = {**_HEADERS.get(problem.status, {}), **(headers or {})}
-    return JSONResponse(
-        problem.body(), problem.status, headers, media_type="application/problem+json"
-    )
+    body = {**problem.body(), **(more or {})}
+    return JSONResponse(body, problem.status, headers, media_type="application/problem+json")
 
 
 async def _caller_of(

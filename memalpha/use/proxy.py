@@ -1,45 +1,166 @@
-"""An OpenAI-compatible chat server with a memory: a proxy in front of another one.
+"""An OpenAI-compatible server with a memory: a proxy in front of another one.
 
-``POST /v1/chat/completions``, streamed or not, recalls, asks the server ``upstream`` and
-remembers, as ``memalpha.wrap`` does (``chatting.ChatMemory``); ``GET /v1/models`` passes. The
-namespace is that of the caller's token and headers. All other fields of a request pass as they
-are; the caller's token stays here, and the key of the server is $MEMALPHA_API_KEY. Answers of the
-server come back with their status. An answer ends when its turn is on disk; if it could not be
-remembered the log says why, and an answer that is not streamed has the header
+``POST /v1/chat/completions`` and ``/v1/responses``, streamed or not, recall, ask the server
+``upstream`` and remember, as ``memalpha.wrap`` does (``exchange.Exchange``). The routes of
+``_PASSED``, which keep nothing of anybody there, pass without the memory. All others are 404:
+files, batches and stored responses are kept under the one key of that server, for all users alike.
+
+The namespace is that of the caller's token and headers. Body, query and answer pass as they are,
+with headers that are not of one connection; the caller's token stays here, the key of the server is
+$MEMALPHA_API_KEY, and no cookie is kept or passed. An answer passes piece by piece, and at most
+``MAX_HEARD`` bytes of it are held. It ends when its turn is on disk; if something of the turn was
+not remembered the log says why, and an answer that is not streamed has the header
 ``Memalpha-Remembered: no``. A stream that its reader leaves before the end is not remembered.
 """
 
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
+import zlib
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, Caller, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.chatting import ChatMemory, ChatTurn, answer_of, with_block
+from memalpha.use.api import respond
+from memalpha.use.chatting import ChatMemory
+from memalpha.use.exchange import CHAT, MAX_HEARD, REFUSALS, RESPONSES, ApiForm, Exchange
 from memalpha.use.operations import problem_of
 
 _LOG = logging.getLogger(__name__)
-_EVENT = b"data:"
-_PASSED = ("content-type", "retry-after")  # headers of an answer
+_ROOT = "/v1/"
+_FORMS = {form.route: form for form in (CHAT, RESPONSES)}
+_PASSED = frozenset(
+    """
+    audio/speech audio/transcriptions audio/translations completions embeddings images/edits
+    images/generations images/variations moderations rerank responses/input_tokens score
+    """.split()
+)
+_MODELS = "models"  # and each below
+_UP = {"", ".", ".."}
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_SENT = ("accept", "content-type", "idempotency-key", "openai-beta", "x-client-request-id")
+# headers of an answer that are of one connection, or of the upstream's own site
+_NOT_PASSED = frozenset(
+    b"""
+    alt-svc clear-site-data connection date keep-alive location memalpha-remembered
+    proxy-authenticate proxy-authorization proxy-connection server set-cookie set-cookie2
+    strict-transport-security te trailer transfer-encoding upgrade
+    """.split()
+)
+_OF_ORIGINS = b"access-control-"
+_SHOWN = 65_536  # most bytes of a refusal that are read
+_GZIP = ("gzip", "x-gzip", "deflate")
+
+
+def is_proxied(path: str) -> bool:
+    """Whether the path of a request is one that is passed on to the upstream."""
+    route = path.removeprefix(_ROOT) if path.startswith(_ROOT) else ""
+    return route in _FORMS or route in _PASSED or _names_models(route)
+
+
+def told(problem: Problem) -> Response:
+    """Return the response for a problem with the message that clients of OpenAI show."""
+    parts = [part for part in (problem.what, problem.expected, problem.fix) if part]
+    error = {"message": "; ".join(parts), "type": "memalpha", "param": None, "code": None}
+    return respond(problem, more={"error": error})
 
 
 def add_proxy_routes(app: Starlette, agent: MemoryAgent, config: ServeConfig) -> None:
-    """Add the routes to an application behind a ``Gate``."""
+    """Add the routes to an application behind a ``Gate``, after all other ones."""
     proxy = _Proxy(agent, config)
-    app.add_route("/v1/chat/completions", proxy.complete, methods=["POST"])
-    app.add_route("/v1/models", proxy.models, methods=["GET"])
+    for form in _FORMS.values():
+        app.add_route(f"{_ROOT}{form.route}", proxy.endpoint(form), methods=["POST"])
+    for route in _PASSED:
+        app.add_route(f"{_ROOT}{route}", proxy.endpoint(None), methods=["POST"])
+    for route in (_MODELS, f"{_MODELS}/{{name:path}}"):
+        app.add_route(f"{_ROOT}{route}", proxy.endpoint(None), methods=["GET"])
+    app.add_route(f"{_ROOT}{{route:path}}", _refuse, methods=list(_METHODS))
+
+
+async def _refuse(request: Request) -> Response:
+    return told(
+        Problem(
+            HTTPStatus.NOT_FOUND,
+            f"no {request.method} {request.url.path}",
+            f"POST {', '.join(sorted({*_FORMS, *_PASSED}))}, GET {_MODELS} below {_ROOT}",
+        )
+    )
+
+
+class _Passed(StreamingResponse):
+    """A response that is cut where the upstream's answer breaks."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send it; without its end the server closes the connection."""
+        headers = self.raw_headers
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        try:
+            async for data in self.body_iterator:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        except httpx2.HTTPError as error:
+            _LOG.error("an answer broke off: %s: %s", type(error).__name__, error)
+            return
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Answer:
+    """An answer of the upstream, of which a beginning may be read before it is passed on."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.response = response
+        self.status = response.status_code
+        self.first: list[bytes] = []
+        self.is_whole = False  # whether ``first`` is all of it
+        self._pieces = response.aiter_raw()
+
+    async def begin(self, limit: int) -> bytes:
+        """Return at least ``limit`` bytes, or all; raises as httpx2."""
+        size = 0
+        async for data in self._pieces:
+            self.first.append(data)
+            size += len(data)
+            if size >= limit:
+                break
+        else:
+            self.is_whole = True
+        return b"".join(self.first)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield all of it, as it comes, and close it."""
+        try:
+            for data in self.first:
+                yield data
+            async for data in self._pieces:
+                yield data
+        finally:
+            await self.response.aclose()
+
+    def passed(self, pieces: AsyncIterator[bytes] | None = None) -> Response:
+        """Return the response to the caller, with status and headers."""
+        response = _Passed(pieces or self.pieces(), self.status)
+        headers = [(name.lower(), value) for name, value in self.response.headers.raw]
+        named = b",".join(value for name, value in headers if name == b"connection")
+        left_out = {*_NOT_PASSED, *(name.strip().lower() for name in named.split(b","))}
+        response.raw_headers = [
+            (name, value)
+            for name, value in headers
+            if name not in left_out and not name.startswith(_OF_ORIGINS)
+        ]
+        return response
 
 
 class _Proxy:
@@ -47,53 +168,72 @@ class _Proxy:
         key = os.environ.get(ChatClient.api_key_env, "").strip()
         self._url = config.upstream.rstrip("/")
         self._model = config.upstream_model
-        self._memory = ChatMemory(agent)
+        self._memory = ChatMemory(agent, max_text_tokens=config.max_text_tokens)
+        # packed, a few bytes could be gigabytes
+        headers = {"Accept-Encoding": "identity"}
         self._http = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={**headers, "Authorization": f"Bearer {key}"} if key else headers,
             timeout=config.upstream_seconds,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one jar for all users
         )
 
-    async def models(self, _: Request) -> Response:
-        """Return the models of the server."""
-        answer = await self._send("GET", "models")
-        return Response(await self._data(answer), answer.status_code, _headers(answer))
+    def endpoint(self, form: ApiForm | None) -> Callable[[Request], Any]:
+        """Return the handler of a route; without a form it has no memory."""
 
-    async def complete(self, request: Request) -> Response:
-        """Answer a chat with the memory; a problem has the message that clients show, too."""
-        try:
-            return await self._complete(request)
-        except Problem as problem:
-            body = {**problem.body(), "error": {"message": problem.what}}
-            return JSONResponse(body, problem.status)
+        async def handle(request: Request) -> Response:
+            if not is_proxied(request.scope["path"]):
+                return await _refuse(request)
+            try:
+                packed = request.headers.get("content-encoding", "identity")
+                if packed != "identity":
+                    raise Problem(
+                        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                        f"a body with Content-Encoding {packed!r}",
+                        "one that is not packed",
+                    )
+                if form is None:
+                    return await self._pass(request)
+                return await self._complete(form, request)
+            except Problem as problem:
+                return told(problem)
 
-    async def _complete(self, request: Request) -> Response:
+        return handle
+
+    async def _pass(self, request: Request) -> Response:
+        names = [name for name in _SENT if name in request.headers]
+        headers = {name: request.headers[name] for name in names}
+        answer = await self._send(request, await request.body(), headers)
+        return answer.passed()
+
+    async def _complete(self, form: ApiForm, request: Request) -> Response:
         caller: Caller = request.scope[CALLER]
-        sent, streams, turn = await to_thread.run_sync(self._recall, caller, await request.body())
-        answer = await self._send("POST", "chat/completions", sent)
-        if answer.status_code != HTTPStatus.OK:
-            return Response(await self._data(answer), answer.status_code, _headers(answer))
+        data = await request.body()
+        exchange, body, streams = await to_thread.run_sync(self._exchange, form, caller, data)
+        answer = await self._ask(request, exchange, body)
+        if answer.status != HTTPStatus.OK:
+            return answer.passed()
+        exchange.accepted()
         if streams:
-            return StreamingResponse(self._stream(answer, turn), headers=_headers(answer))
-        data = await self._data(answer)
-        headers = _headers(answer)
-        if not await to_thread.run_sync(self._remember, turn, [data]):
-            headers["Memalpha-Remembered"] = "no"
-        return Response(data, headers=headers)
+            return answer.passed(self._stream(answer, exchange))
+        await self._begin(answer, MAX_HEARD)
+        is_remembered = await to_thread.run_sync(self._read, answer, exchange)
+        response = answer.passed()
+        if not is_remembered:
+            response.headers["Memalpha-Remembered"] = "no"
+        return response
 
-    def _recall(self, caller: Caller, data: bytes) -> tuple[bytes, bool, ChatTurn]:
-        """Return the body of the request to the server, whether it asks for a stream, and the
-        turn.
+    def _exchange(self, form: ApiForm, caller: Caller, data: bytes) -> tuple[Exchange, bytes, bool]:
+        """Return the exchange that a request begins, its body for the upstream, and whether it asks
+        for a stream.
         """
         try:
             body: JsonObject = json.loads(data)
-            messages = list(body["messages"])
-            turn = self._memory.recall(messages, caller.namespace)
             model = {"model": self._model} if self._model else {}
-            asked = {**body, **model, "messages": with_block(messages, turn.block)}
-            return json.dumps(asked, allow_nan=False).encode(), bool(body.get("stream")), turn
+            exchange = Exchange(self._memory, form, {**body, **model}, caller.namespace)
+            return exchange, _packed(exchange), bool(body.get("stream"))
         except InputError as error:  # of its messages
             raise problem_of(error) from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
                 f"the body is no chat request: {type(error).__name__}: {error}",
@@ -102,19 +242,40 @@ class _Proxy:
         except Exception as error:  # the store, the embedder
             raise problem_of(error) from error
 
-    async def _send(self, method: str, route: str, body: bytes | None = None) -> httpx2.Response:
-        kind = {"Content-Type": "application/json"} if body else {}
-        url = f"{self._url}/{route}"
-        request = self._http.build_request(method, url, content=body, headers=kind)
+    async def _ask(self, request: Request, exchange: Exchange, body: bytes) -> _Answer:
+        """Send a request, once more if a system message was refused."""
+        headers = {"content-type": "application/json"}
+        answer = await self._send(request, body, headers)
+        if answer.status not in REFUSALS:
+            return answer
+        refusal = (await self._begin(answer, _SHOWN)).decode(errors="replace")
+        if not exchange.moves_block(answer.status, refusal):
+            return answer
+        body = await to_thread.run_sync(_packed, exchange)
+        other = await self._send(request, body, headers)
+        left = answer if other.status == HTTPStatus.OK else other
+        await left.response.aclose()
+        return other if left is answer else answer
+
+    async def _send(self, request: Request, body: bytes, headers: dict[str, str]) -> _Answer:
+        # as it was sent: the name of a model may hold a slash that is escaped
+        path = (request.scope.get("raw_path") or request.scope["path"].encode()).decode("latin-1")
+        query = request.scope["query_string"].decode("latin-1")
+        url = f"{self._url}/{path.removeprefix(_ROOT).rstrip('/')}" + (f"?{query}" if query else "")
+        method = request.method
         try:
-            return await self._http.send(request, stream=True)
+            sent = self._http.build_request(method, url, content=body or None, headers=headers)
+            return _Answer(await self._http.send(sent, stream=True))
+        except httpx2.InvalidURL as error:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"the path or the query: {error}") from error
         except httpx2.HTTPError as error:
             raise self._failed(error) from error
 
-    async def _data(self, answer: httpx2.Response) -> bytes:
+    async def _begin(self, answer: _Answer, limit: int) -> bytes:
         try:
-            return await answer.aread()
+            return await answer.begin(limit)
         except httpx2.HTTPError as error:
+            await answer.response.aclose()
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> Problem:
@@ -122,42 +283,76 @@ class _Proxy:
         what = "the model's server does not answer"
         return Problem(HTTPStatus.BAD_GATEWAY, what, fix="try again later")
 
-    async def _stream(self, answer: httpx2.Response, turn: ChatTurn) -> AsyncIterator[bytes]:
-        """Pass the events on as they come, and end when the turn is remembered; a failure of the
+    async def _stream(self, answer: _Answer, exchange: Exchange) -> AsyncIterator[bytes]:
+        """Pass the pieces on as they come, and end when the turn is remembered; a failure of the
         server cuts the stream.
         """
-        events: list[bytes] = []
-        rest = b""
-        is_last = False
+        feed = _feeding(answer, exchange)
         try:
-            async for data in answer.aiter_bytes():
-                *lines, rest = (rest + data).split(b"\n")
-                events += [line for line in lines if line.startswith(_EVENT)]
-                is_last = any(line.removeprefix(_EVENT).strip() == b"[DONE]" for line in lines)
-                if is_last:
-                    await to_thread.run_sync(self._remember, turn, events)
+            async for data in answer.pieces():
+                feed(data)
+                if exchange.ended or exchange.problem:
+                    await to_thread.run_sync(self._remember, exchange)
                 yield data
-            if not is_last:  # of a server that says no [DONE], or answers in one piece
-                await to_thread.run_sync(self._remember, turn, [*events, rest])
+            exchange.end()
+            await to_thread.run_sync(self._remember, exchange)
+        except httpx2.HTTPError as error:
+            exchange.fail(f"{type(error).__name__}: {error}")
+            await to_thread.run_sync(self._remember, exchange)
+            raise
         finally:
-            await answer.aclose()
+            await answer.response.aclose()
 
-    def _remember(self, turn: ChatTurn, parts: list[bytes]) -> bool:
-        """Remember a turn with its answer, which came as JSON or as events; log what fails."""
-        texts = []
-        for part in parts:
-            text = part.removeprefix(_EVENT).strip()
-            try:
-                texts.append(answer_of(json.loads(text)) if text not in (b"", b"[DONE]") else "")
-            except (ValueError, TypeError, AttributeError) as error:
-                _LOG.error("%s sent what is no completion: %s", self._url, error)
+    def _read(self, answer: _Answer, exchange: Exchange) -> bool:
+        """Read and remember an answer that has come; whether all of the turn is remembered."""
+        feed = _feeding(answer, exchange)
+        for data in answer.first:
+            feed(data)
+        if answer.is_whole:
+            exchange.end()
+        else:
+            exchange.fail(f"it is longer than {MAX_HEARD} bytes")
+        return self._remember(exchange)
+
+    def _remember(self, exchange: Exchange) -> bool:
+        """Remember a turn; log what fails, and return whether nothing did."""
         try:
-            self._memory.remember(turn, "".join(texts))
+            left_out = exchange.remember()
         except Exception as error:  # noqa: BLE001 - the answer is not lost
             _LOG.error("a chat was not remembered: %s: %s", type(error).__name__, error)
             return False
-        return True
+        if left_out:
+            _LOG.warning("%s: %s", self._url, left_out)
+        return not left_out
 
 
-def _headers(answer: Any) -> dict[str, str]:
-    return {name: answer.headers[name] for name in _PASSED if name in answer.headers}
+def _names_models(route: str) -> bool:
+    """Whether a route is that of all models, or of one: no way to other routes."""
+    root, _, name = route.partition("/")
+    return route == _MODELS or (root == _MODELS and _UP.isdisjoint(unquote(name).split("/")))
+
+
+def _packed(exchange: Exchange) -> bytes:
+    return json.dumps(exchange.body, allow_nan=False).encode()
+
+
+def _feeding(answer: _Answer, exchange: Exchange) -> Callable[[bytes], None]:
+    """Return what feeds pieces of an answer to an exchange, unpacked to at most ``MAX_HEARD``."""
+    packed = answer.response.headers.get("content-encoding", "").strip().lower()
+    if packed in ("", "identity"):
+        return exchange.feed
+    if packed not in _GZIP:
+        exchange.fail(f"it is packed ({packed!r:.40})")
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)
+
+    def feed(data: bytes) -> None:
+        if exchange.problem:
+            return
+        try:
+            exchange.feed(unpack.decompress(data, MAX_HEARD))
+        except zlib.error as error:
+            exchange.fail(f"it cannot be unpacked: {error}")
+        if unpack.unconsumed_tail:
+            exchange.fail(f"it is longer than {MAX_HEARD} bytes")
+
+    return feed

@@ -29,7 +29,7 @@ from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
 from memalpha.use.mem0 import add_mem0_routes, is_mem0
 from memalpha.use.operations import Operations
-from memalpha.use.proxy import add_proxy_routes
+from memalpha.use.proxy import add_proxy_routes, is_proxied, told
 
 _ONCE = ("Host", "Origin", "Authorization", API_KEY, *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
@@ -70,7 +70,9 @@ class Gate:
         except ClientDisconnect:
             pass
         except Problem as problem:
-            await respond(problem)(scope, receive, send)
+            is_proxy = self._config.upstream and is_proxied(scope["path"])
+            response = told(problem) if is_proxy else respond(problem)
+            await response(scope, receive, send)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.active >= self._config.max_requests:
@@ -116,15 +118,18 @@ class Gate:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         body = bytearray()
+        longest = self._config.max_body_bytes
+        if self._config.upstream and is_proxied(scope["path"]):
+            longest = self._config.upstream_bytes
         try:
             async with asyncio.timeout(self._config.body_seconds):
                 async for part in Request(scope, receive).stream():
                     body += part
-                    if len(body) > self._config.max_body_bytes:
+                    if len(body) > longest:
                         raise Problem(
                             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                             "the request's body",
-                            f"at most {self._config.max_body_bytes} bytes",
+                            f"at most {longest} bytes",
                         )
         except TimeoutError as error:
             raise Problem(

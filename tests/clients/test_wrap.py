@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import APIError, AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 from scripted import FACTS, ScriptedGenerator
 from stub_server import Fault
 
@@ -230,8 +231,10 @@ def test_streams_closed_raw_answers_and_parsed_ones_are_learnt_and_the_rest_pass
         left.read()
     assert sorted(entry.content for entry in agent.memory("marta")) == [
         "Assistant: Answer",  # what was heard before it was closed
+        "Assistant: Answer to question four",
         "Assistant: Answer to question three",
         "Assistant: Answer to question two",
+        "User: question four",
         "User: question one",
         "User: question three",
         "User: question two",
@@ -301,3 +304,241 @@ def test_whatever_the_model_raises_the_answer_is_not_lost(agent, server, monkeyp
     with pytest.warns(RuntimeWarning, match="division by zero"):
         wrapped.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
     assert len(wrapped.not_remembered) == 1
+
+
+# ------------------------------------------------------------------------------------------------
+# whatever way a model is asked
+PART = {"type": "output_text", "text": "Ahoy.", "annotations": []}
+MESSAGE = {"id": "o", "type": "message", "role": "assistant", "status": "completed"}
+RESPONSE = {
+    "id": "r",
+    "object": "response",
+    "created_at": 0,
+    "model": "m",
+    "status": "completed",
+    "output": [{**MESSAGE, "content": [PART]}],
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+}
+
+
+def events(*data):
+    return "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in data).encode()
+
+
+def response_events(last="response.completed"):
+    place = {"item_id": "o", "output_index": 0, "content_index": 0}
+    begun = {**RESPONSE, "status": "in_progress", "output": []}
+    part = {**PART, "text": ""}
+    data = [
+        {"type": "response.created", "response": begun},
+        {
+            "type": "response.output_item.added",
+            "output_index": 0,
+            "item": {**MESSAGE, "content": []},
+        },
+        {"type": "response.content_part.added", **place, "part": part},
+        {"type": "response.output_text.delta", **place, "delta": "Ahoy.", "logprobs": []},
+        {"type": last, "response": {**RESPONSE, "status": last.removeprefix("response.")}},
+    ]
+    return events(*({**each, "sequence_number": number} for number, each in enumerate(data)))
+
+
+@pytest.fixture
+def sailor(chat_server):
+    """A server that says "Ahoy." in both APIs; in JSON where a schema is given."""
+
+    def fault(body):
+        text = '{"greeting": "Ahoy."}' if "response_format" in body else "Ahoy."
+        stream = {"Content-Type": "text/event-stream"}
+        if "messages" in body:
+            return Fault(200, sse(body, text), stream) if body.get("stream") else None
+        if body.get("stream"):
+            return Fault(200, response_events(), stream)
+        if "text" in body:
+            said = {**PART, "text": '{"greeting": "Ahoy."}'}
+            given = {**RESPONSE, "output": [{**MESSAGE, "content": [said]}]}
+            return Fault(200, json.dumps(given).encode(), {"Content-Type": "application/json"})
+        return Fault(200, json.dumps(RESPONSE).encode(), {"Content-Type": "application/json"})
+
+    chat_server.reply = lambda body: (
+        '{"greeting": "Ahoy."}' if "response_format" in body else "Ahoy."
+    )
+    chat_server.fault_for = fault
+    return chat_server
+
+
+class Greeting(BaseModel):
+    greeting: str
+
+
+def chat_streaming(client, **asked):
+    with client.chat.completions.with_streaming_response.create(model="m", **asked) as response:
+        return b"".join(response.iter_bytes())
+
+
+def chat_raw_stream(client, **asked):
+    raw = client.chat.completions.with_raw_response.create(model="m", stream=True, **asked)
+    return [chunk.choices[0].delta.content for chunk in raw.parse()]
+
+
+def responses_streaming(client, **asked):
+    made = client.responses.with_streaming_response.create(model="m", stream=True, **asked)
+    with made as response:
+        return list(response.iter_lines())
+
+
+def responses_stream(client, **asked):
+    with client.responses.stream(model="m", **asked) as stream:
+        return stream.get_final_response()
+
+
+CHATS = {
+    "create": lambda client, **asked: client.chat.completions.create(model="m", **asked),
+    "stream": lambda client, **asked: list(
+        client.chat.completions.create(model="m", stream=True, **asked)
+    ),
+    "parse": lambda client, **asked: client.chat.completions.parse(
+        model="m", response_format=Greeting, **asked
+    ),
+    "beta create": lambda client, **asked: client.beta.chat.completions.create(model="m", **asked),
+    "beta parse": lambda client, **asked: client.beta.chat.completions.parse(
+        model="m", response_format=Greeting, **asked
+    ),
+    "raw stream": chat_raw_stream,
+    "streaming response": chat_streaming,
+}
+RESPONSES = {
+    "create": lambda client, **asked: client.responses.create(model="m", **asked),
+    "stream": lambda client, **asked: list(
+        client.responses.create(model="m", stream=True, **asked)
+    ),
+    "parse": lambda client, **asked: client.responses.parse(
+        model="m", text_format=Greeting, **asked
+    ),
+    "raw": lambda client, **asked: client.responses.with_raw_response.create(model="m", **asked),
+    "streaming response": responses_streaming,
+    "stream manager": responses_stream,
+    "beta create": lambda client, **asked: client.beta.responses.create(model="m", **asked),
+}
+
+
+@pytest.mark.parametrize("way", [*CHATS, *(f"responses {way}" for way in RESPONSES)])
+def test_each_way_to_ask_recalls_and_remembers(agent, sailor, way):
+    agent.add("User: My city is Oslo.", "2024-03-05", namespace="marta")
+    wrapped = memalpha.wrap(client(sailor), agent, "marta")
+    text = "Which city is it? My cat is Miki."
+    if way.startswith("responses "):
+        plain = RESPONSES[way.removeprefix("responses ")](client(sailor), input=text)
+        answer = RESPONSES[way.removeprefix("responses ")](wrapped, input=text)
+        shown = sailor.bodies[-1]["instructions"]
+    else:
+        messages = [{"role": "user", "content": text}]
+        plain = CHATS[way](client(sailor), messages=messages)
+        answer = CHATS[way](wrapped, messages=messages)
+        shown = sailor.bodies[-1]["messages"][0]["content"]
+    assert "My city is Oslo" in shown
+    kinds = [type(each) for each in (answer, plain)]
+    assert kinds[0] is kinds[1] and (kinds[0].__name__.endswith("Response") or answer == plain)
+    said, answered = held(agent)[0][1:]
+    assert said == f"User: {text}" and "Ahoy." in answered and wrapped.not_remembered == []
+
+
+def test_asynchronous_ways_to_ask(agent, sailor):
+    wrapped = memalpha.wrap(client(sailor, AsyncOpenAI), agent, "marta")
+
+    async def ask():
+        await wrapped.responses.create(model="m", input="one")
+        await wrapped.responses.parse(model="m", input="two", text_format=Greeting)
+        stream = await wrapped.responses.create(model="m", input="three", stream=True)
+        assert [event.delta async for event in stream if hasattr(event, "delta")] == ["Ahoy."]
+        async with wrapped.responses.stream(model="m", input="four") as events:
+            await events.get_final_response()
+        made = wrapped.responses.with_streaming_response.create(model="m", input="five")
+        async with made as response:
+            await response.read()
+        messages = [{"role": "user", "content": "six"}]
+        made = wrapped.chat.completions.with_streaming_response.create(
+            model="m", messages=messages, stream=True
+        )
+        async with made as response:
+            async for _ in response.iter_lines():
+                pass
+        messages = [{"role": "user", "content": "seven"}]
+        await wrapped.beta.chat.completions.parse(
+            model="m", messages=messages, response_format=Greeting
+        )
+
+    asyncio.run(ask())
+    said = [entry for entry in held(agent)[1] if entry.startswith("User")]
+    assert said == [f"User: {word}" for word in "one two three four five six seven".split()]
+    assert wrapped.not_remembered == []
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>maintenance</html>", b"", b"[]", b'"so"', b'{"choices": [], "error": {}}'[:-1]]
+)
+@pytest.mark.parametrize("kind", ["application/json", "text/html"])
+def test_a_reply_that_is_no_answer_comes_as_it_does_without_a_memory(agent, server, body, kind):
+    server.fault_for = lambda _: Fault(200, body, {"Content-Type": kind})
+    wrapped = memalpha.wrap(client(server), agent, "marta")
+
+    def ask(asked):
+        try:
+            return asked.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "I sail."}]
+            )
+        except Exception as error:  # noqa: BLE001 - the client's own
+            return type(error)
+
+    plain = ask(client(server))
+    with pytest.warns(RuntimeWarning, match="an answer was not remembered"):
+        assert ask(wrapped) == plain
+    assert held(agent)[1] == ["User: I sail."] and len(wrapped.not_remembered) == 1
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_stream_that_breaks_is_not_remembered_as_an_answer(agent, server, cut):
+    text = "Your flight leaves at 1"
+    data = sse({}, text).removesuffix(b"data: [DONE]\n\n")
+    data += b"" if cut else b'data: {"error": {"message": "overloaded"}}\n\n'
+    server.fault_for = lambda _: Fault(200, data, {"Content-Type": "text/event-stream"}, cut=cut)
+    wrapped = memalpha.wrap(client(server), agent, "marta")
+    message = {"role": "user", "content": "I fly."}
+    heard = []
+    ask = wrapped.chat.completions.create
+    with (
+        pytest.warns(RuntimeWarning, match="an answer was not remembered"),
+        pytest.raises(APIError),
+        ask(model="m", messages=[message], stream=True) as stream,
+    ):
+        for each in stream:
+            heard.append(each.choices[0].delta.content)
+    assert "".join(heard) == text
+    assert held(agent)[1] == ["User: I fly."]
+
+
+def test_a_system_message_that_is_refused_goes_beside_the_users(agent, server):
+    agent.add("User: My city is Oslo.", namespace="marta")
+    refusal = Fault(400, b'{"error": {"message": "Only user and assistant roles, please"}}')
+
+    def fault(body):
+        roles = {each["role"] for each in body["messages"]}
+        return refusal if "system" in roles or body["model"] == "none" else None
+
+    server.fault_for = fault
+    server.reply = lambda body: "Fine."
+    wrapped = memalpha.wrap(client(server), agent, "marta")
+    messages = [{"role": "user", "content": "Which city?"}]
+    wrapped.chat.completions.create(model="gemma", messages=messages)
+    wrapped.chat.completions.create(model="gemma", messages=messages)
+    roles = [[each["role"] for each in body["messages"]] for body in server.bodies]
+    assert roles == [["system", "user"], ["user"], ["user"]]
+    content = server.bodies[-1]["messages"][0]["content"]
+    assert "My city is Oslo" in content and content.endswith("</recalled_memory>\n\nWhich city?")
+    with pytest.raises(APIError, match="Only user and assistant roles"):
+        wrapped.chat.completions.create(model="none", messages=messages)
+    lines = held(agent)[1]
+    assert not any("recalled_memory" in line for line in lines)
+    assert [line for line in lines if "city?" in line] == ["User: Which city?"]

@@ -1,13 +1,17 @@
 """The OpenAI-compatible proxy: the real client against a server in front of a chat server over
 HTTP."""
 
+import gzip
 import json
+import zlib
+from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import pytest
 from openai import APIStatusError, OpenAI
 from servers import ENVIRONMENT, client, line, running, tokens_file
-from stub_server import Fault, StubServer, error
+from stub_server import Fault, StubServer, completion, error
 
 from memalpha.errors import InputError
 from memalpha.use.access import ServeConfig
@@ -162,3 +166,249 @@ def test_an_upstream_that_is_gone_is_told_and_one_that_is_no_url_refused(tmp_pat
         assert httpx.post(url, json=body, trust_env=False).status_code == 502
     with pytest.raises(InputError, match="endpoint 'localhost:8000'"):
         ServeConfig(upstream="localhost:8000")
+
+
+# ------------------------------------------------------------------------------------------------
+# the other API, and all that passes
+def raw(server, name, method, path, **more):
+    with client(server, name) as http:
+        return http.request(method, path, **more)
+
+
+def test_the_responses_api_through_the_real_client(server, upstream):
+    ivan = openai_of(server, "backend", **{"Memalpha-User": "responses"})
+    part = {"type": "output_text", "text": "Ahoy.", "annotations": []}
+    message = {"id": "o", "type": "message", "role": "assistant", "status": "completed"}
+    done = {"id": "r", "object": "response", "status": "completed", "model": "m"}
+    done["output"] = [{**message, "content": [part]}]
+    kind = {"Content-Type": "application/json"}
+    upstream.script = [Fault(200, json.dumps(done).encode(), kind)]
+    answer = ivan.responses.create(model="any", input="My boat is red.", instructions="Be kind.")
+    assert answer.output_text == "Ahoy." and upstream.paths[-1] == "/v1/responses"
+    sent = upstream.bodies[-1]
+    assert sent == {"model": "real-model", "input": "My boat is red.", "instructions": "Be kind."}
+    place = {"item_id": "o", "output_index": 0, "content_index": 0}
+    data = [
+        {"type": "response.output_text.delta", **place, "delta": "Ahoy.", "logprobs": []},
+        {"type": "response.completed", "response": done},
+    ]
+    text = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in data)
+    upstream.script = [Fault(200, text.encode(), {"Content-Type": "text/event-stream"})]
+    item = {"role": "user", "content": [{"type": "input_text", "text": "Is my boat fast?"}]}
+    stream = ivan.responses.create(model="any", input=[item], stream=True)
+    assert [each.type for each in stream] == [each["type"] for each in data]
+    sent = upstream.bodies[-1]
+    assert sent["input"] == [item] and "My boat is red" in sent["instructions"]
+    memory = held(server, "backend", **{"Memalpha-User": "responses"})
+    assert memory == ["Assistant: Ahoy.", "User: Is my boat fast?"]  # an answer twice says nothing
+    refused = raw(server, "marta", "POST", "/v1/responses", json={"input": "x", "background": True})
+    assert refused.status_code == 400 and "background" in refused.json()["error"]["message"]
+
+
+ROUTES = [
+    ("POST", "embeddings"),
+    ("POST", "completions"),
+    ("POST", "audio/speech"),
+    ("POST", "images/generations"),
+    ("POST", "moderations"),
+    ("GET", "models/m"),
+    ("GET", "models/Qwen%2FQwen3-4B"),
+    ("GET", "models"),
+]
+
+
+@pytest.mark.parametrize(("method", "route"), ROUTES)
+def test_routes_without_a_memory_pass_whole(server, upstream, method, route):
+    headers = {
+        "Content-Type": "audio/x",
+        "x-request-id": "req_1",
+        "x-ratelimit-remaining-tokens": "5",
+        "openai-processing-ms": "7",
+        "retry-after-ms": "9",
+        "Set-Cookie": "who=alice",
+        "Connection": "x-hop",
+        "x-hop": "1",
+        "Access-Control-Allow-Origin": "*",
+        "Memalpha-Remembered": "yes",
+    }
+    body = b"\x00\xff" * 100
+    upstream.script = [Fault(201, body, headers)]
+    upstream.page = lambda: Fault(201, body, headers)
+    before = held(server, "marta")
+    sent = {"content": b'{"input": "x",  "model": "e"}'} if method == "POST" else {}
+    answer = raw(server, "marta", method, f"/v1/{route}?limit=2&after=a%20b", **sent)
+    assert (answer.status_code, answer.content) == (201, body)
+    assert upstream.asked[-1] == (method, f"/v1/{route}?limit=2&after=a%20b")
+    if method == "POST":
+        assert upstream.bodies[-1] == {"input": "x", "model": "e"}  # the name of its own model
+    named = {"content-type": "audio/x", "x-request-id": "req_1", "openai-processing-ms": "7"}
+    named |= {"x-ratelimit-remaining-tokens": "5", "retry-after-ms": "9"}
+    assert {name: answer.headers.get(name) for name in named} == named
+    left_out = {"set-cookie", "x-hop", "access-control-allow-origin", "memalpha-remembered"}
+    assert left_out.isdisjoint(answer.headers)
+    assert held(server, "marta") == before
+
+
+def test_no_cookie_goes_from_one_user_to_another(server, upstream):
+    for user in ("alice", "bob"):
+        upstream.script = [Fault(200, b"{}", {"Set-Cookie": f"session={user}; Path=/"})]
+        other = {"Memalpha-User": user, "Cookie": "mine=1"}
+        with client(server, "backend", **other) as http:
+            answer = http.post("/v1/embeddings", json={"input": "x"})
+        assert answer.status_code == 200 and "set-cookie" not in answer.headers
+        assert "Cookie" not in upstream.headers[-1]
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "files",
+        "batches",
+        "responses/r_1",
+        "fine_tuning/jobs",
+        "models/..%2ffiles",
+        "models/%2e%2e/files",
+        "models/x/../../files",
+        "organization/users",
+    ],
+)
+def test_what_is_kept_for_all_users_alike_is_refused(server, upstream, route):
+    asked = len(upstream.asked)
+    answer = raw(server, "marta", "GET", f"/v1/{route}")
+    assert answer.status_code == 404 and len(upstream.asked) == asked
+    assert "no GET /v1/" in answer.json()["error"]["message"]
+
+
+def test_a_photo_passes_and_what_is_longer_is_told(server, upstream):
+    upstream.reply = lambda body: "A cat."
+    photo = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 3_000_000}"}}
+    content = [{"type": "text", "text": "What is on my photo?"}, photo]
+    body = {"messages": [{"role": "user", "content": content}]}
+    answer = raw(server, "marta", "POST", "/v1/chat/completions", json=body)
+    assert answer.status_code == 200 and "Memalpha-Remembered" not in answer.headers
+    assert upstream.bodies[-1]["messages"][-1]["content"] == content
+    long = raw(server, "marta", "POST", "/v1/embeddings", content=b"x" * 33_554_433)
+    assert long.status_code == 413 and "33554432" in long.json()["error"]["message"]
+    assert raw(server, "marta", "POST", "/v1/add", content=b"x" * 1_048_577).status_code == 413
+
+
+def test_deep_and_packed_bodies_are_refused_or_pass(server, upstream):
+    before = held(server, "marta")
+    url = "/v1/chat/completions"
+    deep = b'{"messages": ' + b"[" * 100_000
+    assert raw(server, "marta", "POST", url, content=deep).status_code == 400
+    packed = gzip.compress(json.dumps({"messages": HISTORY}).encode())
+    given = {"content": packed, "headers": {"Content-Encoding": "gzip"}}
+    assert raw(server, "marta", "POST", url, **given).status_code == 415
+    assert held(server, "marta") == before
+    for number, body in enumerate((deep, b"<html>maintenance</html>", b"")):
+        said = {"messages": [{"role": "user", "content": f"My number is {number}."}]}
+        upstream.script = [Fault(200, body, {"Content-Type": "text/html"})]
+        answer = raw(server, "marta", "POST", url, json=said)
+        assert (answer.status_code, answer.content) == (200, body)
+        assert answer.headers["Memalpha-Remembered"] == "no"
+        assert held(server, "marta")[-1] == f"User: My number is {number}."
+    answer = completion("Quite heavy.")
+    said = {"messages": [{"role": "user", "content": "Is it packed?"}]}
+    for kind, data in (("gzip", gzip.compress(answer)), ("deflate", zlib.compress(answer))):
+        upstream.script = [Fault(200, data, {"Content-Encoding": kind})]
+        assert raw(server, "marta", "POST", url, json=said).json() == json.loads(answer)
+        assert upstream.headers[-1]["Accept-Encoding"] == "identity"
+    assert held(server, "marta")[-1] == "Assistant: Quite heavy."
+
+
+def memory_of(server):
+    """The most memory that a server has held, in bytes."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    line = next(line for line in lines if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_long_answer_passes_in_little_memory_and_is_not_remembered(
+    server, upstream, stream, packed
+):
+    data = b'data: {"choices": [{"index": 0, "delta": {"content": "' + b"long " * 12_000_000
+    if packed:
+        data = gzip.compress(data * 4, 1)
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    upstream.script = [Fault(200, data, headers)]
+    said = {"messages": [{"role": "user", "content": f"Long {stream} {packed}"}], "stream": stream}
+    before = memory_of(server)
+    length = 0
+    with (
+        client(server, "marta") as http,
+        http.stream("POST", "/v1/chat/completions", json=said) as answer,
+    ):
+        for piece in answer.iter_raw():
+            length += len(piece)
+    assert length == len(data)
+    assert memory_of(server) - before < 110_000_000
+    assert held(server, "marta")[-1] == f"User: Long {stream} {packed}"
+
+
+def test_a_model_that_refuses_system_messages(server, upstream):
+    refusal = error(400, "System role not supported")
+    upstream.reply = lambda body: "Fine."
+    upstream.fault_for = lambda body: (
+        refusal if any(each["role"] == "system" for each in body["messages"]) else None
+    )
+    try:
+        zoe = openai_of(server, "backend", **{"Memalpha-User": "zoe"})
+        for text in ("I live in Porto.", "Where is Porto?", "And is Porto warm?"):
+            said = [{"role": "user", "content": text}]
+            answer = zoe.chat.completions.create(model="any", messages=said, stream=False)
+            assert answer.choices[0].message.content == "Fine."
+        sent = upstream.bodies[-3:]
+        roles = [[each["role"] for each in body["messages"]] for body in sent]
+        assert roles == [["system", "user"], ["user"], ["user"]]
+        assert "I live in Porto" in sent[-1]["messages"][0]["content"]
+        own = [{"role": "system", "content": "Be kind."}, *said]
+        with pytest.raises(APIStatusError, match="System role not supported"):
+            zoe.chat.completions.create(model="any", messages=own)
+    finally:
+        upstream.fault_for = lambda body: None
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        b'data: {"error": {"message": "overloaded"}}\n\n',
+        b"event: error\ndata: {}\n\n",
+        b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}]}\n\n',
+        b"",
+    ],
+)
+@pytest.mark.parametrize("cut", [False, True])
+def test_of_a_stream_that_breaks_the_users_words_alone_are_remembered(server, upstream, end, cut):
+    data = sse(["torn"]).removesuffix(b"data: [DONE]\r\n\r\n") + end
+    upstream.script = [Fault(200, data, {"Content-Type": "text/event-stream"}, cut=cut)]
+    text = f"I said {len(upstream.bodies)}"
+    body = {"stream": True, "messages": [{"role": "user", "content": text}]}
+    got = b""
+    with (
+        client(server, "marta") as http,
+        suppress(httpx.RemoteProtocolError),
+        http.stream("POST", "/v1/chat/completions", json=body) as answer,
+    ):
+        for piece in answer.iter_bytes():
+            got += piece
+    assert got == data and held(server, "marta")[-1] == f"User: {text}"
+
+
+def test_what_has_too_many_tokens_passes_and_is_not_remembered(server, upstream):
+    before = held(server, "marta")
+    upstream.reply = lambda body: "Read."
+    body = {"messages": [{"role": "user", "content": "word " * 20_000}]}
+    answer = raw(server, "marta", "POST", "/v1/chat/completions", json=body)
+    assert answer.status_code == 200 and answer.headers["Memalpha-Remembered"] == "no"
+    assert held(server, "marta") == before
+
+
+def test_problems_have_the_message_that_clients_show(server):
+    for name, path, status in (("nobody", "responses", 401), ("nobody", "embeddings", 401)):
+        answer = raw(server, name, "POST", f"/v1/{path}", json={})
+        assert answer.status_code == status and answer.headers["WWW-Authenticate"] == "Bearer"
+        assert "no token that this server knows" in answer.json()["error"]["message"]
+    assert "error" not in raw(server, "nobody", "POST", "/v1/ask", json={}).json()
