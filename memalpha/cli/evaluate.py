@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from memalpha.cli.console import Reporter, console, out, quiet_libraries
 from memalpha.cli.options import AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
-from memalpha.record.folder import RunFolder
+from memalpha.record.folder import MARKER, RunFolder
 from memalpha.types import JsonObject
 
 UNTRAINED = "untrained"
@@ -46,6 +47,7 @@ def evaluate(
     quiet_libraries()
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
+    from memalpha.measure.tables import overall_tables, terminal
     from memalpha.models.policy import agent_folder, base_of
 
     list_options(options, GROUPS)
@@ -58,19 +60,53 @@ def evaluate(
     if trained:
         folder = agent_folder(trained)
         system = {
-            "name": Path(trained).name,
             "kind": "agent",
             "adapter": str(folder),
             "settings": "own",
             "trust_tools": trust_tools,
         }
-        lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": data}])]
         named = any(word.partition("=")[0] == "--model" for word in words)
-        words = [*([] if named else ["--model", base_of(folder)]), *lists, *words]
+        words = [*([] if named else ["--model", base_of(folder)]), *words]
+        given = ["--systems", json.dumps([{**system, "name": "x"}]), "--sets", json.dumps([data])]
+        place = parse_evaluate_options([*given, *words]).options
+        earlier = {} if place.overwrite else _earlier(Path(place.output_dir))
+        systems = with_agent(earlier.get("systems", []), system, trained)
+        sets = earlier.get("sets", [])
+        sets = sets if any(row["data"] == data for row in sets) else [*sets, {"data": data}]
+        words = ["--systems", json.dumps(systems), "--sets", json.dumps(sets), *words]
     outcome = run_evaluation(parse_evaluate_options(words), Reporter(not as_json))
-    summary = outcome.folder / "summary.json"
-    out(json.dumps(read_object(summary)) if as_json else str(outcome.folder / "table.md"))
+    summary = read_object(outcome.folder / "summary.json")
+    if as_json:
+        out(json.dumps(summary))
+    else:
+        for table in overall_tables(outcome.folder):
+            console.print(terminal(table))
+        out(str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
+
+
+def _earlier(folder: Path) -> JsonObject:
+    """The configuration of the evaluation in a folder, which goes on; empty if there is none."""
+    if not (folder / MARKER).is_file():
+        return {}
+    run = RunFolder(folder)
+    return run.config if run.is_evaluation else {}
+
+
+def with_agent(systems: Sequence[JsonObject], agent: JsonObject, trained: str) -> list[JsonObject]:
+    """Return the systems of an evaluation and one more agent, under a name of its own.
+
+    The same agent again is the same system.
+    """
+    same = [row for row in systems if row["options"].get("adapter") == agent["adapter"]]
+    if same:
+        return list(systems)
+    path = Path(trained).resolve()
+    short = path.parent.name if path.name == "adapter" else path.name
+    taken = {row["name"] for row in systems}
+    numbered = (f"{short} {number}" for number in count(2))
+    name = next(each for each in chain([short], numbered) if each not in taken)
+    return [*systems, {**agent, "name": name}]
 
 
 def scoreboard(

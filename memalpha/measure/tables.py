@@ -133,6 +133,18 @@ def overall(summary: Summary, reader: str) -> Table:
     return Table(["system", *names, over, f"minus `{summary.reference}`"], rows)
 
 
+def overall_tables(folder: str | Path) -> list[Table]:
+    """Return the table over all sets of each reader of an evaluation."""
+    summary = summarise_evaluation(folder)
+    tables = []
+    for reader in summary.over_sets:
+        head, rows, _ = overall(summary, reader)
+        tables.append(
+            Table(head, rows, f"Accuracy [with its {LEVEL:.0%} interval], reader {reader}.")
+        )
+    return tables
+
+
 _COSTS: Mapping[str, tuple[str, int]] = {
     "memory tokens": ("memory_tokens", 1),
     "of the input": ("share", 3),

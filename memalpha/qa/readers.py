@@ -228,8 +228,10 @@ class EndpointReader(_BudgetedReader):
         if text and not reply.cut_off:
             return Answer(text)
         return ServiceError(
-            f"the answer of {self._client.model} is empty or was cut off by the limit of tokens: "
-            f"{text[:200]!r}",
+            self._client.hidden(
+                f"the answer of {self._client.model} is empty or was cut off by the limit of "
+                f"tokens: {text[:200]!r}"
+            ),
             fix="raise max_tokens, or switch thinking off (extra fields of the request)",
         )
 

@@ -524,11 +524,18 @@ def nameless(word: str) -> str:
 # secrets
 _NAMES = r"(?:token(?!s|i)|key(?!word)|secret|passw|authorization|credential)"  # not view_tokens
 _SECRET = re.compile(f"{_NAMES}|extra", re.IGNORECASE)  # extra: fields of a request
+_PREFIXES = (  # of services' keys
+    r"hf_|sk-|pk-|rk_live_|sk_live_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|gsk_|xai-|npm_"
+    r"|GOCSPX-|ya29\.|AIza|nvapi-|pplx-|tvly-|r8_|lsv2_|dop_v1_|pypi-|shpat_|SG\.|eyJ"
+)
 _HIDDEN = re.compile(
-    r"(://)[^/\s@]+(?=@)"  # user and password of an address
-    r"|\b()(?:hf_|sk-)[A-Za-z0-9_-]{16,}"  # a service's key
-    rf"|({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+",  # in a query, or in a mapping
-    re.IGNORECASE,
+    r"(?i:(://)[^/\s@]+(?=@))"  # user and password of an address
+    rf"|(?<![A-Za-z0-9])()(?:(?i:{_PREFIXES})[\w.-]{{16,}}|A[KS]IA[0-9A-Z]{{16}}\b)"
+    rf"|(?i:({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+)"  # in a query, or in a mapping
+    # in the path of an address: after such a name, or 16 and more letters and digits, mixed
+    r"|(://(?:[^\s/?#]*/)+?)(?:(?i:([\w-]*(?:key|token|secret|password)s?/))[^/\s?#]+"
+    r"|(bot)?(?=[\w:-]*[A-Za-z][\w:-]*[0-9][\w:-]*[A-Za-z]|[\w:-]*[0-9][\w:-]*[A-Za-z]"
+    r"[\w:-]*[0-9])[\w:-]{16,}(?=[/?#\s]|$))"
 )
 
 
@@ -544,7 +551,7 @@ def masked(value: Any, name: str = "") -> Any:
         return [masked(item, name) for item in value]
     if not isinstance(value, str) or not value:
         return value
-    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3***", value)
+    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3\4\5\6***", value)
 
 
 def masked_command(words: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
+from memalpha.record.folder import masked
 from memalpha.record.statistics import Number, estimate
 from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.types import Change, JsonObject, OperationKind, OperationResult, QuestionRecord
@@ -49,7 +50,13 @@ class QuestionRow:
         name = question.id or str(index)
         answer = record.answer.text if record.answer else None
         return cls(
-            name, question.kind, question.text, record.score, answer, tuple(passages), record.error
+            name,
+            question.kind,
+            question.text,
+            record.score,
+            answer,
+            tuple(passages),
+            masked(record.error),
         )
 
 
@@ -69,8 +76,9 @@ class InstanceRow:
     write_calls: int = 0
     cut_off: int = 0  # write calls that ended at their length limit
     cut: int = 0  # tokens left out by a budget
-    seconds_write: float = 0.0  # wall time, a batch's split evenly
-    seconds_read: float = 0.0
+    # wall time, a batch's split evenly; NaN where it is not measured
+    seconds_write: Number = math.nan
+    seconds_read: Number = math.nan
     operations: Mapping[str, int] = field(default_factory=dict)  # see ``count_operations``
     entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     questions: tuple[QuestionRow, ...] = ()
@@ -303,7 +311,7 @@ def _step(
         "reward": dict(reward),
         "total": total,
         "advantage": advantage,
-        "error": rollout.errors.get(step.chunk_index),
+        "error": masked(rollout.errors.get(step.chunk_index)),
     }
 
 
@@ -334,5 +342,5 @@ def _question(record: QuestionRecord) -> JsonObject:
         "entries": list(record.entry_ids),
         "score": record.score,
         **graded,
-        "error": record.error,
+        "error": masked(record.error),
     }
