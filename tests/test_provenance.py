@@ -191,7 +191,9 @@ def everything(folder):
 # ------------------------------------------------------------------------------------------------
 # making one
 def test_a_new_run_holds_its_options(run):
-    assert everything(run.path) == {"config.yaml": yaml.safe_dump(CONFIG, sort_keys=True).encode()}
+    made = everything(run.path)
+    assert made.keys() == {"config.yaml", "environment.json"}
+    assert made["config.yaml"] == yaml.safe_dump(CONFIG, sort_keys=True).encode()
     assert RunFolder(run.path).config == CONFIG
 
 

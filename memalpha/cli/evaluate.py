@@ -291,10 +291,13 @@ def compare(
 
 def inspect(
     run: RunPath,
-    step: Annotated[int | None, Option(help="a training step (default: the last)")] = None,
+    step: Annotated[
+        int | None,
+        Option(help="a training step (default: the last, of a run without any an evaluation)"),
+    ] = None,
     rollout: Annotated[int, Option(help="which rollout of that step or file")] = 0,
     held_out: Annotated[
-        str | None, Option(help="a held-out evaluation instead: before or after")
+        str | None, Option(help="a held-out evaluation instead: before, after, rollouts")
     ] = None,
     everything: Annotated[bool, Option("--list", help="list what there is")] = False,
 ) -> None:
@@ -308,17 +311,32 @@ def inspect(
     if everything:
         console.print(terminal(rollouts_table(folder)))
         return
+    InputError.raise_if(
+        step is not None and held_out is not None,
+        f"--step is {step} and --held-out is {held_out!r}",
+        expected="one of the two",
+    )
     sources: dict[str, list[RolloutFile]] = {}
     for source in sources_of(folder):
-        if (source.step is None) is (held_out is not None):
-            name = str(source.step) if source.step else Path(source.name).stem
-            sources.setdefault(name, []).append(source)
-    last = next(reversed(sources), "")
-    chosen = held_out or (last if step is None else str(step))
+        name = str(source.step) if source.step else Path(source.name).stem
+        sources.setdefault(name, []).append(source)
     InputError.raise_if(
-        chosen not in sources,
-        f"{'--held-out' if held_out else '--step'} is {chosen!r} in {run!r}",
-        expected=", ".join(sources) or "nothing: there are no rollouts yet",
+        not sources,
+        f"{run!r} has no rollouts",
+        expected="a run that trained a step, or was measured",
+    )
+    steps = [name for name in sources if name.isdecimal()]
+    evaluations = [name for name in sources if not name.isdecimal()]
+    # the last step; of a run without any the last evaluation
+    chosen, known = (steps or evaluations)[-1], [*steps, *evaluations]
+    if step is not None:
+        chosen, known = str(step), steps
+    elif held_out is not None:
+        chosen, known = held_out, evaluations
+    InputError.raise_if(
+        chosen not in known,
+        f"{'--step' if held_out is None else '--held-out'} is {chosen!r} in {run!r}",
+        expected=", ".join(known) or f"none; --list shows {', '.join(sources)}",
     )
     rollouts = [each for source in sources[chosen] for each in source.rollouts(folder)]
     InputError.raise_if(

@@ -151,6 +151,16 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
     """
     dialogues = generate(per_attack, seed, replace(PRESETS["small"], split="test", n_chunks=2))
     memories = [_taught(step, dialogue) for dialogue in dialogues]
+    empty = [
+        dialogue.id for dialogue, memory in zip(dialogues, memories, strict=True) if not memory
+    ]
+    InputError.raise_if(
+        empty,
+        f"the schema {step.schema.name!r} took nothing of dialogue {empty[:1]}, so that there is "
+        "nothing to attack",
+        expected="a schema whose lists take facts of a dialogue, such as 'Marta city Oslo'",
+        fix="an agent with such a schema, or --schema facts",
+    )
     trials = []
     for attack in attacks():
         for index, (dialogue, memory) in enumerate(zip(dialogues, memories, strict=True)):
