@@ -1,6 +1,7 @@
 """Options: YAML and command line reach every group, and what does not fit is one message that names
 it."""
 
+import re
 import shlex
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
+from memalpha.cli import run
 from memalpha.config import Options, Range, names, parse
 from memalpha.errors import InputError
 from memalpha.files import read_object
@@ -211,6 +213,16 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
 def test_what_the_mapping_may_not_hold_is_named(value, named):
     with pytest.raises(InputError, match=named):
         parse_train_arguments([*CPU, "--trl", value])
+
+
+def test_no_list_of_options_shows_how_python_writes_a_default(capsys):
+    for verb in ("train", "warmup", "rollout", "evaluate", "scoreboard", "ask", "chat", "serve"):
+        assert run([verb, "--options", *(["--data", "x"] if verb == "scoreboard" else [])]) == 0
+        shown = capsys.readouterr().out
+        assert re.findall(r"^  --.*<.*>.*$", shown, re.MULTILINE) == []
+    assert "--retrieval None" in shown
+    assert run(["train", "--options"]) == 0
+    assert "--retrieval 'lexical'" in capsys.readouterr().out
 
 
 TRAINERS = [(GRPOConfig, GRPOOptions), (TrainingArguments, WarmupTrainerOptions)]

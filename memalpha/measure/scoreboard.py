@@ -38,7 +38,8 @@ from memalpha.models.policy import agent_folder, base_of
 from memalpha.qa.metrics import JUDGED
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
-from memalpha.record.statistics import LEVEL, Estimate, Number
+from memalpha.record.shapes import Number
+from memalpha.record.statistics import LEVEL, Estimate
 from memalpha.retrieval.dense import make_embedder
 from memalpha.types import EventReport, JsonMapping, JsonObject, silent
 
@@ -264,7 +265,7 @@ def write_board(folder: Path, board: Board) -> None:
         "no_evidence": board.unsourced,
         "left_out": board.left_out,
         "published": published,
-        "environment": run.read_optional("environment.json"),
+        "environment": run.environment,
     }
     write_object(folder / "scoreboard.json", record)
     tables = {"Evidence and answers": main_table(rows, board)}

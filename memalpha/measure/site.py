@@ -99,7 +99,8 @@ _STYLE = {
 
 def frame_of(rows: MetricRows) -> pandas.DataFrame:
     """Return a run's metrics by step; what is no number is missing."""
-    frame = pandas.DataFrame(rows or [{"step": 0}]).apply(pandas.to_numeric, errors="coerce")
+    numbers = [{name: numeric(value) for name, value in row.items()} for row in rows]
+    frame = pandas.DataFrame(numbers or [{"step": 0}], dtype=float)
     return frame.set_index("step")
 
 
@@ -254,7 +255,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
     At most ``limit`` (0 = all) training rollouts get a page.
     """
     target = target or run.path / "report"
-    config, metrics, summary = run.config, run.metrics(), run.read_optional("summary.json")
+    config, metrics, summary = run.config, run.metrics(), run.summary
     facts = list(facts_of_run(run))
     item = tables.held_out(run)
     steps = Counter(fact["step"] for fact in facts if fact["step"] is not None)
@@ -291,7 +292,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
         table=tables.side_by_side(item, [*item.cells], note=tables.selection_note(run)),
         summary=summary,
         last=metrics[-1] if metrics else {},
-        environment=run.read_optional("environment.json"),
+        environment=run.environment,
         control=bool(config.get("shuffle_advantages")),
         temperature=numeric(config.get("eval_temperature")) or 0.0,
         pictures=site.figures({"": [metrics]}),

@@ -245,7 +245,7 @@ def before_and_after(run: RunFolder) -> Table:
 
 def selection_note(run: RunFolder) -> str:
     """Return which step was selected on which instances; empty if none was."""
-    selection = run.read_optional("summary.json").get("selection")
+    selection = run.summary.get("selection")
     if not selection:
         return ""
     where = counted(selection["instances"], "other instance")
@@ -271,7 +271,7 @@ class Column(NamedTuple):
 
     def mean(self, key: str) -> float | None:
         """The mean of a number in the summaries of the runs."""
-        return view.mean([run.read_optional("summary.json").get(key) for run in self.runs])
+        return view.mean([run.summary.get(key) for run in self.runs])
 
     @property
     def names(self) -> set[str]:

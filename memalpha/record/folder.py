@@ -26,6 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from memalpha import __version__
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import (
@@ -39,6 +41,7 @@ from memalpha.files import (
     write_yaml,
 )
 from memalpha.record.lock import LOCK_FILE
+from memalpha.record.shapes import CONFIG, ENVIRONMENT, METRICS, SUMMARY, checked
 from memalpha.types import JsonMapping, JsonObject
 
 logger = logging.getLogger(__name__)
@@ -157,10 +160,8 @@ class RunFolder:
         run = cls.create(path, config, about, overwrite=overwrite, resume=goes_on)
         if goes_on:
             run.check_same(config, inputs)
-            began = run.read_json(_ABOUT)
-            earlier = began.get("resumed")
-            starts = [*(earlier if isinstance(earlier, list) else []), about]
-            run.write_json(_ABOUT, {**began, "resumed": starts})
+            began = run.environment
+            run.write_json(_ABOUT, {**began, "resumed": [*began.get("resumed", []), about]})
             write_yaml(run.path / MARKER, masked(config))
         run.write_json("inputs.json", inputs)
         return run
@@ -194,7 +195,19 @@ class RunFolder:
     @property
     def config(self) -> JsonObject:
         """The resolved options of the run; RunFolderError if they cannot be read."""
-        return read_object(self.path / MARKER)
+        path = self.path / MARKER
+        return checked(CONFIG, read_object(path), path, RunFolderError)
+
+    @property
+    def summary(self) -> JsonObject:
+        """What the run came to; empty if it has not ended, RunFolderError if it is damaged."""
+        name = "summary.json"
+        return checked(SUMMARY, self.read_optional(name), self.path / name, RunFolderError)
+
+    @property
+    def environment(self) -> JsonObject:
+        """Command, versions and machine of the run; empty, or RunFolderError, as ``summary``."""
+        return checked(ENVIRONMENT, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError)
 
     @property
     def is_evaluation(self) -> bool:
@@ -251,21 +264,22 @@ class RunFolder:
         """Read a JSON object; empty if the file is missing."""
         return self.read_json(name) if (self.path / name).is_file() else {}
 
-    def read_lines(self, name: str) -> Iterator[JsonObject]:
+    def read_lines(self, name: str, shape: TypeAdapter[Any] | None = None) -> Iterator[JsonObject]:
         """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
-        out with a warning.
+        out with a warning. InputError for a line that is damaged, or not of the ``shape``.
         """
         path = self.path / name
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):
-                yield parse_line(line, path, number)
+                row = parse_line(line, path, number)
+                yield checked(shape, row, f"{path}, line {number}") if shape else row
             else:
                 logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
 
     def metrics(self) -> list[JsonObject]:
-        """One row per logged training step."""
-        return list(self.read_lines("metrics.jsonl"))
+        """One row per logged training step; InputError for one that is damaged."""
+        return list(self.read_lines("metrics.jsonl", METRICS))
 
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories, sorted by step."""

@@ -20,7 +20,8 @@ from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
 from memalpha.record.folder import masked
-from memalpha.record.statistics import Number, estimate
+from memalpha.record.shapes import Count, Number, Score
+from memalpha.record.statistics import estimate
 from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.types import Change, JsonObject, OperationKind, OperationResult, QuestionRecord
 
@@ -36,7 +37,7 @@ class QuestionRow:
     id: str  # the question's, or its index
     kind: str
     text: str
-    score: Number  # in [0, 1], NaN if the reader or judge failed
+    score: Score  # in [0, 1], NaN if the reader or judge failed
     answer: str | None  # None if the reader failed
     passages: tuple[str, ...] = ()  # what the reader got, best first
     error: str | None = None
@@ -69,17 +70,17 @@ class InstanceRow:
     reader: str
     seed: int  # the first of the configuration if the system does not sample
     instance: str
-    chunks: int
-    input_tokens: int
-    memory_tokens: int = 0  # kept between input and questions
+    chunks: Count
+    input_tokens: Count
+    memory_tokens: Count = 0  # kept between input and questions
     reader_tokens: Number = math.nan  # mean over questions of what the reader saw
-    write_calls: int = 0
-    cut_off: int = 0  # write calls that ended at their length limit
+    write_calls: Count = 0
+    cut_off: Count = 0  # write calls that ended at their length limit
     cut: int = 0  # tokens left out by a budget
     # wall time, a batch's split evenly; NaN where it is not measured
     seconds_write: Number = math.nan
     seconds_read: Number = math.nan
-    operations: Mapping[str, int] = field(default_factory=dict)  # see ``count_operations``
+    operations: Mapping[str, Count] = field(default_factory=dict)  # see ``count_operations``
     entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     questions: tuple[QuestionRow, ...] = ()
     rewards: Mapping[str, Number] = field(default_factory=dict)  # means over chunks, and TOTAL
