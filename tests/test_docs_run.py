@@ -17,7 +17,10 @@ from memalpha.files import read_object
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_AGENT = "--max_chunk_tokens 700 --view_tokens 64 --max_completion_length 8 --dtype float32".split()
+_AGENT = [
+    *"--max_chunk_tokens 700 --view_tokens 64 --max_completion_length 160".split(),
+    *("--dtype", "float32"),
+]
 SMALL = {
     "prepare": ["--option", "n=4"],
     "warmup": "--model nano --lora_r 2 --max_steps 1 --per_device_train_batch_size 2 --bf16 false"

@@ -36,7 +36,7 @@ from memalpha.measure.tables import Cells, Table, interval, markdown
 from memalpha.measure.view import UNKNOWN, number
 from memalpha.models.policy import agent_folder, base_of
 from memalpha.qa.metrics import JUDGED
-from memalpha.record.folder import RunFolder
+from memalpha.record.folder import MARKER, RunFolder, holds_something
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.shapes import Number
 from memalpha.record.statistics import LEVEL, Estimate
@@ -133,6 +133,15 @@ def scoreboard(
 
     InputError if no set is there; errors of ``evaluate``, after which the board has what there is.
     """
+    folder = Path(options.output_dir)
+    holds_something(folder)  # RunFolderError where no folder can be made
+    theirs = [name for name in ("scoreboard.md", "scoreboard.json") if (folder / name).exists()]
+    InputError.raise_if(
+        theirs and not (folder / "evaluation" / MARKER).is_file(),
+        f"{options.output_dir!r} holds {', '.join(theirs)}, and no board that wrote it",
+        expected="a new folder, or a board's",
+        fix="choose another --output_dir",
+    )
     board = _prepare_sets(options, report)
     evaluation = _evaluation(options, words, board)
     make_embedder(options.embedder).embed(["loads it, for no system's account"])

@@ -448,12 +448,16 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
     shutil.rmtree(folder / "checkpoint-4")
     rows = folder / "checkpoint-3" / "rows_1.pt"
     rows.touch()  # as left amid a batch of rollouts
+    seal = (rows.parent / SEAL).read_text()
+    with_rows = {**json.loads(seal), rows.name: hashlib.sha256(b"").hexdigest()}
+    (rows.parent / SEAL).write_text(json.dumps(with_rows))
     assert train(folder, "--resume") == 1
     assert (
         "checkpoint-3 was written by 2 processes" in (said := capsys.readouterr().err)
         and "amid a batch" in said
     )
     rows.unlink()
+    (rows.parent / SEAL).write_text(seal)
     assert train(folder, "--resume") == 0
     assert "checkpoint-3 was written by 2 processes, and there are 1" in caplog.text
 
