@@ -137,7 +137,7 @@ def check_notation(policy: str, agent: AgentStep) -> None:
     """Raise InputError if a policy (adapter or whole model) was trained with another codec or
     schema than this agent's: it would write what is not read.
     """
-    if not (Path(policy) / AGENT_FILE).is_file():  # no agent's folder
+    if not policy or not (Path(policy) / AGENT_FILE).is_file():  # no agent's folder
         return
     saved = AgentConfig.load(policy, trust_tools=True)
     # tools of another schema are code that nobody has named: it is not imported to be compared
