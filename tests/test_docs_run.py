@@ -17,10 +17,7 @@ from memalpha.files import read_object
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_AGENT = [
-    *"--max_chunk_tokens 700 --view_tokens 64 --max_completion_length 160".split(),
-    *("--dtype", "float32"),
-]
+_AGENT = "--max_chunk_tokens 700 --view_tokens 64 --dtype float32 --max_completion_length".split()
 SMALL = {
     "prepare": ["--option", "n=4"],
     "warmup": "--model nano --lora_r 2 --max_steps 1 --per_device_train_batch_size 2 --bf16 false"
@@ -51,7 +48,7 @@ def small(words: list[str]) -> list[str]:
     verb = words[0]
     more = list(SMALL.get(verb, []))
     if verb in ("warmup", "train", "evaluate"):
-        more += _AGENT
+        more += [*_AGENT, "160" if verb == "warmup" else "16"]  # demonstrations are not cut
     if verb == "warmup" and "--adapter" not in words:  # the configuration's is of another base
         more += ["--adapter", ""]
     if verb == "evaluate" and "--trained" not in words:
