@@ -547,7 +547,7 @@ _HIDDEN = re.compile(
     rf"|(?<![A-Za-z0-9])()(?:(?i:{_PREFIXES})[\w.-]{{16,}}|A[KS]IA[0-9A-Z]{{16}}\b)"
     rf"|(?i:({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+)"  # in a query, or in a mapping
     # in the path of an address: after such a name, or 16 and more letters and digits, mixed
-    r"|(://(?:[^\s/?#]*/)+?)(?:(?i:([\w-]*(?:key|token|secret|password)s?/))[^/\s?#]+"
+    r"|(://(?:[^\s/?#]*/)+?)(?:(?i:((?:[\w-]*[_-])?(?:key|token|secret|password)s?/))[^/\s?#]+"
     r"|(bot)?(?=[\w:-]*[A-Za-z][\w:-]*[0-9][\w:-]*[A-Za-z]|[\w:-]*[0-9][\w:-]*[A-Za-z]"
     r"[\w:-]*[0-9])[\w:-]{16,}(?=[/?#\s]|$))"
 )
