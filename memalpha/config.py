@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, make_dataclass
 from difflib import SequenceMatcher
+from enum import Enum
 from functools import cache
 from heapq import nlargest
 from importlib import import_module
@@ -237,9 +238,18 @@ def listing(groups: Sequence[type]) -> str:
             if field.init:
                 factory = field.default_factory
                 default = field.default if factory is MISSING else factory()
-                shown = "(required)" if default is MISSING else repr(default)
+                shown = "(required)" if default is MISSING else repr(plain(default))
                 lines.append(f"  --{field.name} {shown}\n      {meanings.get(field.name, '')}")
     return "\n".join(lines)
+
+
+def plain(value: Any) -> Any:
+    """Return a default as a user would write it: of an enumeration the value."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return type(value)(map(plain, value))
+    return {name: plain(item) for name, item in value.items()} if type(value) is dict else value
 
 
 def descriptions(group: type) -> dict[str, str]:

@@ -14,7 +14,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -60,6 +60,7 @@ _WARN_EVERY = 10.0  # seconds between warnings about one server
 _OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may not change
 
 
+_LEAST_SECRET = 6  # characters; shorter texts stand anywhere
 # A refusal that names one of these fields near such words is of the field, not of its value.
 _ADAPTED = {
     "max_tokens": r"max[_ -]?tokens",
@@ -125,7 +126,7 @@ class ChatClient(Options):
     backoff: NonNegativeFloat = 1.0
     max_wait: NonNegativeFloat = 60.0
     concurrency: PositiveInt = 8
-    extra: dict[str, JsonValue] = field(default_factory=dict)
+    extra: dict[str, JsonValue] = field(default_factory=dict, repr=False)  # may hold a key
     route = "chat/completions"
     adapts = True  # whether what is refused may be left out
     _key: str = field(default="", init=False, repr=False)
@@ -160,7 +161,13 @@ class ChatClient(Options):
         try:
             return bytes(self._run(lambda http: self._fetch(http, route, body)))
         except Transient as failure:
-            raise ServiceError(f"{self._url(route)}: {failure}") from failure
+            raise ServiceError(self.hidden(f"{self._url(route)}: {failure}")) from failure
+
+    def hidden(self, text: str) -> str:
+        """Return a message without the key and the values of ``extra``, which a server may echo."""
+        for secret in (self._key, *texts_in(self.extra)):
+            text = text.replace(secret, "***") if len(secret) >= _LEAST_SECRET else text
+        return text
 
     def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Completion]:
         """Return one reply per request, in order, without its thinking; the seed grows by one per
@@ -241,13 +248,15 @@ class ChatClient(Options):
                 step = min(self.max_wait, 2 * step)
                 if attempt > self.retries or wait > self.max_wait:
                     asks = f"; it asks to wait {wait:.0f} s" if wait > self.max_wait else ""
-                    raise ServiceError(
-                        f"{url}: {failure} (after {attempt} attempts{asks})"
-                    ) from failure
+                    message = f"{url}: {failure} (after {attempt} attempts{asks})"
+                    raise ServiceError(self.hidden(message)) from failure
                 if time.monotonic() >= self._quiet_until:
                     self._quiet_until = time.monotonic() + _WARN_EVERY
                     logger.warning(
-                        "%s: %s; attempt %d follows in %.1f s", url, failure, attempt + 1, wait
+                        "%s; attempt %d follows in %.1f s",
+                        self.hidden(f"{url}: {failure}"),
+                        attempt + 1,
+                        wait,
                     )
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable")
@@ -322,7 +331,7 @@ class ChatClient(Options):
         if self._key:
             raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
         status = response.status_code
-        message = f"HTTP {status}: {_message_in(raw)}"
+        message = self.hidden(f"HTTP {status}: {_message_in(raw)}")
         if status in _RETRIED or status >= 500:
             failure = Transient(message)
             retry_after = response.headers.get("Retry-After", "")
@@ -401,6 +410,19 @@ class _Chat(BaseModel):
             texts = [part for part in parts if part.get("type", "text") in ("text", "output_text")]
             return "".join(str(part.get("text", "")) for part in texts)
         return self.content or ""
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield the texts in a mapping or list, the longest of all first."""
+    inner: list[object] = []
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, list | tuple):
+        inner = list(value)
+    found = [text for item in inner for text in texts_in(item)]
+    yield from sorted(found, key=len, reverse=True)
 
 
 def read_json(shape: type[_Shape], raw: bytes) -> _Shape:

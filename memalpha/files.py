@@ -210,11 +210,6 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def known(value: float | None) -> float:
-    """Return a number that ``finite`` may have written: NaN for None."""
-    return math.nan if value is None else float(value)
-
-
 def flush(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)

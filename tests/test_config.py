@@ -1,22 +1,26 @@
 """Options: YAML and command line reach every group, and what does not fit is one message that names
 it."""
 
+import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 
 import pytest
 from pydantic import PositiveInt
+from transformers import TrainingArguments
+from trl import GRPOConfig
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
-from memalpha.config import Options, Range, parse
+from memalpha.cli import run
+from memalpha.config import Options, Range, names, parse
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder, masked
-from memalpha.training.config import parse_train_arguments
+from memalpha.training.config import PASSED_ON, REFUSED, GRPOOptions, parse_train_arguments
 from memalpha.training.run import all_options
-from memalpha.training.warm_start import parse_warmup_arguments
+from memalpha.training.warm_start import WarmupTrainerOptions, parse_warmup_arguments
 from memalpha.use.access import Callers
 
 ROOT = Path(__file__).parents[1]
@@ -208,6 +212,53 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
 def test_what_the_mapping_may_not_hold_is_named(value, named):
     with pytest.raises(InputError, match=named):
         parse_train_arguments([*CPU, "--trl", value])
+
+
+def test_no_list_of_options_shows_how_python_writes_a_default(capsys):
+    for verb in ("train", "warmup", "rollout", "evaluate", "scoreboard", "ask", "chat", "serve"):
+        assert run([verb, "--options", *(["--data", "x"] if verb == "scoreboard" else [])]) == 0
+        shown = capsys.readouterr().out
+        assert re.findall(r"^  --.*<.*>.*$", shown, re.MULTILINE) == []
+    assert "--retrieval None" in shown
+    assert run(["train", "--options"]) == 0
+    assert "--retrieval 'lexical'" in capsys.readouterr().out
+
+
+TRAINERS = [(GRPOConfig, GRPOOptions), (TrainingArguments, WarmupTrainerOptions)]
+
+
+@pytest.mark.parametrize(("kind", "group"), TRAINERS)
+def test_each_option_of_the_trainer_is_ours_or_acts_or_is_refused_with_what_to_use(kind, group):
+    there = {field.name for field in fields(kind) if field.init}
+    ours = set(names(group))
+    assert there - ours - PASSED_ON - REFUSED.keys() == set(), "new in the trainer: does it act?"
+    assert not PASSED_ON & (REFUSED.keys() | ours)
+    if kind is GRPOConfig:
+        assert (PASSED_ON | REFUSED.keys()) - there == set(), "gone from the trainer"
+    for name in sorted(there - PASSED_ON):
+        own = name in ours and name != "trl"
+        with pytest.raises(InputError, match=f"^trl holds {name}\n") as refused:
+            group(trl={name: 1})
+        expected = "the option of this name" if own else REFUSED[name]
+        assert refused.value.expected == expected and expected
+
+
+def test_an_option_that_a_newer_trainer_has_is_refused_until_somebody_looks(monkeypatch):
+    newer = make_dataclass("Newer", [("novelty", float, field(default=0.0))], bases=(GRPOConfig,))
+    with pytest.raises(InputError, match="trl holds novelty, which this version does not know"):
+        GRPOOptions(trl={"novelty": 1.0}, use_cpu=True).passed_on(newer, {})
+
+
+@pytest.mark.parametrize(
+    ("trl", "more", "named"),
+    [
+        ("{delta: 1.5}", ["--loss_type", "cispo", "--epsilon_high", "5"], "loss_type cispo"),
+        ("{use_bias_correction_kl: true}", [], "beta 0"),
+    ],
+)
+def test_an_option_without_the_one_that_it_acts_on_is_refused(trl, more, named):
+    with pytest.raises(InputError, match=named):
+        parse_train_arguments([*CPU, "--trl", trl, *more])
 
 
 @pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])

@@ -84,6 +84,23 @@ def test_a_word_of_a_command_can_be_shown_without_the_folders_of_a_machine(word,
             ["--model", "http://S3CRET@host/v1?n=1&api_key=S3CRET", "sk-" + "S3CRET" * 4],
             ["--model", "http://***@host/v1?n=1&api_key=***", "***"],
         ),
+        (
+            ["--endpoint_url", "https://gw/key/S3CRET/v1"],
+            ["--endpoint_url", "https://gw/key/***/v1"],
+        ),
+        (
+            ["--endpoint_url", "https://gw/S3CRET0a1b2c3d4e/v1"],
+            ["--endpoint_url", "https://gw/***/v1"],
+        ),
+        (
+            ["--run_name", "ghp_" + "S3CRET" * 6, "AKIAS3CRETS3CRETS3CR"],
+            ["--run_name", "***", "***"],
+        ),
+        (
+            ["--train_data", "/data/github_pat_S3CRETS3CRETS3CRET/x"],
+            ["--train_data", "/data/***/x"],
+        ),
+        (["--train_data", "/data/key/mine.jsonl", "http://localhost:8000/v1/monkey/x"],) * 2,
         (["--view_tokens", "64", "--tokenizer", "x", "--train_options", "{n:  4}"],) * 2,
     ],
 )
@@ -191,7 +208,9 @@ def everything(folder):
 # ------------------------------------------------------------------------------------------------
 # making one
 def test_a_new_run_holds_its_options(run):
-    assert everything(run.path) == {"config.yaml": yaml.safe_dump(CONFIG, sort_keys=True).encode()}
+    made = everything(run.path)
+    assert made.keys() == {"config.yaml", "environment.json"}
+    assert made["config.yaml"] == yaml.safe_dump(CONFIG, sort_keys=True).encode()
     assert RunFolder(run.path).config == CONFIG
 
 
@@ -217,6 +236,55 @@ def test_what_is_no_run_is_never_touched(tmp_path, overwrite):
         with pytest.raises(RunFolderError, match=r"exists|is a file"):
             RunFolder.create(path, CONFIG, overwrite=overwrite)
     assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "notes.txt",
+            "thesis/main.tex",
+            "adapter/notes.md",
+            "checkpoint-3-good/model.safetensors",
+        ),
+        *("held_out/mine.csv", "report/index.html", "figures/a.svg", "data.json", "mine.yaml"),
+    ],
+)
+def test_a_run_that_holds_what_no_run_made_is_not_overwritten(run, name):
+    (run.path / "adapter").mkdir()
+    (run.path / "adapter" / "adapter_config.json").write_text("{}")
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).write_text("years of work")
+    before = everything(run.path)
+    with pytest.raises(RunFolderError, match=f"holds '{name}', which no run made"):
+        RunFolder.create(run.path, CONFIG, overwrite=True)
+    assert everything(run.path) == before
+    (run.path / name).unlink()
+    RunFolder.create(run.path, CONFIG, overwrite=True)
+    assert everything(run.path).keys() == {"config.yaml", "environment.json"}
+
+
+def test_a_link_a_foreign_configuration_or_ones_own_folder_is_not_overwritten(
+    run, tmp_path, monkeypatch
+):
+    home, foreign = tmp_path / "home", tmp_path / "foreign"
+    home.mkdir()
+    foreign.mkdir()
+    (foreign / "config.yaml").write_text("title: my site\n")
+    with pytest.raises(RunFolderError, match="no run wrote it"):
+        RunFolder.create(foreign, CONFIG, overwrite=True)
+    (run.path / "held_out").symlink_to(home)
+    with pytest.raises(RunFolderError, match="holds 'held_out', which no run made"):
+        RunFolder.create(run.path, CONFIG, overwrite=True)
+    (run.path / "held_out").unlink()
+    for name, value in (("cwd", run.path), ("home", run.path / "x")):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, name, lambda value=value: value)
+            with pytest.raises(RunFolderError, match="holds the folder"):
+                RunFolder.create(run.path, CONFIG, overwrite=True)
+    (tmp_path / "link").symlink_to(run.path)  # a link to a run is the run
+    RunFolder.create(tmp_path / "link", {"model": "other"}, overwrite=True)
+    assert RunFolder(run.path).config == {"model": "other"}
 
 
 def test_only_a_run_can_be_opened_or_resumed(tmp_path):

@@ -161,11 +161,14 @@ def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypat
         options.callers()
 
 
-def test_the_instance_that_is_shown_is_one(tmp_path, monkeypatch):
+def test_the_instances_that_are_shown_are_some(tmp_path, monkeypatch):
     block = re.search(
         r"```python\n(.*?)```", (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8"), re.DOTALL
     )
     monkeypatch.chdir(tmp_path)
     exec(compile(block[1], "recipe.md", "exec"), {})
-    (instance,) = load_data("mine.jsonl")
-    assert (instance.id, len(instance.chunks), instance.questions[0].stale) == ("1", 2, ("Oslo",))
+    mine, held_out = load_data("mine.jsonl"), load_data("held-out.jsonl")
+    assert (len(mine), len(held_out)) == (8, 2)
+    first = mine[0]
+    assert (first.id, len(first.chunks), first.questions[0].stale) == ("Marta", 2, ("Oslo",))
+    assert [fact.value for fact in first.facts] == ["Oslo", "Rome"]

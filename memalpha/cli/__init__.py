@@ -1,7 +1,8 @@
 """The command line: heavy imports are inside the verbs.
 
-Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted. Tracebacks need
-``--debug``.
+Exit codes: 0 done, 1 an error of this package or of the file system, 2 wrong usage, 130
+interrupted. A training that was stopped and saved ends with 0 under a launcher (accelerate,
+torchrun), which reports any other code as a crash. Tracebacks need ``--debug``.
 """
 
 import io
@@ -15,7 +16,14 @@ from typer.exceptions import TyperException
 
 from memalpha import __version__
 from memalpha.cli import audit, chat, evaluate, importing, journal, serve, training
-from memalpha.cli.console import SafeFormatter, complain, out, tell_launcher, with_notes
+from memalpha.cli.console import (
+    SafeFormatter,
+    complain,
+    is_launched,
+    out,
+    tell_launcher,
+    with_notes,
+)
 from memalpha.cli.options import TAKES_OPTIONS
 from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
 
@@ -77,13 +85,20 @@ def run(arguments: list[str]) -> int:
         return 2
     except (TrainingStopped, ImportStopped) as stop:
         complain(str(stop))
-        return 130
+        return 0 if isinstance(stop, TrainingStopped) and is_launched() else 130
     except MemAlphaError as error:
         if "--debug" in arguments:
             raise
         tell_launcher(error)
         rank = f"[rank {os.environ['RANK']}] " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
         complain(f"{rank}error: {with_notes(error)}")
+        return 1
+    except OSError as error:  # a folder or file that cannot be made, read or written
+        if "--debug" in arguments or error.filename is None:
+            tell_launcher(error)
+            raise
+        tell_launcher(error)
+        complain(f"error: {str(error.filename)[:200]!r} cannot be used: {error.strerror}")
         return 1
     except Exception as error:  # the launcher names the failed rank and the error
         tell_launcher(error)

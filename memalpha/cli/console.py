@@ -114,6 +114,11 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def is_launched() -> bool:
+    """Whether accelerate or torchrun started this process."""
+    return bool({"ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"} & os.environ.keys())
+
+
 def tell_launcher(error: BaseException) -> None:
     """Write an error to the file that torchrun reports from."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:

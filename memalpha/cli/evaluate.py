@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from memalpha.cli.console import Reporter, console, out, quiet_libraries
 from memalpha.cli.options import AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
-from memalpha.record.folder import RunFolder
+from memalpha.record.folder import MARKER, RunFolder
 from memalpha.types import JsonObject
 
 UNTRAINED = "untrained"
@@ -46,6 +47,7 @@ def evaluate(
     quiet_libraries()
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
+    from memalpha.measure.tables import overall_tables, terminal
     from memalpha.models.policy import agent_folder, base_of
 
     list_options(options, GROUPS)
@@ -58,19 +60,53 @@ def evaluate(
     if trained:
         folder = agent_folder(trained)
         system = {
-            "name": Path(trained).name,
             "kind": "agent",
             "adapter": str(folder),
             "settings": "own",
             "trust_tools": trust_tools,
         }
-        lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": data}])]
         named = any(word.partition("=")[0] == "--model" for word in words)
-        words = [*([] if named else ["--model", base_of(folder)]), *lists, *words]
+        words = [*([] if named else ["--model", base_of(folder)]), *words]
+        given = ["--systems", json.dumps([{**system, "name": "x"}]), "--sets", json.dumps([data])]
+        place = parse_evaluate_options([*given, *words]).options
+        earlier = {} if place.overwrite else _earlier(Path(place.output_dir))
+        systems = with_agent(earlier.get("systems", []), system, trained)
+        sets = earlier.get("sets", [])
+        sets = sets if any(row["data"] == data for row in sets) else [*sets, {"data": data}]
+        words = ["--systems", json.dumps(systems), "--sets", json.dumps(sets), *words]
     outcome = run_evaluation(parse_evaluate_options(words), Reporter(not as_json))
-    summary = outcome.folder / "summary.json"
-    out(json.dumps(read_object(summary)) if as_json else str(outcome.folder / "table.md"))
+    summary = read_object(outcome.folder / "summary.json")
+    if as_json:
+        out(json.dumps(summary))
+    else:
+        for table in overall_tables(outcome.folder):
+            console.print(terminal(table))
+        out(str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
+
+
+def _earlier(folder: Path) -> JsonObject:
+    """The configuration of the evaluation in a folder, which goes on; empty if there is none."""
+    if not (folder / MARKER).is_file():
+        return {}
+    run = RunFolder(folder)
+    return run.config if run.is_evaluation else {}
+
+
+def with_agent(systems: Sequence[JsonObject], agent: JsonObject, trained: str) -> list[JsonObject]:
+    """Return the systems of an evaluation and one more agent, under a name of its own.
+
+    The same agent again is the same system.
+    """
+    same = [row for row in systems if row["options"].get("adapter") == agent["adapter"]]
+    if same:
+        return list(systems)
+    path = Path(trained).resolve()
+    short = path.parent.name if path.name == "adapter" else path.name
+    taken = {row["name"] for row in systems}
+    numbered = (f"{short} {number}" for number in count(2))
+    name = next(each for each in chain([short], numbered) if each not in taken)
+    return [*systems, {**agent, "name": name}]
 
 
 def scoreboard(
@@ -255,10 +291,13 @@ def compare(
 
 def inspect(
     run: RunPath,
-    step: Annotated[int | None, Option(help="a training step (default: the last)")] = None,
+    step: Annotated[
+        int | None,
+        Option(help="a training step (default: the last, of a run without any an evaluation)"),
+    ] = None,
     rollout: Annotated[int, Option(help="which rollout of that step or file")] = 0,
     held_out: Annotated[
-        str | None, Option(help="a held-out evaluation instead: before or after")
+        str | None, Option(help="a held-out evaluation instead: before, after, rollouts")
     ] = None,
     everything: Annotated[bool, Option("--list", help="list what there is")] = False,
 ) -> None:
@@ -272,17 +311,32 @@ def inspect(
     if everything:
         console.print(terminal(rollouts_table(folder)))
         return
+    InputError.raise_if(
+        step is not None and held_out is not None,
+        f"--step is {step} and --held-out is {held_out!r}",
+        expected="one of the two",
+    )
     sources: dict[str, list[RolloutFile]] = {}
     for source in sources_of(folder):
-        if (source.step is None) is (held_out is not None):
-            name = str(source.step) if source.step else Path(source.name).stem
-            sources.setdefault(name, []).append(source)
-    last = next(reversed(sources), "")
-    chosen = held_out or (last if step is None else str(step))
+        name = str(source.step) if source.step else Path(source.name).stem
+        sources.setdefault(name, []).append(source)
     InputError.raise_if(
-        chosen not in sources,
-        f"{'--held-out' if held_out else '--step'} is {chosen!r} in {run!r}",
-        expected=", ".join(sources) or "nothing: there are no rollouts yet",
+        not sources,
+        f"{run!r} has no rollouts",
+        expected="a run that trained a step, or was measured",
+    )
+    steps = [name for name in sources if name.isdecimal()]
+    evaluations = [name for name in sources if not name.isdecimal()]
+    # the last step; of a run without any the last evaluation
+    chosen, known = (steps or evaluations)[-1], [*steps, *evaluations]
+    if step is not None:
+        chosen, known = str(step), steps
+    elif held_out is not None:
+        chosen, known = held_out, evaluations
+    InputError.raise_if(
+        chosen not in known,
+        f"{'--step' if held_out is None else '--held-out'} is {chosen!r} in {run!r}",
+        expected=", ".join(known) or f"none; --list shows {', '.join(sources)}",
     )
     rollouts = [each for source in sources[chosen] for each in source.rollouts(folder)]
     InputError.raise_if(

@@ -152,7 +152,10 @@ def _begin(context: Context, options: bool, groups: Sequence[type]) -> None:
 @router.command("train", context_settings=TAKES_OPTIONS)
 def train_router(
     context: Context,
-    config: Annotated[str | None, Option(help="a file of configs/router")] = None,
+    config: Annotated[
+        str | None,
+        Option(help="YAML file of its options, such as examples/own_router_environment.yaml"),
+    ] = None,
     output: Annotated[
         str | None, Option(help="run folder to make (default: runs/router/NAME_OF_CONFIG)")
     ] = None,
@@ -173,7 +176,8 @@ def train_router(
     list_options(options, GROUPS)
     if not config:
         raise InputError(
-            "memalpha router train without --config", expected="a file of configs/router"
+            "memalpha router train without --config",
+            expected="a YAML file, such as examples/own_router_environment.yaml",
         )
     folder = Path(output or Path("runs") / "router" / Path(config).stem)
     summary = run_training(

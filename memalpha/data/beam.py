@@ -1,6 +1,6 @@
 """BEAM (arXiv 2510.27246): long chats of a user with an assistant, asked about ten abilities.
 
-Read are a folder of its repository (``chats/100K``, with ``N/chat.json`` and
+Read are a folder of its repository (``chats/100K``, ``chats/10M``, with ``N/chat.json`` and
 ``N/probing_questions/probing_questions.json``), the folder of one chat, and its rows on the Hub. A
 chat is an instance, a batch of it a session. The date of a batch stands at its first message.
 Departures: a mark of the chat's plan at the end of a message (``->-> 1,3``) is taken off; a
@@ -38,6 +38,7 @@ _ANSWERS = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expect
 # groups of turns of an update
 _OLDER = "original_info"
 _NEWER = "updated_info"
+_PLAN = re.compile(r"plan-([0-9]{1,9})")
 _MARK = re.compile(r"\s*->->[\s0-9,]*$")
 
 
@@ -124,9 +125,23 @@ def _ids(row: Row) -> Iterator[int]:
             yield item.integer()
 
 
+def _batches(chat: Row) -> Iterator[Row]:
+    """Yield the batches of a chat, at 10M those of one plan after the other.
+
+    There an item holds batches by plan; on the Hub those of other items are null.
+    """
+    for item in chat.items():
+        plans = item.fields() if isinstance(item.data, dict) else {}
+        numbers = {name: plan[1] for name in plans if (plan := _PLAN.fullmatch(name))}
+        if not numbers:
+            yield item
+        for name in sorted(numbers, key=lambda name: int(numbers[name])):
+            yield from plans[name].items(needed=False)
+
+
 def _sessions(chat: Row) -> list[Session]:
     sessions = []
-    for number, batch in enumerate(chat.items(), start=1):
+    for number, batch in enumerate(_batches(chat), start=1):
         parts = batch.items() if isinstance(batch.data, list) else batch["turns"].items()
         messages = [
             message

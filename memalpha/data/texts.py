@@ -61,7 +61,8 @@ _RECOMMENDS = "recsys"  # how the sources begin whose answers are numbers of a t
 METRIC_OF_PREFIX: Mapping[str, str] = {
     "ruler_qa": "substring",
     "longmemeval": "judge",
-    "eventqa": "substring",
+    "ruler_niah": "keywords",
+    "eventqa": "substring_all",
     "icl_": "boxed",
     "recsys": "recall_at_5",
     "infbench_sum": "keywords",

@@ -31,7 +31,8 @@ from memalpha.errors import InputError
 from memalpha.measure.run import Job, run_jobs
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import words
-from memalpha.record.folder import RunFolder, environment
+from memalpha.record.folder import MARKER, RunFolder, environment
+from memalpha.record.lock import FolderLock
 from memalpha.record.measure import Examination, SearchedMemory, rollout_memory
 from memalpha.record.rows import InstanceRow, QuestionRow, read_rows
 from memalpha.types import (
@@ -104,14 +105,17 @@ def poison(
         per_attack < 1, f"{per_attack} trials of each attack", expected="at least 1"
     )
     config = {**options, "systems": [{"name": name} for name in policies]}
-    folder = RunFolder.begin(output, config, inputs, environment(), overwrite=overwrite)
-    jobs = (_job(name, *load(), per_attack, options["seed"]) for name, load in policies.items())
-    run_jobs(jobs, _BATCH, folder)
-    rows = read_rows(folder.path)
-    summaries = {}
-    for name in policies:
-        summaries[name] = summarise_trials([row for row in rows if row.system == name])
-    folder.write_json("summary.json", {"policies": summaries})
+    with FolderLock(output) as lock:
+        lock.take(where=MARKER)
+        folder = RunFolder.begin(output, config, inputs, environment(), overwrite=overwrite)
+        lock.take()
+        jobs = (_job(name, *load(), per_attack, options["seed"]) for name, load in policies.items())
+        run_jobs(jobs, _BATCH, folder)
+        rows = read_rows(folder.path)
+        summaries = {}
+        for name in policies:
+            summaries[name] = summarise_trials([row for row in rows if row.system == name])
+        folder.write_json("summary.json", {"policies": summaries})
     return summaries
 
 
@@ -147,6 +151,16 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
     """
     dialogues = generate(per_attack, seed, replace(PRESETS["small"], split="test", n_chunks=2))
     memories = [_taught(step, dialogue) for dialogue in dialogues]
+    empty = [
+        dialogue.id for dialogue, memory in zip(dialogues, memories, strict=True) if not memory
+    ]
+    InputError.raise_if(
+        empty,
+        f"the schema {step.schema.name!r} took nothing of dialogue {empty[:1]}, so that there is "
+        "nothing to attack",
+        expected="a schema whose lists take facts of a dialogue, such as 'Marta city Oslo'",
+        fix="an agent with such a schema, or --schema facts",
+    )
     trials = []
     for attack in attacks():
         for index, (dialogue, memory) in enumerate(zip(dialogues, memories, strict=True)):

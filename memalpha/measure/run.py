@@ -44,7 +44,8 @@ from memalpha.qa.readers import (
     RecallReader,
     reader_messages,
 )
-from memalpha.record.folder import RunFolder, check_place, environment, folder_digest
+from memalpha.record.folder import MARKER, RunFolder, check_place, environment, folder_digest
+from memalpha.record.lock import FolderLock
 from memalpha.record.measure import Examination, Examiner, IngestedMemory, measure
 from memalpha.record.rows import (
     RESULTS_FILE,
@@ -190,16 +191,19 @@ def evaluate(
     }
     adapters += [spec.adapter for spec in evaluation.readers]
     inputs["adapters"] = {name: folder_digest(name, ADAPTER_FILES) for name in adapters if name}
-    folder = RunFolder.begin(
-        options.output_dir,
-        evaluation.to_json(),
-        inputs,
-        environment(),
-        overwrite=options.overwrite,
-    )
-    results, failed = run_jobs(jobs, options.batch_size, folder, report, apart=apart)
-    host.release()
-    write_tables(folder.path)
+    with FolderLock(options.output_dir) as lock:
+        lock.take(where=MARKER)
+        folder = RunFolder.begin(
+            options.output_dir,
+            evaluation.to_json(),
+            inputs,
+            environment(),
+            overwrite=options.overwrite,
+        )
+        lock.take()
+        results, failed = run_jobs(jobs, options.batch_size, folder, report, apart=apart)
+        host.release()
+        write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
     return Outcome(folder.path, results, failed)
 

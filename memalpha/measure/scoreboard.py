@@ -36,9 +36,10 @@ from memalpha.measure.tables import Cells, Table, interval, markdown
 from memalpha.measure.view import UNKNOWN, number
 from memalpha.models.policy import agent_folder, base_of
 from memalpha.qa.metrics import JUDGED
-from memalpha.record.folder import RunFolder
+from memalpha.record.folder import MARKER, RunFolder, holds_something
 from memalpha.record.rows import InstanceRow, read_rows
-from memalpha.record.statistics import LEVEL, Estimate, Number
+from memalpha.record.shapes import Number
+from memalpha.record.statistics import LEVEL, Estimate
 from memalpha.retrieval.dense import make_embedder
 from memalpha.types import EventReport, JsonMapping, JsonObject, silent
 
@@ -132,6 +133,15 @@ def scoreboard(
 
     InputError if no set is there; errors of ``evaluate``, after which the board has what there is.
     """
+    folder = Path(options.output_dir)
+    holds_something(folder)  # RunFolderError where no folder can be made
+    theirs = [name for name in ("scoreboard.md", "scoreboard.json") if (folder / name).exists()]
+    InputError.raise_if(
+        theirs and not (folder / "evaluation" / MARKER).is_file(),
+        f"{options.output_dir!r} holds {', '.join(theirs)}, and no board that wrote it",
+        expected="a new folder, or a board's",
+        fix="choose another --output_dir",
+    )
     board = _prepare_sets(options, report)
     evaluation = _evaluation(options, words, board)
     make_embedder(options.embedder).embed(["loads it, for no system's account"])
@@ -264,7 +274,7 @@ def write_board(folder: Path, board: Board) -> None:
         "no_evidence": board.unsourced,
         "left_out": board.left_out,
         "published": published,
-        "environment": run.read_optional("environment.json"),
+        "environment": run.environment,
     }
     write_object(folder / "scoreboard.json", record)
     tables = {"Evidence and answers": main_table(rows, board)}

@@ -8,10 +8,11 @@ escapes every value, and the content security policy allows only the site's two 
 import json
 import os
 import re
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from importlib import resources
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from urllib.parse import quote
 import pandas
 import yaml
 
+from memalpha.errors import RunFolderError
+from memalpha.files import write_whole
 from memalpha.measure import tables, view
 from memalpha.measure.summary import difference_from
 from memalpha.measure.view import Recorded, Tone, numeric
-from memalpha.record.folder import RunFolder
+from memalpha.record.folder import SITE_FILE, RunFolder, files_of_site, make_folder
 from memalpha.types import JsonMapping, JsonObject
 
 # ------------------------------------------------------------------------------------------------
@@ -96,7 +99,8 @@ _STYLE = {
 
 def frame_of(rows: MetricRows) -> pandas.DataFrame:
     """Return a run's metrics by step; what is no number is missing."""
-    frame = pandas.DataFrame(rows or [{"step": 0}]).apply(pandas.to_numeric, errors="coerce")
+    numbers = [{name: numeric(value) for name, value in row.items()} for row in rows]
+    frame = pandas.DataFrame(numbers or [{"step": 0}], dtype=float)
     return frame.set_index("step")
 
 
@@ -149,27 +153,18 @@ def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
         axes.legend()
 
 
-def write_figures(
-    folder: Path, variants: Mapping[str, Sequence[MetricRows]]
-) -> list[tuple[str, str]]:
-    """Draw the runs of each variant; return title and path of each panel.
-
-    Paths are from the folder above.
-    """
+def draw_panels(variants: Mapping[str, Sequence[MetricRows]]) -> Iterator[tuple[str, str]]:
+    """Draw the runs of each variant; yield title and SVG picture of each panel."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    pictures: list[tuple[str, str]] = []
     for title, lines in panels_of(variants).items():
-        folder.mkdir(parents=True, exist_ok=True)
-        name = f"{folder.name}/{len(pictures):02d}.svg"
         with rc_context(_STYLE):
             figure = Figure(figsize=(4.6, 2.7), facecolor="none", layout="constrained")
             draw(figure.add_subplot(facecolor="none"), title, lines)
-            metadata = {"Date": None, "Creator": None}
-            figure.savefig(folder.parent / name, format="svg", metadata=metadata)
-        pictures.append((title, name))
-    return pictures
+            picture = StringIO()
+            figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
+        yield title, picture.getvalue()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -260,7 +255,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
     At most ``limit`` (0 = all) training rollouts get a page.
     """
     target = target or run.path / "report"
-    config, metrics, summary = run.config, run.metrics(), run.read_optional("summary.json")
+    config, metrics, summary = run.config, run.metrics(), run.summary
     facts = list(facts_of_run(run))
     item = tables.held_out(run)
     steps = Counter(fact["step"] for fact in facts if fact["step"] is not None)
@@ -297,10 +292,10 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
         table=tables.side_by_side(item, [*item.cells], note=tables.selection_note(run)),
         summary=summary,
         last=metrics[-1] if metrics else {},
-        environment=run.read_optional("environment.json"),
+        environment=run.environment,
         control=bool(config.get("shuffle_advantages")),
         temperature=numeric(config.get("eval_temperature")) or 0.0,
-        pictures=write_figures(target / "figures", {"": [metrics]}),
+        pictures=site.figures({"": [metrics]}),
         troubles=troubles(facts, metrics),
         failures=failures(facts),
         pages=len(shown),
@@ -321,12 +316,13 @@ def write_comparison(columns: Sequence[tables.Column], target: Path) -> Path:
         path = Path(os.path.relpath(report, target.resolve())).as_posix()
         links[run.path.resolve().name] = quote(path) if report.is_file() else ""
     variants = {column.label: list(map(RunFolder.metrics, column.runs)) for column in columns}
-    return _Site(target, "comparison", {"index.html": "Comparison"}).save(
+    site = _Site(target, "comparison", {"index.html": "Comparison"})
+    return site.save(
         "compare.html",
         "index.html",
         table=tables.comparison(columns),
         runs=links,
-        pictures=write_figures(target / "figures", variants),
+        pictures=site.figures(variants),
     )
 
 
@@ -340,25 +336,69 @@ def write_page(title: str, note: str, parts: Mapping[str, tables.Table], target:
     )
 
 
+_NAMES = (  # patterns of all that a site writes
+    *(SITE_FILE, "index.html", "rollouts.html", "assets/site.css", "assets/site.js"),
+    *("assets/list.js", "figures/[0-9][0-9].svg", "rollouts/*-[0-9][0-9][0-9][0-9]*.html"),
+)
+
+
 class _Site:
-    """Writes pages into a folder, in place of an older site's."""
+    """Writes pages into a folder, in place of an older site's, whose files are listed there.
+
+    RunFolderError for a file that no site made: it is neither replaced nor removed.
+    """
 
     def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
         self.target = target
         self.templates = view.templates(autoescape=True)
         self.templates.globals.update(name=name, lists=lists, interval=tables.interval)
-        for folder in ("assets", "figures", "rollouts"):
-            shutil.rmtree(target / folder, ignore_errors=True)
-            (target / folder).mkdir(parents=True)
+        make_folder(target)
+        earlier = files_of_site(target)
+        self._check_free(earlier)
+        for file in earlier:
+            if file.is_file() and not file.is_symlink():
+                file.unlink()
+        write_whole(target / SITE_FILE, "")
         for asset in ("site.css", "site.js", "list.js"):
             source = resources.files("memalpha.measure").joinpath("templates", asset)
-            (target / "assets" / asset).write_bytes(source.read_bytes())
+            self.write(f"assets/{asset}", source.read_text(encoding="utf-8"))
 
     def save(self, template: str, name: str, **context: Any) -> Path:
         page = self.templates.get_template(template)
         text = page.render(root="../" * name.count("/"), here=name, **context)
-        (self.target / name).write_text(text, encoding="utf-8")
-        return self.target / name
+        return self.write(name, text)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the site, listed before it is there; return its path."""
+        path = self.target / name
+        make_folder(path.parent)
+        with (self.target / SITE_FILE).open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def figures(self, variants: Mapping[str, Sequence[MetricRows]]) -> list[tuple[str, str]]:
+        """Draw the runs of each variant; return title and name of each panel."""
+        pictures = []
+        for number, (title, picture) in enumerate(draw_panels(variants)):
+            name = f"figures/{number:02d}.svg"
+            self.write(name, picture)
+            pictures.append((title, name))
+        return pictures
+
+    def _check_free(self, earlier: AbstractSet[Path]) -> None:
+        """Raise RunFolderError if what is to be written stands there and is not of the site."""
+        there = [path for name in _NAMES for path in self.target.glob(name)]
+        folders = [self.target / name for name in ("assets", "figures", "rollouts")]
+        theirs = [path for path in there if path.is_symlink() or path not in earlier]
+        theirs += [path for path in folders if path.is_symlink() or path.is_file()]
+        RunFolderError.raise_if(
+            theirs,
+            f"{str(self.target)!r} holds {theirs[0].relative_to(self.target) if theirs else ''}, "
+            "which no report or comparison made",
+            expected="a new folder, or one that an earlier call made",
+            fix="move it, or choose another --output",
+        )
 
 
 def troubles(facts: Sequence[JsonMapping], metrics: MetricRows) -> Counter[tuple[str, str]]:

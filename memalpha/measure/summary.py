@@ -20,12 +20,12 @@ from memalpha.measure.options import make_system, read_system
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.record.folder import RunFolder
 from memalpha.record.rows import InstanceRow, QuestionRow, known_mean, read_rows
+from memalpha.record.shapes import Number
 from memalpha.record.statistics import (
     LEVEL,
     RESAMPLES,
     SEED,
     Estimate,
-    Number,
     Seed,
     difference,
     estimate,

@@ -133,6 +133,18 @@ def overall(summary: Summary, reader: str) -> Table:
     return Table(["system", *names, over, f"minus `{summary.reference}`"], rows)
 
 
+def overall_tables(folder: str | Path) -> list[Table]:
+    """Return the table over all sets of each reader of an evaluation."""
+    summary = summarise_evaluation(folder)
+    tables = []
+    for reader in summary.over_sets:
+        head, rows, _ = overall(summary, reader)
+        tables.append(
+            Table(head, rows, f"Accuracy [with its {LEVEL:.0%} interval], reader {reader}.")
+        )
+    return tables
+
+
 _COSTS: Mapping[str, tuple[str, int]] = {
     "memory tokens": ("memory_tokens", 1),
     "of the input": ("share", 3),
@@ -233,7 +245,7 @@ def before_and_after(run: RunFolder) -> Table:
 
 def selection_note(run: RunFolder) -> str:
     """Return which step was selected on which instances; empty if none was."""
-    selection = run.read_optional("summary.json").get("selection")
+    selection = run.summary.get("selection")
     if not selection:
         return ""
     where = counted(selection["instances"], "other instance")
@@ -259,7 +271,7 @@ class Column(NamedTuple):
 
     def mean(self, key: str) -> float | None:
         """The mean of a number in the summaries of the runs."""
-        return view.mean([run.read_optional("summary.json").get(key) for run in self.runs])
+        return view.mean([run.summary.get(key) for run in self.runs])
 
     @property
     def names(self) -> set[str]:

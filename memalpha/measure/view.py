@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from memalpha.record.folder import RunFolder, checkpoint_step
+from memalpha.record.shapes import HELD_OUT, ROLLOUT
 from memalpha.types import JsonMapping, JsonObject
 
 UNKNOWN = "–"
@@ -27,10 +28,14 @@ Recorded = JsonMapping  # a rollout, or a part of it, as JSON
 # ------------------------------------------------------------------------------------------------
 # numbers and text
 def numeric(value: Any) -> float | None:
-    """Return a number as a float; None for null, NaN, a missing value or another type."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    """Return a number as a float; None for null, NaN, infinity, no value or another type."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer that nothing counted
+        return None
+    return number if math.isfinite(number) else None
 
 
 def mean(values: Sequence[Any]) -> float | None:
@@ -92,9 +97,10 @@ class RolloutFile(NamedTuple):
     step: int | None  # None for held-out evaluations
 
     def rollouts(self, run: RunFolder) -> Iterator[Recorded]:
-        """Iterate over the rollouts of the file."""
-        for line in run.read_lines(self.name):
-            yield line["rollout"] if self.step is None else line
+        """Iterate over the rollouts of the file; InputError for one that is damaged."""
+        held_out = self.step is None
+        for line in run.read_lines(self.name, HELD_OUT if held_out else ROLLOUT):
+            yield line["rollout"] if held_out else line
 
 
 def sources_of(run: RunFolder) -> list[RolloutFile]:

@@ -146,7 +146,7 @@ def _verdicts(
                 continue
             unclear.append(index)
             message = f"no verdict in {_ATTEMPTS} attempts, the last reply: {reply.text[:200]!r}"
-            verdicts[index] = ServiceError(f"{client!r} gave {message}")
+            verdicts[index] = ServiceError(client.hidden(f"{client!r} gave {message}"))
         waiting = unclear
     return [verdicts[index] for index in range(len(chats))]
 

@@ -4,9 +4,10 @@ A metric never raises for an answer; InputError is for a question that it cannot
 Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``) for ``substring``,
 ``parts``, ``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and
 ``f1``; LoCoMo (its ``task_eval/evaluation.py``) for ``stemmed_f1``, ``stemmed_list_f1`` and
-``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``recall_at_5``; the
-others are this project's. docs/data.md lists how each differs from its source. Not covered:
-paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
+``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``recall_at_5`` and
+``substring_all``; the others are this project's. docs/data.md lists how each differs from its
+source. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without
+spaces.
 """
 
 import re
@@ -109,6 +110,16 @@ def substring(question: Question, answer: Answer) -> float:
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
     return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
+
+
+def substring_all(question: Question, answer: Answer) -> float:
+    """1 if *all* of the question's answers are contained, as in ``substring``.
+
+    Source: MemoryAgentBench's EventQA.
+    """
+    texts = answer.passages if answer.passages is not None else (answer.text,)
+    golds = _golds(question)
+    return float(all(any(_contained(gold, text) for text in texts) for gold in golds))
 
 
 def exact_match(question: Question, answer: Answer) -> float:
@@ -334,6 +345,7 @@ METRICS: dict[str, Callable[[Question, Answer], float]] = {
     metric.__name__: metric
     for metric in (
         substring,
+        substring_all,
         exact_match,
         f1,
         stemmed_f1,
@@ -349,6 +361,10 @@ METRICS: dict[str, Callable[[Question, Answer], float]] = {
         absent,
     )
 }
+
+
+NEED_ALL = frozenset({"bound_all", "keywords", "substring_all"})
+"""Metrics for which the question's answers are parts of one answer, not spellings of it."""
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:

@@ -18,7 +18,7 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import PartialServiceError, ServiceError, in_place, whole
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.qa.metrics import JUDGED, RUBRIC, check_metric, score
+from memalpha.qa.metrics import JUDGED, NEED_ALL, RUBRIC, check_metric, score
 from memalpha.text import content_of, one_line, quote
 from memalpha.types import (
     Answer,
@@ -182,7 +182,7 @@ def wanted_answers(question: Question) -> tuple[str, ...]:
     """Return what a reader should write: one of these."""
     if question.metric == "absent" or not question.answers:
         return (UNKNOWN,)
-    needs_all = question.metric in ("bound_all", "keywords")
+    needs_all = question.metric in NEED_ALL
     return (", ".join(question.answers),) if needs_all else question.answers
 
 
@@ -228,8 +228,10 @@ class EndpointReader(_BudgetedReader):
         if text and not reply.cut_off:
             return Answer(text)
         return ServiceError(
-            f"the answer of {self._client.model} is empty or was cut off by the limit of tokens: "
-            f"{text[:200]!r}",
+            self._client.hidden(
+                f"the answer of {self._client.model} is empty or was cut off by the limit of "
+                f"tokens: {text[:200]!r}"
+            ),
             fix="raise max_tokens, or switch thinking off (extra fields of the request)",
         )
 

@@ -4,7 +4,8 @@
 ``environment.json`` (command, versions, machine); of a training ``metrics.jsonl`` (a line a step),
 ``trajectories/`` (a file a step and rank), ``held_out/``, ``checkpoint-N/`` and ``adapter/``; of an
 evaluation ``results.jsonl``; ``summary.json``. An existing folder is never touched unless it is to
-be overwritten, or goes on with the options and inputs that it began with.
+be overwritten, or goes on with the options and inputs that it began with. What no run made
+(``MADE``) is never removed. One command at a time writes to a folder (``FolderLock``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from memalpha import __version__
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import (
@@ -37,11 +40,32 @@ from memalpha.files import (
     write_object,
     write_yaml,
 )
+from memalpha.record.lock import LOCK_FILE
+from memalpha.record.shapes import CONFIG, ENVIRONMENT, METRICS, SUMMARY, checked
 from memalpha.types import JsonMapping, JsonObject
 
 logger = logging.getLogger(__name__)
 
-_MARKER = "config.yaml"
+MARKER = "config.yaml"
+"""The file that every run folder has."""
+_ABOUT = "environment.json"
+_CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,9}")
+SAVED = (  # files of a model, an adapter or a checkpoint
+    r"(.*/)?((adapter_)?model[\w.-]*\.safetensors|memalpha_\w+\.(json|yaml)|README\.md|latest"
+    r"|(adapter_|generation_|(pre)?processor_|tokenizer_)?config\.json|[\w.-]+\.index\.json"
+    r"|(tokenizer|vocab|added_tokens|special_tokens_map|trainer_state)\.json|(merges|vocab)\.txt"
+    r"|chat_template\.(jinja|json)|additional_chat_templates/[\w.-]+|[\w.]+\.model"
+    r"|(optimizer|scheduler|scaler|rows_[0-9]+|\w+_states)\.pt|rng_state\w*\.pth"
+    r"|(optimizer|pytorch_model\w*|training_args)[\w.-]*\.bin|__[0-9]+_[0-9]+\.distcp|\.metadata"
+    r"|zero_to_fp32\.py)"
+)
+MADE = re.compile(
+    r"config\.yaml|(environment|inputs|summary)\.json|(metrics|results)\.jsonl|table\.md|README\.md"
+    rf"|checkpoint\.pt|{re.escape(LOCK_FILE)}|(.*/)?\..*\.[0-9]+"  # the last: of a killed writer
+    r"|trajectories/step-[0-9]+-rank-[0-9]+\.jsonl|held_out/[\w-]+\.jsonl|runs/.*tfevents.*"
+    rf"|(adapter|checkpoint-[0-9]+|\.unfinished|served|\.?warm_start)/({SAVED})"
+)
+"""The files that a run may hold; others are somebody else's."""
 _TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
 
 LISTS = ("sets", "systems", "readers")  # options of an evaluation
@@ -84,25 +108,36 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with _clear_errors(self.path):
-            is_run = (self.path / _MARKER).is_file()
+            is_run = (self.path / MARKER).is_file()
         RunFolderError.raise_if(
             not is_run,
             f"{str(path)!r} is no run folder",
-            expected=f"one with {_MARKER}, as memalpha train writes it",
+            expected=f"one with {MARKER}, as memalpha train writes it",
         )
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Any, *, overwrite: bool = False, resume: bool = False
+        cls,
+        path: str | Path,
+        config: Any,
+        about: JsonMapping | None = None,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
     ) -> RunFolder:
-        """Make a run folder, or open the one to ``resume``; errors as ``check_place``."""
+        """Make a run folder, or open the one to ``resume``; errors as ``check_place``.
+
+        ``about`` describes this start of the run (None: ``environment``).
+        """
         if check_place(path, overwrite=overwrite, resume=resume):
             return cls(path)
         folder = Path(path)
         with _clear_errors(folder):
-            if (folder / _MARKER).is_file():
-                shutil.rmtree(folder)
-            write_yaml(folder / _MARKER, masked(config))
+            if (folder / MARKER).is_file():
+                remove_made(folder)
+            # the marker comes last: what is no run is never overwritten
+            write_object(folder / _ABOUT, environment() if about is None else about)
+            write_yaml(folder / MARKER, masked(config))
         return cls(folder)
 
     @classmethod
@@ -122,13 +157,12 @@ class RunFolder:
         ``inputs`` are digests by kind and name; ``about`` describes this start of the run.
         """
         goes_on = check_place(path, overwrite=overwrite, resume=resume)
-        run = cls.create(path, config, overwrite=overwrite, resume=goes_on)
+        run = cls.create(path, config, about, overwrite=overwrite, resume=goes_on)
         if goes_on:
             run.check_same(config, inputs)
-            began = run.read_json("environment.json")
-            about = {**began, "resumed": [*began.get("resumed", []), about]}
-            write_yaml(run.path / _MARKER, masked(config))
-        run.write_json("environment.json", about)
+            began = run.environment
+            run.write_json(_ABOUT, {**began, "resumed": [*began.get("resumed", []), about]})
+            write_yaml(run.path / MARKER, masked(config))
         run.write_json("inputs.json", inputs)
         return run
 
@@ -161,7 +195,19 @@ class RunFolder:
     @property
     def config(self) -> JsonObject:
         """The resolved options of the run; RunFolderError if they cannot be read."""
-        return read_object(self.path / _MARKER)
+        path = self.path / MARKER
+        return checked(CONFIG, read_object(path), path, RunFolderError)
+
+    @property
+    def summary(self) -> JsonObject:
+        """What the run came to; empty if it has not ended, RunFolderError if it is damaged."""
+        name = "summary.json"
+        return checked(SUMMARY, self.read_optional(name), self.path / name, RunFolderError)
+
+    @property
+    def environment(self) -> JsonObject:
+        """Command, versions and machine of the run; empty, or RunFolderError, as ``summary``."""
+        return checked(ENVIRONMENT, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError)
 
     @property
     def is_evaluation(self) -> bool:
@@ -175,7 +221,7 @@ class RunFolder:
             f"{str(self.path)!r} is the folder of an evaluation",
             expected="of a training run",
             fix=f"its numbers are in {self.path / 'table.md'}; "
-            f"memalpha evaluate --config {self.path / _MARKER} goes on with it",
+            f"memalpha evaluate --config {self.path / MARKER} goes on with it",
         )
 
     def write_json(self, name: str, data: Any) -> None:
@@ -218,21 +264,22 @@ class RunFolder:
         """Read a JSON object; empty if the file is missing."""
         return self.read_json(name) if (self.path / name).is_file() else {}
 
-    def read_lines(self, name: str) -> Iterator[JsonObject]:
+    def read_lines(self, name: str, shape: TypeAdapter[Any] | None = None) -> Iterator[JsonObject]:
         """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
-        out with a warning.
+        out with a warning. InputError for a line that is damaged, or not of the ``shape``.
         """
         path = self.path / name
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):
-                yield parse_line(line, path, number)
+                row = parse_line(line, path, number)
+                yield checked(shape, row, f"{path}, line {number}") if shape else row
             else:
                 logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
 
     def metrics(self) -> list[JsonObject]:
-        """One row per logged training step."""
-        return list(self.read_lines("metrics.jsonl"))
+        """One row per logged training step; InputError for one that is damaged."""
+        return list(self.read_lines("metrics.jsonl", METRICS))
 
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories, sorted by step."""
@@ -255,6 +302,15 @@ def _by_name(config: JsonMapping, inputs: Mapping[str, JsonMapping]) -> JsonObje
     return values
 
 
+def run_digest(folder: Path) -> str:
+    """Return the sha256 of what must stay when a run goes on; empty if there is no run."""
+    if not (folder / MARKER).is_file():
+        return ""
+    run = RunFolder(folder)
+    values = _by_name(run.config, run.read_optional("inputs.json"))
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
 def check_place(
     path: str | Path,
     *,
@@ -272,7 +328,7 @@ def check_place(
         overwrite and resume, "both overwrite and resume are given", expected="one of them"
     )
     filled = holds_something(folder)
-    is_run = filled and (folder / _MARKER).is_file()
+    is_run = filled and (folder / MARKER).is_file()
     if resume or (resume is None and is_run and not overwrite):
         return bool(RunFolder(folder))
     RunFolderError.raise_if(
@@ -296,7 +352,66 @@ def check_place(
                 f"{option} {name!r} lies in the run that is to be overwritten",
                 fix="choose another --output_dir",
             )
+    if filled:
+        check_made(folder, MADE, "run")
+        RunFolderError.raise_if(
+            not (folder / _ABOUT).is_file(),
+            f"{str(folder)!r} holds a {MARKER} and no {_ABOUT}: no run wrote it",
+            expected="a new folder or a run's",
+            fix="choose another --output_dir",
+        )
     return False
+
+
+def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:
+    """Raise RunFolderError if a folder that is to be replaced holds what no ``what`` made, by the
+    names ``made`` of its files, or the working directory, or the user's home.
+
+    A site inside it, which lists its own files, may hold these.
+    """
+    with _clear_errors(folder):
+        root = folder.resolve()
+        for place in (Path.cwd(), Path.home()):
+            RunFolderError.raise_if(
+                place.resolve().is_relative_to(root),
+                f"{str(folder)!r} holds the folder {str(place)!r}",
+                expected="a folder that can be replaced whole",
+                fix="choose another folder",
+            )
+        of_site = {file for site in folder.rglob(SITE_FILE) for file in files_of_site(site.parent)}
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            known = made.fullmatch(name) or path in of_site
+            RunFolderError.raise_if(
+                path.is_symlink() or not (path.is_dir() or known),
+                f"{str(folder)!r} holds {name!r}, which no {what} made",
+                expected="nothing of anybody else: it would be removed",
+                fix="move it, or choose another folder",
+            )
+
+
+def remove_made(folder: Path) -> None:
+    """Remove what is in a folder, after ``check_made``; the folder and its lock stay."""
+    for path in folder.iterdir():
+        if path.name == LOCK_FILE:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+SITE_FILE = ".memalpha-site"
+"""In the folder of a site: a line for each of its files, which a new site there may replace."""
+
+
+def files_of_site(folder: Path) -> set[Path]:
+    """Return the files of a site; none where there is no site."""
+    path = folder / SITE_FILE
+    if path.is_symlink() or not path.is_file():
+        return set()
+    names = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {path, *(folder / name for name in names if ".." not in Path(name).parts)}
 
 
 def holds_something(folder: Path) -> bool:
@@ -310,7 +425,7 @@ def holds_something(folder: Path) -> bool:
                 f"{str(path)!r} is a file: no folder can be made",
                 fix="choose another --output_dir",
             )
-        return folder.is_dir() and any(folder.iterdir())
+        return folder.is_dir() and any(path.name != LOCK_FILE for path in folder.iterdir())
 
 
 def make_folder(folder: Path) -> None:
@@ -333,8 +448,11 @@ def _clear_errors(folder: Path) -> Iterator[None]:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders inside a folder, sorted by step."""
     folders = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
-    numbered = [path for path in folders if path.name.split("-")[1].isdigit()]
-    return sorted(numbered, key=checkpoint_step)
+    return sorted(filter(_is_checkpoint, folders), key=checkpoint_step)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return bool(_CHECKPOINT.fullmatch(path.name))
 
 
 def checkpoint_step(path: Path) -> int:
@@ -420,11 +538,18 @@ def nameless(word: str) -> str:
 # secrets
 _NAMES = r"(?:token(?!s|i)|key(?!word)|secret|passw|authorization|credential)"  # not view_tokens
 _SECRET = re.compile(f"{_NAMES}|extra", re.IGNORECASE)  # extra: fields of a request
+_PREFIXES = (  # of services' keys
+    r"hf_|sk-|pk-|rk_live_|sk_live_|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|xapp-|gsk_|xai-|npm_"
+    r"|GOCSPX-|ya29\.|AIza|nvapi-|pplx-|tvly-|r8_|lsv2_|dop_v1_|pypi-|shpat_|SG\.|eyJ"
+)
 _HIDDEN = re.compile(
-    r"(://)[^/\s@]+(?=@)"  # user and password of an address
-    r"|\b()(?:hf_|sk-)[A-Za-z0-9_-]{16,}"  # a service's key
-    rf"|({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+",  # in a query, or in a mapping
-    re.IGNORECASE,
+    r"(?i:(://)[^/\s@]+(?=@))"  # user and password of an address
+    rf"|(?<![A-Za-z0-9])()(?:(?i:{_PREFIXES})[\w.-]{{16,}}|A[KS]IA[0-9A-Z]{{16}}\b)"
+    rf"|(?i:({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+)"  # in a query, or in a mapping
+    # in the path of an address: after such a name, or 16 and more letters and digits, mixed
+    r"|(://(?:[^\s/?#]*/)+?)(?:(?i:((?:[\w-]*[_-])?(?:key|token|secret|password)s?/))[^/\s?#]+"
+    r"|(bot)?(?=[\w:-]*[A-Za-z][\w:-]*[0-9][\w:-]*[A-Za-z]|[\w:-]*[0-9][\w:-]*[A-Za-z]"
+    r"[\w:-]*[0-9])[\w:-]{16,}(?=[/?#\s]|$))"
 )
 
 
@@ -440,7 +565,7 @@ def masked(value: Any, name: str = "") -> Any:
         return [masked(item, name) for item in value]
     if not isinstance(value, str) or not value:
         return value
-    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3***", value)
+    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3\4\5\6***", value)
 
 
 def masked_command(words: Sequence[str]) -> list[str]:

@@ -19,7 +19,9 @@ from pydantic import TypeAdapter
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
-from memalpha.record.statistics import Number, estimate
+from memalpha.record.folder import masked
+from memalpha.record.shapes import Count, Number, Score
+from memalpha.record.statistics import estimate
 from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.types import Change, Entry, JsonObject, OperationKind, OperationResult, QuestionRecord
 
@@ -35,7 +37,7 @@ class QuestionRow:
     id: str  # the question's, or its index
     kind: str
     text: str
-    score: Number  # in [0, 1], NaN if the reader or judge failed
+    score: Score  # in [0, 1], NaN if the reader or judge failed
     answer: str | None  # None if the reader failed
     passages: tuple[str, ...] = ()  # what the reader got, best first
     error: str | None = None
@@ -49,7 +51,13 @@ class QuestionRow:
         name = question.id or str(index)
         answer = record.answer.text if record.answer else None
         return cls(
-            name, question.kind, question.text, record.score, answer, tuple(passages), record.error
+            name,
+            question.kind,
+            question.text,
+            record.score,
+            answer,
+            tuple(passages),
+            masked(record.error),
         )
 
 
@@ -62,16 +70,17 @@ class InstanceRow:
     reader: str
     seed: int  # the first of the configuration if the system does not sample
     instance: str
-    chunks: int
-    input_tokens: int
-    memory_tokens: int = 0  # kept between input and questions
+    chunks: Count
+    input_tokens: Count
+    memory_tokens: Count = 0  # kept between input and questions
     reader_tokens: Number = math.nan  # mean over questions of what the reader saw
-    write_calls: int = 0
-    cut_off: int = 0  # write calls that ended at their length limit
+    write_calls: Count = 0
+    cut_off: Count = 0  # write calls that ended at their length limit
     cut: int = 0  # tokens left out by a budget
-    seconds_write: float = 0.0  # wall time, a batch's split evenly
-    seconds_read: float = 0.0
-    operations: Mapping[str, int] = field(default_factory=dict)  # see ``count_operations``
+    # wall time, a batch's split evenly; NaN where it is not measured
+    seconds_write: Number = math.nan
+    seconds_read: Number = math.nan
+    operations: Mapping[str, Count] = field(default_factory=dict)  # see ``count_operations``
     entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     questions: tuple[QuestionRow, ...] = ()
     rewards: Mapping[str, Number] = field(default_factory=dict)  # means over chunks, and TOTAL
@@ -303,7 +312,7 @@ def _step(
         "reward": dict(reward),
         "total": total,
         "advantage": advantage,
-        "error": rollout.errors.get(step.chunk_index),
+        "error": masked(rollout.errors.get(step.chunk_index)),
     }
 
 
@@ -340,5 +349,5 @@ def _question(record: QuestionRecord) -> JsonObject:
         "entries": list(record.entry_ids),
         "score": record.score,
         **graded,
-        "error": record.error,
+        "error": masked(record.error),
     }

@@ -15,16 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import itemgetter
 from statistics import NormalDist
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator
 
 from memalpha.errors import InputError
-from memalpha.files import known
+from memalpha.record.shapes import Number
 
-Number = Annotated[float, BeforeValidator(known)]  # A float; NaN is null in JSON
 Seed = int | str
 Scores = Mapping[Seed, Mapping[str, float]]  # score by training seed, then by instance
 RESAMPLES = 10_000

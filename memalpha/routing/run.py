@@ -15,7 +15,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, parse, read, read_yaml
 from memalpha.errors import InputError, RunFolderError
-from memalpha.record.folder import RunFolder, environment
+from memalpha.record.folder import MARKER, RunFolder, environment
+from memalpha.record.lock import FolderLock
 from memalpha.retrieval.dense import make_embedder
 from memalpha.routing.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
 from memalpha.routing.policy import Checkpoint, NetworkOptions, PPOOptions, Shape, plain
@@ -206,37 +207,42 @@ def train(
     options = config.flat()
     task, held_out = make_tasks(config)
     learner = make_learner(config, task.shape)
-    folder = RunFolder.create(output, options, overwrite=overwrite, resume=resume)
-    first = _resume(folder, learner, options) if resume else 0
-    folder.write_json("environment.json", environment())
-    steps = run.updates * run.update_every
-    for updates, metrics in fit(learner, task, run, first):
-        taken = updates * run.update_every
-        row = {"step": taken, **metrics}
-        if run.eval_every and updates % run.eval_every == 0:
-            measured = measure(learner, held_out, run.eval_size, run.seed)
-            if "optimal" in measured:
-                row["fraction_of_optimal"] = measured["fraction_of_optimal"]
-            else:
-                row["held_out"] = measured["reward"]
-        folder.append_line("metrics.jsonl", row)
-        if report:
-            report({**row, "steps": steps})
-        is_due = run.checkpoint_every and updates % run.checkpoint_every == 0
-        if updates == run.updates or is_due:
-            state = learner.state()
-            saved = Checkpoint(run.learner, updates, taken, run.seed, options, state, task.routes)
-            saved.save(folder.path / "checkpoint.pt")
-    summary = {
-        "learner": run.learner,
-        "task": run.task,
-        "seed": run.seed,
-        "steps": steps,
-        "seconds": round(time.perf_counter() - started, 2),
-        "cpu_seconds": round(time.process_time() - processor, 2),
-        **measure(learner, held_out, run.eval_size, run.seed),
-    }
-    folder.write_json("summary.json", summary)
+    with FolderLock(output) as lock:
+        lock.take(where=MARKER)
+        folder = RunFolder.create(output, options, overwrite=overwrite, resume=resume)
+        lock.take()
+        first = _resume(folder, learner, options) if resume else 0
+        folder.write_json("environment.json", environment())
+        steps = run.updates * run.update_every
+        for updates, metrics in fit(learner, task, run, first):
+            taken = updates * run.update_every
+            row = {"step": taken, **metrics}
+            if run.eval_every and updates % run.eval_every == 0:
+                measured = measure(learner, held_out, run.eval_size, run.seed)
+                if "optimal" in measured:
+                    row["fraction_of_optimal"] = measured["fraction_of_optimal"]
+                else:
+                    row["held_out"] = measured["reward"]
+            folder.append_line("metrics.jsonl", row)
+            if report:
+                report({**row, "steps": steps})
+            is_due = run.checkpoint_every and updates % run.checkpoint_every == 0
+            if updates == run.updates or is_due:
+                state = learner.state()
+                saved = Checkpoint(
+                    run.learner, updates, taken, run.seed, options, state, task.routes
+                )
+                saved.save(folder.path / "checkpoint.pt")
+        summary = {
+            "learner": run.learner,
+            "task": run.task,
+            "seed": run.seed,
+            "steps": steps,
+            "seconds": round(time.perf_counter() - started, 2),
+            "cpu_seconds": round(time.process_time() - processor, 2),
+            **measure(learner, held_out, run.eval_size, run.seed),
+        }
+        folder.write_json("summary.json", summary)
     return summary
 
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from shutil import which
 from typing import NamedTuple, TypeVar
 
@@ -19,15 +20,18 @@ from transformers import (
     set_seed,
 )
 
+from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.agent.rollout import RunRollouts, run_rollouts
 from memalpha.agent.step import AgentStep, check_context, longest_prompt
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
+from memalpha.files import read_object
 from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_process import VLLMProcess
 from memalpha.generation.vllm_server import VLLMServers
+from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import trained_reader
 from memalpha.qa import judges, readers
@@ -96,6 +100,8 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     model, tokenizer = load_policy(run, trained=training, top_layers=run.train_layers)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
+    if run.role == "writer":
+        check_notation(run.adapter or run.model, agent)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, agent, model)
     roll_out: RunRollouts = run_rollouts
@@ -125,6 +131,31 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
         validation,
         roll_out,
     )
+
+
+def check_notation(policy: str, agent: AgentStep) -> None:
+    """Raise InputError if a policy (adapter or whole model) was trained with another codec or
+    schema than this agent's: it would write what is not read.
+    """
+    if not policy or not (Path(policy) / AGENT_FILE).is_file():  # no agent's folder
+        return
+    saved = AgentConfig.load(policy, trust_tools=True)
+    # tools of another schema are code that nobody has named: it is not imported to be compared
+    same = _tools_of(saved.schema) == _tools_of(agent.config.schema)
+    same = same and MemorySchema.load(saved.schema) == agent.schema
+    InputError.raise_if(
+        saved.codec != agent.config.codec or not same,
+        f"{policy!r} was trained with schema {Path(saved.schema).name!r} and codec "
+        f"{saved.codec!r}, and the run has {Path(agent.config.schema).name!r} and "
+        f"{agent.config.codec!r}",
+        expected="the same: it would write what is not read",
+        fix=f"--schema {Path(saved.schema).name} --codec {saved.codec}, or teach the other by "
+        "memalpha warmup --adapter",
+    )
+
+
+def _tools_of(schema: str) -> object:
+    return [] if schema in presets() else read_object(Path(schema)).get("tools") or []
 
 
 def make_scorer(

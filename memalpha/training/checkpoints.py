@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer import TRAINER_STATE_NAME
 
-from memalpha.errors import InputError, RunFolderError, TrainingAborted
+from memalpha.errors import InputError, MemAlphaError, RunFolderError, TrainingAborted
 from memalpha.files import file_sha256, flush, read_object, write_object
-from memalpha.record.folder import checkpoint_step, checkpoints_in
+from memalpha.record.folder import checkpoint_step, checkpoints_in, run_digest
 from memalpha.training.rows import UpdateBatch
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ else:
 logger = logging.getLogger(__name__)
 
 SEAL = "memalpha_checkpoint.json"  # SHA-256 of every other file of the checkpoint
+_RUN = "run"  # in the seal, beside the files: what it is a checkpoint of
 UNFINISHED = ".unfinished"  # temporary folder of a checkpoint, inside the run folder
 
 
@@ -38,7 +40,8 @@ def publish(unfinished: Path, final: Path) -> None:
     """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file
     system.
     """
-    write_object(unfinished / SEAL, _digests(unfinished))
+    run = run_digest(final.parent)
+    write_object(unfinished / SEAL, _digests(unfinished) | ({_RUN: run} if run else {}))
     for path in [*unfinished.rglob("*"), unfinished]:
         flush(path)
     if final.exists():
@@ -48,16 +51,27 @@ def publish(unfinished: Path, final: Path) -> None:
 
 
 def damage(checkpoint: Path) -> str:
-    """Return what is wrong with a checkpoint; empty if every file is as it was written."""
+    """Return what is wrong with a checkpoint; empty if every file is as it was written.
+
+    Also wrong is a checkpoint of a run with other options or data, and a file that was not sealed.
+    """
     if not (checkpoint / SEAL).is_file():
         return f"{SEAL} is missing: it was not finished"
     try:
         sealed = read_object(checkpoint / SEAL)
     except InputError:
         return f"{SEAL} cannot be read"
+    run = sealed.pop(_RUN, None)
+    if run is not None and run != run_digest(checkpoint.parent):
+        return "it is of a run with other options or data"
+    if TRAINER_STATE_NAME not in sealed:
+        return f"{SEAL} does not list {TRAINER_STATE_NAME}"
     digests = _digests(checkpoint)
     wrong = [name for name in sealed if digests.get(name) != sealed[name]]
-    return f"{wrong[0]} is missing or has other content than was written" if wrong else ""
+    if wrong:
+        return f"{wrong[0]} is missing or has other content than was written"
+    more = sorted(digests.keys() - sealed.keys())
+    return f"{more[0]} was not written with it" if more else ""
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -76,6 +90,25 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
             return path, damaged
         damaged[path.name] = reason
     return None, damaged
+
+
+@contextmanager
+def _explained(checkpoint: object) -> Iterator[None]:
+    """Turn what torch and pickle raise for a file of a checkpoint into one RunFolderError."""
+    try:
+        yield
+    except MemAlphaError:
+        raise
+    except Exception as error:  # of many kinds, by the file and by its damage
+        if not checkpoint:
+            raise
+        name = Path(str(checkpoint)).name
+        raise RunFolderError(
+            f"{name} cannot be loaded: {type(error).__name__}: {error}",
+            expected="what this run and these versions of the libraries wrote",
+            fix=f"remove {checkpoint} and resume from the one before, or train anew with "
+            "--overwrite",
+        ) from error
 
 
 def check_weights(pending: Sequence[UpdateBatch], weighs: bool, name: str) -> None:
@@ -114,16 +147,28 @@ class WholeCheckpoints(WithoutArguments):
         if resume_from_checkpoint:
             self._check_processes(path.parent)
         if resume_from_checkpoint and path.is_file():
-            pending = torch.load(path, map_location=self.args.device, weights_only=True)
-            self.update_batches = [UpdateBatch.from_fields(fields) for fields in pending]
+            with _explained(resume_from_checkpoint):
+                pending = torch.load(path, map_location=self.args.device, weights_only=True)
+                self.update_batches = [UpdateBatch.from_fields(fields) for fields in pending]
             check_weights(self.update_batches, self._weighs, path.parent.name)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """As ``Trainer``'s; RunFolderError if the weights cannot be loaded."""
+        with _explained(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """As ``Trainer``'s; RunFolderError if it cannot be loaded."""
+        with _explained(checkpoint):
+            super()._load_rng_state(checkpoint)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of
-        steps of then.
+        steps of then; RunFolderError if it cannot be loaded.
         """
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with _explained(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
         # inside DeepSpeed's wrapper
         scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         if checkpoint and isinstance(scheduler, LambdaLR):

@@ -1,7 +1,8 @@
 """Options of a training run: of the model, the data, the agent, the reward and the trainer.
 
 They share one flat namespace. The trainer is TRL's; its options that act here are listed in
-``TrainerOptions`` and ``GRPOOptions``, and any other goes to it through ``trl: {name: value}``.
+``TrainerOptions`` and ``GRPOOptions``, and those of ``PASSED_ON`` go to it through ``trl: {name:
+value}``. Any other is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,33 +42,129 @@ NOT_INIT = {
     "trust_remote_code",
     "device_map",
 }
-REFUSED: Mapping[str, str] = {
-    "auto_find_batch_size": "lower rows_per_forward",
-    "data_seed": "seed alone, which orders the data",
-    "entropy_coef": "no entropy term: it would be computed over rows_per_forward rows",
-    "eval_on_start": "held-out data are read before training anyway",
-    "generation_kwargs": "temperature, top_p and top_k",
-    "min_p": "temperature, top_p and top_k",
-    "repetition_penalty": "temperature, top_p and top_k",
-    "use_vllm": "generator: vllm, in this process or at vllm_urls",
-    "generation_batch_size": "steps_per_generation",
-    "gradient_accumulation_steps": "a larger per_device_train_batch_size",
-    "max_completion_length": "the option of the agent",
-    "log_completions": "the site of a run, memalpha report, which has every rollout",
-    "model_init_kwargs": "the option of the model",
-    "neftune_noise_alpha": "no noise: it depends on the length of a row, and rows are packed",
-    "remove_unused_columns": "no column to go: rows are instances",
-    "resume_from_checkpoint": "resume: true",
-    "reward_weights": "weights by name, such as accuracy_weight: 1.0",
-    "sync_ref_model": "a fixed reference: checkpoints hold no moving one",
-    "top_entropy_quantile": "no such choice: it would be made among rows_per_forward rows",
-    "torch_compile": "compile, which compiles the layers of the update",
-    "train_sampling_strategy": "seed alone, which orders the data",
-    "trust_remote_code": "no code of a model's repository, which is never run",
-    "use_adaptive_entropy": "no entropy term: it would be computed over rows_per_forward rows",
-    "use_liger_kernel": "the loss over packed rows",
+_INSTEAD: Mapping[str, Sequence[str]] = {
+    "a fixed reference: checkpoints hold no moving one": (
+        *("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
+    ),
+    "a larger per_device_train_batch_size": ("gradient_accumulation_steps",),
+    "accelerate launch, with a file of configs/accelerate": (
+        *("accelerator_config", "local_rank", "parallelism_config"),
+    ),
+    "compile, which compiles the layers of the update": (
+        *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
+    ),
+    "dtype: float32, in which the head is computed, too": ("cast_lm_head_to_fp32",),
+    "eval_temperature and eval_instances: an instance is read once, by the rollouts of training": (
+        *("num_generations_eval", "per_device_eval_batch_size", "prediction_loss_only"),
+        *("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
+        *("batch_eval_metrics", "include_for_metrics", "bf16_full_eval", "fp16_full_eval"),
+    ),
+    "generator: vllm, in this process or at vllm_urls, with vllm_wait and vllm_memory": (
+        *("use_vllm", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode"),
+        *("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
+        *("vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length"),
+        "vllm_tensor_parallel_size",
+    ),
+    "held-out data are read before training anyway": ("eval_on_start",),
+    "lower rows_per_forward": ("auto_find_batch_size",),
+    "loss_type dapo, grpo, dr_grpo or cispo, which has no such option": (
+        *("sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos", "vespo_lambda_pos"),
+        *("vespo_k_neg", "vespo_lambda_neg"),
+    ),
+    "memalpha train, which trains, and eval_data, which is read before and after": (
+        *("do_train", "do_eval", "do_predict"),
+    ),
+    "no column to go: rows are instances": (
+        *("remove_unused_columns", "label_names", "length_column_name"),
+    ),
+    "memalpha train, which validates: a warm start does not": (
+        *("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_for_best_model"),
+    ),
+    "no code of a model's repository, which is never run": ("trust_remote_code",),
+    "no entropy term: it would be computed over rows_per_forward rows": (
+        *("entropy_coef", "use_adaptive_entropy", "entropy_coef_min", "entropy_coef_max"),
+        *("entropy_coef_delta", "entropy_target"),
+    ),
+    "no loader's options: instances are in memory, and each step takes its own": (
+        *("dataloader_drop_last", "dataloader_num_workers", "dataloader_pin_memory"),
+        *("dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_in_order"),
+        "dataloader_multiprocessing_context",
+    ),
+    "no noise: it depends on the length of a row, and rows are packed": ("neftune_noise_alpha",),
+    "no padding: rows are packed": ("pad_to_multiple_of",),
+    "no smoothing: the loss is that of drawn tokens": ("label_smoothing_factor",),
+    "no such choice: it would be made among rows_per_forward rows": ("top_entropy_quantile",),
+    "num_tokens and the other metrics that are logged": (
+        *("include_num_input_tokens_seen", "skip_memory_metrics"),
+    ),
+    "one mean over the tokens of all processes, as it is computed anyway": (
+        "average_tokens_across_devices",
+    ),
+    "resume: true": (
+        *("resume_from_checkpoint", "ignore_data_skip", "restore_callback_states_from_checkpoint"),
+    ),
+    "resume: true, which needs whole checkpoints on a file system that all nodes share": (
+        *("save_only_model", "save_on_each_node"),
+    ),
+    "SIGTERM, after which a run is saved and stops anyway": ("enable_jit_checkpoint",),
+    "scale_rewards, of the weighted sum of the parts": ("multi_objective_aggregation",),
+    "searches, the most searches of an asker": ("max_tool_calling_iterations",),
+    "seed alone, which orders the data": (
+        *("data_seed", "shuffle_dataset", "train_sampling_strategy"),
+    ),
+    "steps_per_generation": ("generation_batch_size",),
+    "temperature, top_p and top_k": (
+        *("generation_kwargs", "min_p", "repetition_penalty", "vllm_structured_outputs_regex"),
+    ),
+    "the codec, which says what a prompt holds; or a model with another chat template": (
+        "chat_template_kwargs",
+    ),
+    "the generator here, which keeps its own cache": (
+        *("cache_implementation", "use_cache", "use_transformers_continuous_batching"),
+        *("transformers_continuous_batching_config", "use_transformers_paged"),
+    ),
+    "the loss over packed rows": ("use_liger_kernel", "liger_kernel_config"),
+    "the option of the agent": ("max_completion_length",),
+    "the option of the model": ("model_init_kwargs",),
+    "the site of a run, memalpha report, which has every rollout": (
+        *("log_completions", "log_completions_hub_repo", "log_multimodal", "log_unique_prompts"),
+        "num_completions_to_print",
+    ),
+    "true, its default: with ZeRO-3 each process needs whole weights to draw": (
+        "ds3_gather_for_generation",
+    ),
+    "vllm_importance_sampling_clip_max": ("vllm_importance_sampling_cap",),
+    "weights by name, such as accuracy_weight: 1.0": ("reward_weights",),
 }
-"""Options of the trainer that would break what holds here, and what to use."""
+REFUSED: Mapping[str, str] = {
+    name: instead for instead, refused in _INSTEAD.items() for name in refused
+}
+"""Options of the trainer that would break what holds here or do nothing, and what to use."""
+PASSED_ON = frozenset(
+    [
+        # of TRL: the model, what is drawn, the loss
+        *("disable_dropout", "router_aux_loss_coef", "top_k", "top_p", "delta"),
+        *("importance_sampling_level", "mask_truncated_completions", "off_policy_mask_threshold"),
+        *("use_bias_correction_kl", "vllm_importance_sampling_clip_max"),
+        "vllm_importance_sampling_clip_min",
+        # of transformers: the optimizer
+        *("adam_beta1", "adam_epsilon", "lr_scheduler_kwargs", "optim", "optim_args"),
+        *("optim_target_modules", "weight_decay"),
+        # speed, memory and exactness
+        *("activation_checkpointing", "activation_checkpointing_kwargs", "full_determinism"),
+        *("gradient_checkpointing_kwargs", "tf32", "torch_empty_cache_steps"),
+        # several processes
+        *("ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb"),
+        *("ddp_find_unused_parameters", "ddp_static_graph", "deepspeed", "fsdp", "fsdp_config"),
+        # what is logged, validated and published
+        *("debug", "disable_tqdm", "eval_delay", "greater_is_better", "log_level"),
+        *("log_level_replica", "log_on_each_node", "logging_first_step", "logging_nan_inf_filter"),
+        *("logging_strategy", "project", "run_name", "trackio_bucket_id", "trackio_space_id"),
+        *("trackio_static_space_id", "hub_always_push", "hub_model_id", "hub_private_repo"),
+        *("hub_revision", "hub_strategy", "hub_token", "push_to_hub"),
+    ]
+)
+"""Options of the trainer that are no options here and that act."""
 REPLACED: Mapping[str, str] = {
     "grouping": "credit: step for grouping: step, credit: trajectory for grouping: instance",
 }
@@ -339,8 +436,8 @@ class TrainerOptions(Options):
         save_steps: Steps between checkpoints.
         save_total_limit: Checkpoints that stay, besides the best one.
         ddp_timeout: Seconds that a process waits for the others.
-        trl: Any other option of the trainer (TRL's ``GRPOConfig``; in a warm start transformers'
-            ``TrainingArguments``), e.g. ``{adam_beta1: 0.8, push_to_hub: true}``.
+        trl: Another option of the trainer that acts here (TRL's ``GRPOConfig``; in a warm start
+            transformers' ``TrainingArguments``), e.g. ``{adam_beta1: 0.8, push_to_hub: true}``.
     """
 
     output_dir: str = "runs/train"
@@ -375,7 +472,7 @@ class TrainerOptions(Options):
         InputError.raise_if(self.bf16 and self.fp16, "bf16 and fp16", expected="one of the two")
         for name in self.trl:
             own = "the option of this name" if name in names(type(self)) else ""
-            expected = REFUSED.get(name, own)
+            expected = own or REFUSED.get(name, "")
             InputError.raise_if(expected, f"trl holds {name}", expected=expected)
         for name in self.report_to:
             InputError.raise_if(
@@ -388,6 +485,11 @@ class TrainerOptions(Options):
         """Make the trainer's own ``kind`` of arguments, ``more`` of them given here."""
         for name in self.trl:
             check_name(name, [kind], "trl")
+            InputError.raise_if(
+                name not in PASSED_ON,
+                f"trl holds {name}, which this version does not know",
+                expected=f"one that acts here: {', '.join(sorted(PASSED_ON & set(names(kind))))}",
+            )
         own = {name: getattr(self, name) for name in names(type(self)) if name != "trl"}
         fixed = {"disable_tqdm": True, "ddp_find_unused_parameters": False}
         try:
@@ -451,6 +553,16 @@ class GRPOOptions(TrainerOptions):
             rollouts % self.num_generations,
             f"num_generations is {self.num_generations} of {rollouts} rollouts of a process",
             expected="per_device_train_batch_size x steps_per_generation a multiple of it",
+        )
+        InputError.raise_if(
+            "use_bias_correction_kl" in self.trl and not self.beta,
+            "trl holds use_bias_correction_kl, with beta 0",
+            expected="a beta above 0: without one there is no KL term",
+        )
+        InputError.raise_if(
+            "delta" in self.trl and self.loss_type == "cispo",
+            "trl holds delta, with loss_type cispo",
+            expected="epsilon_high, the bound of cispo",
         )
         InputError.raise_if(
             self.loss_type == "cispo" and not (self.epsilon_high and self.epsilon_high >= 1),

@@ -15,7 +15,7 @@ from memalpha.data.teacher import TeacherConfig, excerpt_operations, teach, teac
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.qa.metrics import contains
+from memalpha.qa.metrics import NEED_ALL, contains
 from memalpha.qa.readers import UNKNOWN, find_passages, reader_messages, within_budget
 from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.text import chat_ids
@@ -103,6 +103,7 @@ def demonstrate(
 ANSWERED = frozenset(
     {
         "substring",
+        "substring_all",
         "exact_match",
         "f1",
         "stemmed_f1",
@@ -114,7 +115,7 @@ ANSWERED = frozenset(
     }
 )
 """Metrics whose accepted answers are what a reader should write."""
-SEVERAL = ("bound_all", "parts")
+SEVERAL = ("bound_all", "substring_all", "parts")
 """Those of them that want all answers."""
 _ALL = 1000  # passages that are looked through for one with the answer
 
@@ -163,7 +164,7 @@ def _examples(
     if rng.random() < unknown_share:
         passages = [passage for passage in passages if not source.holds(passage, question)]
     answered = question.metric != "absent" and source.answers(passages, question)
-    if question.metric == "bound_all":  # all of them, or it is not known
+    if question.metric in NEED_ALL:  # all of them, or it is not known
         answered = all(_shows(passages, gold) for gold in question.answers)
     outdated = any(_shows(passages, old) for old in question.stale)
     if answered or not outdated:

@@ -23,12 +23,14 @@ from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.policy import ADAPTER_FILES, copy_files
 from memalpha.record.folder import (
+    MARKER,
     RunFolder,
     check_place,
     checkpoint_step,
     checkpoints_in,
     environment,
 )
+from memalpha.record.lock import FolderLock
 from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summarise
 from memalpha.rewards import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
@@ -63,17 +65,18 @@ def train(arguments: TrainArguments, report: EventReport = silent) -> JsonObject
     run had to stop.
     """
     start = time.time()
-    run = open_run(arguments, report)
-    before = measure_before(run)
-    step = fit(run)
-    save_agent(run)
-    after = measure_after(run, step)
-    summary = summarise_run(run, step, before, after)
-    summary["seconds"] = round(time.time() - start, 1)
-    if PartialState().is_main_process:
-        run.folder.write_json("summary.json", summary)
-        report("done", summary)
-    PartialState().wait_for_everyone()
+    with FolderLock(arguments.trainer.output_dir, takes=PartialState().is_main_process) as lock:
+        run = open_run(arguments, report, lock)
+        before = measure_before(run)
+        step = fit(run)
+        save_agent(run)
+        after = measure_after(run, step)
+        summary = summarise_run(run, step, before, after)
+        summary["seconds"] = round(time.time() - start, 1)
+        if PartialState().is_main_process:
+            run.folder.write_json("summary.json", summary)
+            report("done", summary)
+        PartialState().wait_for_everyone()
     return summary
 
 
@@ -95,41 +98,47 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObj
     arguments, why = choose_dtype(arguments, report)
     parts = build_components(arguments, training=False)
     about = {**environment(), "dtype": why}
-    folder = RunFolder.begin(
-        path,
-        all_options(arguments),
-        _inputs(parts),
-        about,
-        overwrite=options.overwrite,
-        resume=False,
-    )
     seed = arguments.trainer.seed
 
     def draw(instances: Any, sampling: Any, on_step: StepCallback | None) -> list[Rollout]:
         return parts.roll_out(instances, parts.agent, parts.generator, sampling, on_step=on_step)
 
-    with drawing_with(parts.generator, options.adapter):
-        rows = HeldOut(parts, draw, folder, seed, report).measure(parts.held_out, "rollouts")
-    summary = {
-        "model": options.model,
-        "adapter": options.adapter,
-        "seed": seed,
-        "seconds": round(time.time() - start, 1),
-        **summarise(rows),
-    }
-    folder.write_json("summary.json", summary)
+    with FolderLock(path) as lock:
+        lock.take(where=MARKER)
+        folder = RunFolder.begin(
+            path,
+            all_options(arguments),
+            _inputs(parts),
+            about,
+            overwrite=options.overwrite,
+            resume=False,
+        )
+        lock.take()
+        with drawing_with(parts.generator, options.adapter):
+            rows = HeldOut(parts, draw, folder, seed, report).measure(parts.held_out, "rollouts")
+        summary = {
+            "model": options.model,
+            "adapter": options.adapter,
+            "seed": seed,
+            "seconds": round(time.time() - start, 1),
+            **summarise(rows),
+        }
+        folder.write_json("summary.json", summary)
     return summary
 
 
 # ------------------------------------------------------------------------------------------------
 # the steps
-def open_run(arguments: TrainArguments, report: EventReport) -> Run:
-    """Load and check everything, make or resume the folder, and warm the policy up if asked to."""
+def open_run(arguments: TrainArguments, report: EventReport, lock: FolderLock) -> Run:
+    """Load and check everything, make or resume the folder, whose lock is taken, and warm the
+    policy up if asked to.
+    """
     options = arguments.run
     path = arguments.trainer.output_dir
     if PartialState().is_main_process:
         reads = {**files_read(arguments), "working directory": [str(Path.cwd())]}
         check_place(path, overwrite=options.overwrite, resume=options.resume, reads=reads)
+        lock.take(where=MARKER)
         if options.resume:
             check_options_of_then(RunFolder(path))
     arguments, why = choose_dtype(arguments, report)
@@ -137,6 +146,7 @@ def open_run(arguments: TrainArguments, report: EventReport) -> Run:
     parts = build_components(arguments)
     trainer = None if options.warm_start_steps else build_trainer(arguments, parts)
     folder = open_folder(arguments, parts, why)
+    lock.take()
     checkpoint = last_checkpoint(folder, report) if options.resume else None
     if trainer is None:
         warm = warm_started(arguments, folder, report)
@@ -394,13 +404,23 @@ def files_read(arguments: TrainArguments) -> dict[str, list[str]]:
 
 
 def last_checkpoint(folder: RunFolder, report: EventReport) -> Path | None:
-    """Return the newest whole checkpoint, the same on all processes, and delete what came later."""
+    """Return the newest whole checkpoint, the same on all processes, and delete what came later;
+    None if none was made yet. RunFolderError if all are damaged.
+    """
     state = PartialState()
     newest: list[Any] = [None]
     if state.is_main_process:
         newest[0], damaged = newest_whole(checkpoints_in(folder.path))
+        RunFolderError.raise_if(
+            damaged and not newest[0],
+            f"{str(folder.path)!r} has no checkpoint to go on from: "
+            + "; ".join(f"{name}: {reason}" for name, reason in damaged.items()),
+            expected="one whole checkpoint",
+            fix="put one back from a copy; to begin again with step 1, give --overwrite in place "
+            "of --resume",
+        )
         folder.drop_after(checkpoint_step(newest[0]) if newest[0] else 0)
-        name = newest[0].name if newest[0] else ""
+        name = newest[0].name if newest[0] else "step 0: no checkpoint was made yet"
         report("resume", {"checkpoint": name, "damaged": damaged})
     if state.num_processes > 1:
         broadcast_object_list(newest)

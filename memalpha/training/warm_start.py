@@ -5,7 +5,7 @@ The loss is the mean of -log p over completion tokens, over packed rows. The res
 adapter, or with ``full_finetuning`` a model.
 """
 
-import shutil
+import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -26,7 +26,16 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.files import write_object
 from memalpha.generation.products import Products, using
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.record.folder import holds_something, make_folder, masked
+from memalpha.record.folder import (
+    SAVED,
+    check_made,
+    checkpoints_in,
+    holds_something,
+    make_folder,
+    masked,
+    remove_made,
+)
+from memalpha.record.lock import LOCK_FILE, FolderLock
 from memalpha.text import in_common, turn_end
 from memalpha.training.asking_demonstrations import demonstrate_asking
 from memalpha.training.build import load_policy, resolve_dtype
@@ -39,6 +48,10 @@ from memalpha.types import EventReport, JsonObject, Operation
 from memalpha.update.logps import Row, packed_logps, split_rows
 
 WARMUP_RECORD = "memalpha_warmup.json"
+MADE_BY_WARMUP = re.compile(
+    rf"(checkpoint-[0-9]+/)?({SAVED})|{re.escape(LOCK_FILE)}|runs/.*tfevents.*"
+)
+"""The files that the folder of a warm start may hold."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +146,16 @@ def warm_up(arguments: WarmupRunOptions, report: EventReport = lambda event, dat
     """
     training = arguments.training
     target = Path(str(training.output_dir))
-    _check_place(target, arguments.warmup)
-    make_folder(target)
+    with FolderLock(target, takes=training.process_index == 0) as lock:
+        _check_place(target, arguments.warmup)
+        make_folder(target)
+        lock.take()
+        _train(arguments, target, report)
+    return target
+
+
+def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> None:
+    training = arguments.training
     set_seed(training.seed)
     warmup, why = resolve_dtype(arguments.warmup, training.device)
     if arguments.warmup.dtype == "auto" and warmup.dtype == "float16" and not training.bf16:
@@ -156,8 +177,7 @@ def warm_up(arguments: WarmupRunOptions, report: EventReport = lambda event, dat
         fix="lower view_tokens, or prepare the data with shorter chunks",
     )
     if training.process_index == 0:  # an earlier warm start goes, perhaps one of the other kind
-        shutil.rmtree(target)
-        make_folder(target)
+        remove_made(target)
     trainer = WarmupTrainer(
         demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer
     )
@@ -181,7 +201,6 @@ def warm_up(arguments: WarmupRunOptions, report: EventReport = lambda event, dat
             base_folder = resolve_model(warmup.model)
             write_adapter_record(target, base_folder, model.config, tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
-    return target
 
 
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
@@ -191,15 +210,15 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
         expected="another folder",
     )
     if holds_something(target):
-        ours = (target / WARMUP_RECORD).is_file() or all(
-            path.name.startswith("checkpoint-") for path in target.iterdir()
-        )
+        others = [path for path in target.iterdir() if path.name != LOCK_FILE]
+        ours = (target / WARMUP_RECORD).is_file() or set(others) <= set(checkpoints_in(target))
         RunFolderError.raise_if(
             not (ours and warmup.overwrite),
             f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
             expected="a new folder or a warm start's",
             fix="add --overwrite" if ours else "choose another --output_dir",
         )
+        check_made(target, MADE_BY_WARMUP, "warm start")
 
 
 def make_demonstrations(

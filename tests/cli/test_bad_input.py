@@ -9,6 +9,7 @@ from data_samples import write_instances
 from memalpha.cli import run
 from memalpha.data.load import load_one
 from memalpha.errors import MemAlphaError
+from memalpha.record.folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 NANO = str(ROOT / "configs" / "train" / "nano.yaml")
@@ -152,8 +153,39 @@ def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(t
         assert run([*command, "--overwrite", "true"]) == 1
         assert value in capsys.readouterr().err
     assert files == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert run(train(tmp_path, *short, "--seed", "5", "--overwrite", "true")) == 1
+    assert "holds 'mine.jsonl', which no run made" in capsys.readouterr().err
+    assert mine.is_file()
+    mine.unlink()
     assert run(train(tmp_path, *short, "--seed", "5", "--overwrite", "true")) == 0
     assert "seed: 5" in (folder / "config.yaml").read_text() and not list(tmp_path.glob(".*"))
+
+
+NOWHERE = {  # of each verb that writes a folder or a file, the words before it
+    "prepare": ["prepare", "toy", "--output"],
+    "warmup": ["warmup", "--model", "nano", "--data", "toy", "--use_cpu", "true", "--output_dir"],
+    "rollout": ["rollout", "--config", NANO, "--output_dir"],
+    "report": ["report", "{run}", "--output"],
+    "compare": ["compare", "{run}", "--output"],
+    "export": ["export", "{run}", "--output"],
+    "poison": ["poison", "{run}", "--output"],
+    "router": [
+        *("router", "train", "--config", "{run}/router.yaml", "--steps", "64", "--output"),
+    ],
+}
+
+
+@pytest.mark.parametrize("place", ["afile/below", "x" * 300, "afile"])
+@pytest.mark.parametrize("verb", NOWHERE)
+def test_a_place_that_cannot_be_written_is_one_message(verb, place, tmp_path, capsys, monkeypatch):
+    folder = RunFolder.create(tmp_path / "run", {"model": "nano"}).path
+    (folder / "router.yaml").write_text("learner: linucb\ntask: synthetic\n")
+    (tmp_path / "afile").write_text("mine")
+    words = [word.replace("{run}", str(folder)) for word in NOWHERE[verb]]
+    assert run([*words, str(tmp_path / place)]) == 1
+    error = capsys.readouterr().err
+    assert error.count("error: ") == 1 and "Traceback" not in error
+    assert (tmp_path / "afile").read_text() == "mine"
 
 
 PLACES = {

@@ -4,13 +4,15 @@ terminal."""
 import io
 import logging
 
+import pytest
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from memalpha.cli import run
 from memalpha.cli.console import Reporter, SafeConsole
-from memalpha.errors import InputError
+from memalpha.cli.evaluate import with_agent
+from memalpha.errors import InputError, TrainingStopped
 from memalpha.training.importance import gap_statistics
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202egpj.exe\u2066\r"
@@ -38,6 +40,50 @@ def test_the_pace_of_steps_by_hand() -> None:
 
 def harmless(text: str) -> bool:
     return all(char.isprintable() or char == "\n" for char in text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "code"), [("", 130), ("ACCELERATE_MIXED_PRECISION", 0), ("TORCHELASTIC_RUN_ID", 0)]
+)
+def test_a_launcher_does_not_take_a_stop_for_a_crash(monkeypatch, capsys, variable, code):
+    for name in ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "no")
+
+    def stopped(*_, **__):
+        raise TrainingStopped("stopped after step 1 of 2")
+
+    monkeypatch.setattr("memalpha.cli.app", stopped)
+    assert run(["train"]) == code
+    assert capsys.readouterr().err == "stopped after step 1 of 2\n"
+
+
+def test_one_more_agent_is_one_more_system_under_a_name_of_its_own():
+    def agent(adapter):
+        return {"kind": "agent", "adapter": adapter}
+
+    systems = []
+    for trained, adapter in (
+        ("runs/a", "runs/a/adapter"),
+        ("runs/b/adapter", "runs/b/adapter"),
+        ("old/a", "old/a"),
+        ("runs/a/adapter", "runs/a/adapter"),  # again
+    ):
+        systems = with_agent(
+            [{"name": row["name"], "options": {"adapter": row["adapter"]}} for row in systems],
+            agent(adapter),
+            trained,
+        )
+        systems = [
+            {"name": row["name"], "adapter": row.get("adapter") or row["options"]["adapter"]}
+            for row in systems
+        ]
+    assert systems == [
+        {"name": "a", "adapter": "runs/a/adapter"},
+        {"name": "b", "adapter": "runs/b/adapter"},
+        {"name": "a 2", "adapter": "old/a"},
+    ]
 
 
 def test_no_console_line_table_error_or_log_message_steers_the_terminal(monkeypatch, capfd):

@@ -413,6 +413,20 @@ def test_beam_as_the_hub_has_it(tmp_path):
     assert as_rows == load("beam", beam(tmp_path).path, turns=True)[0]
 
 
+def test_beam_at_10m_has_the_batches_of_its_plans_in_order(tmp_path):
+    path = beam(tmp_path).path
+    expected = load("beam", path, turns=True)[0]
+    first, second = beam_chat()
+    in_items = [{"plan-1": [first]}, {"plan-2": [second]}]
+    as_the_hub = [{"plan-1": [first], "plan-2": None}, {"plan-1": None, "plan-2": [second]}]
+    in_one = [{"plan-10": [second], "plan-9": [first]}]  # by number, not by letters
+    for chat in (in_items, as_the_hub, in_one):
+        write(path / "1" / "chat.json", chat)
+        assert load("beam", path, turns=True)[0] == expected
+    write(path / "1" / "chat.json", [{"plan-1": {"turns": []}}])
+    assert load("beam", path)[1].skipped == {"malformed": 1}
+
+
 def test_beam_says_what_is_wrong_with_a_chat(tmp_path):
     with pytest.raises(InputError, match=r"has no chat\n  expected: N/chat\.json"):
         load("beam", tmp_path)

@@ -203,7 +203,11 @@ def test_mem_alpha_scores_and_where_ours_depart(tmp_path, source, gold, answer, 
     ("source", "golds", "answer", "published", "ours"),
     [
         ("ruler_qa1_197K", ["tower"], "It is the Tower.", 1, 1),
-        ("eventqa_65536", ["Tower", "the Spire!"], "a spire", 1, 1),
+        ("eventqa_65536", ["Tower", "Spire"], "a spire", 0, 0),  # all parts are wanted
+        ("eventqa_full", ["Tower", "Spire"], "The spire of the TOWER.", 1, 1),
+        ("eventqa_131072", ["He left Rome"], "I think he left Rome.", 1, 1),
+        ("ruler_niah_mv_64K", ["7", "9", "11", "13"], "7 and 9", 1 / 2, 1 / 2),
+        ("ruler_qa1_197K", ["Tower", "Spire"], "a spire", 1, 1),  # any of them
         ("factconsolidation_mh_6k", ["Rome"], "Romeo", 1, 1),
         ("factconsolidation_mh_6k", ["Ulm"], "Bonn", 0, 0),
         ("icl_trec_fine_6400shot_balance", ["43"], "43", 1, 1),

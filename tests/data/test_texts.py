@@ -288,7 +288,9 @@ def test_qmsum(tmp_path):
     [
         ("ruler_qa2_421K", "substring", ["a", "b"], ("a", "b")),
         ("longmemeval_s*", "judge", ["a"], ("a",)),
-        ("eventqa_65536", "substring", "a", ("a",)),
+        ("eventqa_65536", "substring_all", "a", ("a",)),
+        ("eventqa_full", "substring_all", ["a", "b"], ("a", "b")),
+        ("ruler_niah_mv_64K", "keywords", ["a", "b"], ("a", "b")),
         ("icl_trec_fine_6400shot_balance", "boxed", ["12"], ("12",)),
         (
             "infbench_sum_eng_shots2",
@@ -310,6 +312,8 @@ def test_memoryagentbench_metric_by_source(tmp_path, source, metric, answer, gol
         "ruler_qa2_421K": "ruler_qa2",
         "longmemeval_s*": "longmemeval_s",
         "eventqa_65536": "eventqa",
+        "eventqa_full": "eventqa_full",
+        "ruler_niah_mv_64K": "ruler_niah_mv",
     }.get(source, question.kind)
     assert any(source.startswith(prefix) for prefix in METRIC_OF_PREFIX)
 

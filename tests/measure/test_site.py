@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from memalpha.agent.step import AgentStep
+from memalpha.cli import run as memalpha
 from memalpha.errors import InputError
 from memalpha.measure import view
 from memalpha.measure.site import (
@@ -180,6 +181,35 @@ def test_a_damaged_line_is_named_before_anything_is_written(
         with pytest.raises(InputError, match=rf"{name}, line 1"):
             read(finished_run)
     assert not (finished_run.path / "report").exists()
+
+
+@pytest.mark.parametrize("verb", ["report", "compare"])
+@pytest.mark.parametrize(
+    "name",
+    ["index.html", "assets/site.css", "figures/00.svg", "rollouts/before-0000.html", "figures"],
+)
+def test_nothing_is_replaced_that_no_site_made(finished_run, tmp_path, capsys, verb, name):
+    place = tmp_path / "mine"
+    (place / name).parent.mkdir(parents=True)
+    (place / name).write_text("years of work")
+    assert memalpha([verb, str(finished_run.path), "--output", str(place)]) == 1
+    assert f"holds {name}, which no report or comparison made" in capsys.readouterr().err
+    assert [p.name for p in place.rglob("*") if p.is_file()] == [(place / name).name]
+
+
+@pytest.mark.parametrize("verb", ["report", "compare"])
+def test_a_site_replaces_itself_and_leaves_what_lies_beside_it(finished_run, tmp_path, verb):
+    place = tmp_path / "mine"
+    for name in ("figures", "assets", "rollouts"):
+        (place / name).mkdir(parents=True)
+        (place / name / "mine.png").write_text("years of work")
+    written = []
+    for _ in range(2):
+        assert memalpha([verb, str(finished_run.path), "--output", str(place)]) == 0
+        written.append({p: p.read_bytes() for p in place.rglob("*") if p.is_file()})
+    assert written[0] == written[1]
+    for name in ("figures", "assets", "rollouts"):
+        assert (place / name / "mine.png").read_text() == "years of work"
 
 
 def test_pages_are_limited_by_whole_steps(finished_run: RunFolder) -> None:

@@ -656,6 +656,18 @@ def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply)
         EndpointAnswerJudge(client).judge(answers("x"))
 
 
+def test_what_is_sent_with_a_request_is_in_no_error(chat_server, caplog):
+    secrets = {"auth": {"header": "S3CRET-one", "more": ["S3CRET-two"]}, "pin": "S3CRET"}
+    judge = ChatClient(chat_server.url, "m", retries=1, backoff=0, extra=secrets)
+    chat_server.reply = lambda body: f"perhaps {body['auth']} {body['pin']}"
+    chat_server.fault_for = lambda body: None
+    for fault in (None, error(500, "echo S3CRET-two"), error(400, "echo S3CRET-one of S3CRET")):
+        chat_server.fault_for = lambda body, fault=fault: fault
+        with pytest.raises(PartialServiceError) as caught:
+            EndpointAnswerJudge(judge).judge(answers("x"))
+        assert "S3CRET" not in str(caught.value) + caplog.text + repr(judge)
+
+
 def test_a_write_without_a_verdict_leaves_its_chunk_alone_without(chat_server, client):
     chat_server.fault_for = lambda body: (
         error(500, "worn out") if told(body)["after"] == "b" else None

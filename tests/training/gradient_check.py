@@ -291,6 +291,7 @@ def make_trainer(case, folder, **more):
         trl={
             "importance_sampling_level": case.level,
             "mask_truncated_completions": case.drop_cut_off,
+            **more.pop("trl", {}),
         },
         save_strategy="no",
         seed=3,

@@ -11,12 +11,20 @@ from gradient_check import make_base
 from runs_of_nano import SHORT, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
 from memalpha.data.rows import instance_to_json
 from memalpha.errors import InputError
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.training import build, config
-from memalpha.training.build import build_components, load_policy, make_judge, resolve_dtype
+from memalpha.training.build import (
+    build_components,
+    check_notation,
+    load_policy,
+    make_judge,
+    resolve_dtype,
+)
 from memalpha.training.config import PolicyOptions, RunOptions, parse_train_arguments
 from memalpha.training.weights import Sharding, check_sharding
 from memalpha.types import (
@@ -47,6 +55,32 @@ def lora_shapes(model):
         name: (layer.lora_A["default"].weight.shape[0], layer.scaling["default"])
         for name, layer in layers
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"codec": "hermes"}, "codec 'compact', and the run has 'facts' and 'hermes'"),
+        (
+            {"schema": "small_core"},
+            "schema 'facts' and codec 'compact', and the run has 'small_core'",
+        ),
+        ({"schema": "own.yaml"}, "the run has 'own.yaml'"),
+        ({}, ""),
+    ],
+)
+def test_a_policy_of_another_notation_is_refused(tmp_path, monkeypatch, more, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text("name: own\nsections: [{name: facts, kind: list}]\n")
+    AgentConfig(schema="facts", codec="compact").save(tmp_path)
+    _, tokenizer = load_policy(PolicyOptions(model="nano"))
+    agent = AgentStep(AgentConfig(**{"schema": "facts", "codec": "compact", **more}), tokenizer)
+    check_notation("", agent)  # a base without an agent's file
+    if named:
+        with pytest.raises(InputError, match=named):
+            check_notation(str(tmp_path), agent)
+    else:
+        check_notation(str(tmp_path), agent)
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "q"], ["lm_head"]])

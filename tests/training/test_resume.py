@@ -1,11 +1,15 @@
 """Runs that are killed, stopped or damaged at any moment end bitwise where the undisturbed run
 ends."""
 
+import hashlib
 import json
 import os
 import random
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -23,7 +27,8 @@ from memalpha.errors import RunFolderError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
-from memalpha.training.checkpoints import check_weights
+from memalpha.record.lock import LOCK_FILE
+from memalpha.training.checkpoints import SEAL, check_weights, damage
 from memalpha.training.rows import UpdateBatch, padding_row
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
@@ -125,6 +130,104 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_taken(
     told = capsys.readouterr().out
     assert "checkpoint-4 is left out" in told and "going on from checkpoint-3" in told
     assert_same_end(folder, whole_run)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def flip(path):
+    data = path.read_bytes()
+    path.write_bytes(data[:60] + bytes([data[60] ^ 1]) + data[61:])
+
+
+def unseal(path):
+    (path.parent / SEAL).write_text("{}\n")
+    truncate(path)
+
+
+@pytest.mark.parametrize("harm", [truncate, empty, flip, unseal])
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", SEAL]
+)
+def test_every_damage_of_a_file_is_seen(whole_run, tmp_path, harm, name):
+    checkpoint = tmp_path / "checkpoint-4"
+    shutil.copytree(whole_run / "checkpoint-4", checkpoint)
+    shutil.copy(whole_run / "config.yaml", tmp_path)
+    shutil.copy(whole_run / "inputs.json", tmp_path)
+    assert damage(checkpoint) == ""
+    harm(checkpoint / name)
+    assert damage(checkpoint)
+
+
+def test_a_checkpoint_of_another_run_or_with_a_file_more_is_left_out(whole_run, tmp_path):
+    run_folder, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(whole_run, run_folder)
+    shutil.copytree(whole_run, other)
+    config = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(
+        config.replace("learning_rate: 0.001", "learning_rate: 0.002")
+    )
+    assert "another" not in damage(run_folder / "checkpoint-4")
+    assert damage(other / "checkpoint-4") == "it is of a run with other options or data"
+    (run_folder / "checkpoint-4" / "rows_0.pt").write_bytes(b"x")
+    assert damage(run_folder / "checkpoint-4") == "rows_0.pt was not written with it"
+
+
+def test_a_run_with_every_checkpoint_damaged_does_not_begin_again(whole_run, tmp_path, capsys):
+    folder = tmp_path / "damaged"
+    shutil.copytree(whole_run, folder)
+    for checkpoint in folder.glob("checkpoint-*"):
+        truncate(checkpoint / "optimizer.pt")
+    before = untimed_metrics(folder)
+    assert train(folder, "--resume") == 1
+    said = capsys.readouterr().err
+    assert "has no checkpoint to go on from" in said and "--overwrite in place of --resume" in said
+    assert all(f"checkpoint-{step}: optimizer.pt" in said for step in (1, 2, 3, 4))
+    assert untimed_metrics(folder) == before and len(list((folder / "trajectories").iterdir())) == 4
+
+
+def test_what_torch_cannot_load_is_one_clear_error(whole_run, tmp_path, capsys):
+    """A whole checkpoint, but of another version of the libraries: here, of no optimizer."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole_run, folder)
+    shutil.rmtree(folder / "checkpoint-4")
+    checkpoint = folder / "checkpoint-3"
+    (checkpoint / "optimizer.pt").write_bytes(b"no pickle")
+    sealed = json.loads((checkpoint / SEAL).read_text())
+    sealed["optimizer.pt"] = hashlib.sha256(b"no pickle").hexdigest()
+    (checkpoint / SEAL).write_text(json.dumps(sealed))
+    assert train(folder, "--resume") == 1
+    said = capsys.readouterr().err
+    assert "checkpoint-3 cannot be loaded: UnpicklingError" in said and "Traceback" not in said
+
+
+def test_two_commands_do_not_write_to_one_run(whole_run, tmp_path, capsys):
+    """The holder is a process of its own, which is killed: then the run goes on."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole_run, folder)
+    shutil.rmtree(folder / "checkpoint-4")
+    program = (
+        "import sys, time; from memalpha.record.lock import FolderLock\n"
+        "with FolderLock(sys.argv[1]) as lock: lock.take(); print('held', flush=True); time.sleep(99)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        for more in ("--resume", "--overwrite"):
+            assert train(folder, more) == 1
+            said = capsys.readouterr().err
+            assert f"process {holder.pid} on {socket.gethostname()} writes to" in said
+        assert (folder / "checkpoint-3").is_dir()
+        holder.kill()
+    assert train(folder, "--resume") == 0
+    assert_same_end(folder, whole_run)
+    assert not (folder / LOCK_FILE).exists()
 
 
 def test_a_checkpoint_amid_a_batch_of_rollouts_keeps_the_rows_that_are_left(tmp_path):
@@ -345,12 +448,16 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
     shutil.rmtree(folder / "checkpoint-4")
     rows = folder / "checkpoint-3" / "rows_1.pt"
     rows.touch()  # as left amid a batch of rollouts
+    seal = (rows.parent / SEAL).read_text()
+    with_rows = {**json.loads(seal), rows.name: hashlib.sha256(b"").hexdigest()}
+    (rows.parent / SEAL).write_text(json.dumps(with_rows))
     assert train(folder, "--resume") == 1
     assert (
         "checkpoint-3 was written by 2 processes" in (said := capsys.readouterr().err)
         and "amid a batch" in said
     )
     rows.unlink()
+    (rows.parent / SEAL).write_text(seal)
     assert train(folder, "--resume") == 0
     assert "checkpoint-3 was written by 2 processes, and there are 1" in caplog.text
 

@@ -66,6 +66,33 @@ def test_a_group_is_asked_the_same_share_of_the_questions_and_steps_differ():
     assert len({asked(0.5, step) for step in range(9)}) > 1
 
 
+TWICE = Case(loss="grpo", iterations=2, steps=2)
+DRIFTED = Case(generator="drifted", steps=1)
+
+
+@pytest.mark.parametrize(
+    ("case", "trl"),
+    [
+        (TWICE, {"delta": 0.5}),
+        (TWICE, {"importance_sampling_level": "sequence"}),
+        (replace(TWICE, beta=0.5), {"use_bias_correction_kl": False}),
+        (DRIFTED, {"off_policy_mask_threshold": 0.0}),
+        (DRIFTED, {"vllm_importance_sampling_clip_max": 0.5}),
+        (DRIFTED, {"vllm_importance_sampling_clip_min": 1.5}),
+        (Case(steps=1), {"top_k": 1}),
+        (Case(steps=1), {"top_p": 0.1}),
+        (Case(steps=1), {"mask_truncated_completions": True}),
+    ],
+)
+def test_what_is_passed_on_to_the_loss_and_to_the_draw_changes_the_weights(tmp_path, case, trl):
+    weights = []
+    for name, more in (("plain", {}), ("with", {"trl": trl})):
+        made = make_trainer(case, tmp_path / name, **more)
+        made.train()
+        weights.append({name: value.clone() for name, value in made.model.state_dict().items()})
+    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 PATIENCE = 30  # seconds
 
 

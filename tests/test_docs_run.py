@@ -1,0 +1,94 @@
+"""The blocks of a page that follow one another are run in order, as a reader would, in one folder.
+
+Each command gets options that make it small (``SMALL``), so that a page names what is worth running
+and the test takes seconds. A line that nobody can run is a failure.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import prepare
+import pytest
+
+from memalpha.cli import run as memalpha
+from memalpha.files import read_object
+
+ROOT = Path(__file__).parents[1]
+_BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_AGENT = "--max_chunk_tokens 700 --view_tokens 64 --dtype float32 --max_completion_length".split()
+SMALL = {
+    "prepare": ["--option", "n=4"],
+    "warmup": "--model nano --lora_r 2 --max_steps 1 --per_device_train_batch_size 2 --bf16 false"
+    " --use_cpu true --pack_tokens 0".split(),
+    "train": "--model nano --max_steps 1 --save_steps 1 --per_device_train_batch_size 16"
+    " --num_generations 2 --rows_per_forward 8 --train_layers 0 --eval_instances 1"
+    " --use_cpu true".split(),
+    "evaluate": "--model nano --batch_size 1".split(),
+}
+SETS = ["--sets", "[{name: d, data: synthetic, options: {n: 1, preset: small, split: test}}]"]
+NOT_RUN = {"serve"}  # ends when it is stopped; tests/test_repo.py parses its options
+PAGES = ["docs/recipe.md"]
+
+
+def steps_of(page: str) -> Iterator[tuple[str, str]]:
+    """The blocks of Python and the lines of those of a shell, in order."""
+    for kind, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        if kind == "python":
+            yield kind, text
+            continue
+        for line in text.replace("\\\n", " ").splitlines():
+            if line.strip() and not line.startswith("#"):
+                yield kind, line
+
+
+def small(words: list[str]) -> list[str]:
+    """The words of a command and what makes it small; what a page gives itself stays."""
+    verb = words[0]
+    more = list(SMALL.get(verb, []))
+    if verb in ("warmup", "train", "evaluate"):
+        more += [*_AGENT, "160" if verb == "warmup" else "16"]  # demonstrations are not cut
+    if verb == "warmup" and "--adapter" not in words:  # the configuration's is of another base
+        more += ["--adapter", ""]
+    if verb == "evaluate" and "--trained" not in words:
+        more += SETS
+    if verb == "evaluate" and "--trained" in words:
+        more = []  # the settings are the agent's own
+    return [*words, *more]
+
+
+def run_line(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if words[:2] == ["accelerate", "launch"]:
+        words = words[words.index("-m") + 1 :]
+    if words[0] == "memalpha" and words[1] in NOT_RUN:
+        return
+    if words[0] == "memalpha":
+        assert memalpha(small(words[1:])) == 0, line
+    elif words[:2] == ["python", "scripts/prepare.py"]:
+        config = Path("small.yaml")  # the same sets, of two instances
+        config.write_text(re.sub(r"\bn: [0-9]+", "n: 2", Path(words[2]).read_text()))
+        assert prepare.main([str(config), *words[3:], "--model", "nano"]) == 0, line
+    else:
+        pytest.fail(f"nobody runs this line of a page: {line}")
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_follow_one_another(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("configs", "data", "examples", "scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    names: dict[str, object] = {}
+    for kind, text in steps_of(page):
+        if kind == "python":
+            exec(compile(text, page, "exec"), names)
+        else:
+            run_line(text)
+    if page == "docs/recipe.md":
+        assert read_object(Path("runs/mine/summary.json"))["steps"] == 1
+        assert read_object(Path("runs/asker/summary.json"))["steps"] == 1
+        measured = read_object(Path("runs/mine-measured/config.yaml"))
+        assert [row["name"] for row in measured["systems"]] == ["mine"]
+        assert (Path("runs/mine-export") / "README.md").is_file()
