@@ -228,8 +228,8 @@ _WORDS = {
     "pin": """
         pin pin-code pincode pinkod pinkoden geheimzahl zugangscode türcode código_pin
         código_secreto código_de_acceso código_de_la_puerta código_da_porta codice_pin
-        codice_segreto codice_di_accesso code_pin code_secret code_confidentiel code_d'accès code_wifi
-        code_wi-fi пин пин-код пинкод код_от_двери 暗証番号 暗证号 비밀_번호 الرقم_السري
+        codice_segreto codice_di_accesso code_pin code_secret code_confidentiel code_d'accès
+        code_wifi code_wi-fi пин пин-код пинкод код_от_двери 暗証番号 暗证号 비밀_번호 الرقم_السري
     """,
     "key": """
         api-schlüssel api_schlüssel apischlüssel zugangsschlüssel zugriffsschlüssel geheimschlüssel
@@ -351,7 +351,7 @@ def without_secrets(text: str) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # addresses
-_USER_INFO = re.compile(r"(?<=://)[^/\s]*(?=@)")
+_USER_INFO = re.compile(r"(://[^:/@\s]*:).*@")
 _QUERY = re.compile(
     r"(?i)((?:^|[?&;\s])[\w%-]*(?:passw|pwd|passfile|secret|token|key|user_?info)[\w%-]*\s*=\s*)"
     r"('[^']*'|[^&;\s]+)"
@@ -365,12 +365,7 @@ def shown_address(address: object) -> str:
     """
     text = str(address)
     if "://" in text:
-        text = _USER_INFO.sub(_user_alone, text)
+        text = _USER_INFO.sub(rf"\1{MASK}@", text)
     elif _FIELDS.fullmatch(text):
         return _FIELDS.sub(rf"\1{MASK}", text)
     return _QUERY.sub(rf"\1{MASK}", text)
-
-
-def _user_alone(info: re.Match[str]) -> str:
-    user, colon, _ = info[0].partition(":")
-    return f"{user}:{MASK}" if colon else user

@@ -21,19 +21,37 @@ from memalpha.types import Entry
 
 
 def secrets(view: NamespaceView) -> Iterator[Finding]:
-    """Yield entries and lines with an API key, token, password, PIN or private key."""
-    return _with_spans(view, Fault.SECRETS, secret_spans)
+    """Yield entries and lines with an API key, token, password, PIN or private key.
+
+    Without detect-secrets those that ``credentials`` knows, then MissingExtraError.
+    """
+    try:
+        _secret_patterns()
+    except MissingExtraError:
+        yield from _with_spans(view, Fault.SECRETS, secrets_in)
+        raise
+    yield from _with_spans(view, Fault.SECRETS, secret_spans)
 
 
 def identifiers(view: NamespaceView) -> Iterator[Finding]:
-    """Yield entries and lines with a card, an account, a national id, a phone number, an e-mail."""
-    return _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
+    """Yield entries and lines with a card, an account, a national id, a phone number, an e-mail.
+
+    Without what checks numbers e-mails alone, then MissingExtraError.
+    """
+    try:
+        _checks()
+    except MissingExtraError:
+        yield from _with_spans(view, Fault.IDENTIFIERS, _emails)
+        raise
+    yield from _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
 
 
 def _with_spans(
     view: NamespaceView, kind: Fault, spans_of: Callable[[str], list[Sensitive]]
 ) -> Iterator[Finding]:
     spans = {line.id: spans_of(line.content) for line in view.live_lines}
+    for line in _of_private_keys(view):
+        spans[line.id] = [Sensitive(0, len(line.content), "private key")]
     lines_with: dict[str, list[Entry]] = {}
     for line in view.live_lines:
         for span in spans[line.id]:
@@ -55,8 +73,23 @@ def _with_spans(
             yield view.finding(kind, line, why, Proposal(Action.FORGET), line)
 
 
+def _of_private_keys(view: NamespaceView) -> Iterator[Entry]:
+    """The lines of a chunk from where a private key begins to where it ends."""
+    live = {line.id for line in view.live_lines}
+    for lines in view.by_chunk.values():
+        inside = False
+        for line in lines:
+            begins = bool(_KEY_BEGINS.search(line.content))
+            ends = bool(_KEY_ENDS.search(line.content))
+            if (inside or begins) and line.id in live:
+                yield line
+            inside = (inside or begins) and not ends
+
+
 # ------------------------------------------------------------------------------------------------
 # secrets
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?!.*-----END)")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")
 _SKIPPED = {"IPPublicDetector"}  # an address is no secret
 
 
@@ -136,14 +169,18 @@ def _checks() -> Any:
 
 def identifier_spans(text: str) -> list[Sensitive]:
     """Return what identifies a person in a text, in order, none inside another."""
-    spans = [
+    spans = _emails(text)
+    if re.search(r"\d{2}", text):
+        spans += [*_numbers(text), *_phones(text)]
+    return apart(spans)
+
+
+def _emails(text: str) -> list[Sensitive]:
+    return [
         Sensitive(*match.span(), "e-mail address")
         for match in _EMAIL.finditer(text)
         if not _PASSWORD_OF_URL.search(text[: match.start()])
     ]
-    if re.search(r"\d{2}", text):
-        spans += [*_numbers(text), *_phones(text)]
-    return apart(spans)
 
 
 def _numbers(text: str) -> Iterator[Sensitive]:
