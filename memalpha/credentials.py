@@ -283,8 +283,10 @@ def _said(text: str) -> Iterator[Sensitive]:
         for match in pattern.finditer(text):
             groups = match.groupdict()
             what = groups.get("what") or next(name for name in _WORDS if groups[name])
-            value = match["value"].rstrip(".,;!?)")
-            if _is_no_word(what.casefold(), value) and not _PLACEHOLDER.fullmatch(value):
+            value = match["value"].rstrip(".,;?)")
+            if _is_no_word(what.casefold(), value.rstrip("!")) and not _PLACEHOLDER.fullmatch(
+                value
+            ):
                 yield Sensitive(match.start("value"), match.start("value") + len(value), what)
 
 
