@@ -20,8 +20,8 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from memalpha.apart import Rendered, render_apart
 from memalpha.errors import InputError
+from memalpha.sandbox import Rendered, render_in_sandbox
 from memalpha.types import JsonObject, Message
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _rendered(
         asks = chat[-1]["role"] != "assistant"
         own = {"messages": [dict(message) for message in chat], "add_generation_prompt": asks}
         variables.append(json.dumps({**common, **own}))
-    return render_apart(template, *variables)
+    return render_in_sandbox(template, *variables)
 
 
 def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:

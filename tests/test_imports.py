@@ -22,8 +22,8 @@ PACKAGE = ROOT / "memalpha"
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "types"),
-    ("apart", "files"),
+    ("credentials", "errors", "types"),
+    ("files", "sandbox"),
     ("config", "text"),
     ("endpoints", "memory", "units"),
     ("conversation",),

@@ -14,12 +14,12 @@ from transformers.utils import chat_template_utils
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.apart.worker import DATE
 from memalpha.errors import InputError
 from memalpha.generation.hf import AnsweringModel, HFGenerator, end_ids
 from memalpha.models import load_policy_model
 from memalpha.models.registry import build_nano, make_tokenizer, toy_texts
 from memalpha.qa.readers import reader_messages
+from memalpha.sandbox.worker import DATE
 from memalpha.text import chat_ids, decoded, plain_ids, render_chat, turn_end
 from memalpha.types import Chunk
 

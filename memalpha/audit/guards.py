@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from memalpha.audit import texts
-from memalpha.audit.pairs import said
+from memalpha.audit.pairs import Said, opposed, said
 from memalpha.audit.run import DETECTORS, choose
 from memalpha.audit.sources import SUPPORTED
 from memalpha.audit.view import Fault, NamespaceView
@@ -116,9 +116,12 @@ class Guards:
             view.chunks = {trial.id: {before.source_chunk}}
         for kind, detector in self.detectors.items():
             for finding in detector(view):
-                other = finding.other.id if finding.other else ""
-                if trial.id in (finding.entry.id, other):
+                old = finding.entry
+                if old.id == trial.id:
                     return f"the guard {kind}: {finding.why}"
+                again = kind == Fault.REPEATS and opposed(view, old, trial)
+                if finding.other is not None and finding.other.id == trial.id and not again:
+                    return f"the guard {kind}: beside entry {old.id}, {finding.why}"
         return ""
 
 
@@ -134,15 +137,25 @@ def _by_assistant(before: Entry, operation: Operation, lines: Iterable[Entry]) -
     return by_user < SUPPORTED <= by_others
 
 
+def _same_attribute(fact: Said | None, other: Said | None) -> bool:
+    return fact is not None and other is not None and fact.what == other.what
+
+
 def _around(memory: Memory, lines: list[Entry], trial: Entry) -> NamespaceView:
     """The view of an entry that is not written yet, with the entries and lines that share words
-    with it.
+    with it, and the entries that give a value of the same attribute.
     """
     words = telling(trial.content)
+    fact = said(trial.content)
     near = [
         entry
         for entry in memory
-        if entry.id != trial.id and (words & stems(entry.content) or _NAME_IS in entry.content)
+        if entry.id != trial.id
+        and (
+            words & stems(entry.content)
+            or _NAME_IS in entry.content
+            or _same_attribute(fact, said(entry.content))
+        )
     ]
     read = [line for line in memory.entries(ARCHIVE.name) if words & stems(line.content)]
     now = [replace(line, created=trial.updated, updated=trial.updated) for line in lines]

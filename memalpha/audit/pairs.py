@@ -64,6 +64,9 @@ _OF = re.compile(
 _PLURAL = re.compile(r"(?<![su])s$")
 
 
+_Buckets = dict[tuple[str, ...], list[Entry]]
+
+
 class Said(NamedTuple):
     """What an entry gives as the one value of an attribute."""
 
@@ -107,15 +110,11 @@ def contradictions(view: NamespaceView) -> Iterator[Finding]:
     number or date, or the one denies the other.
     """
     found = set[str]()
-    for bucket, why in (
-        (_by_attribute(view), "gives another {what}"),
-        (_by_slot(view), "differs in a number or date"),
-        (_by_words(view), "says the opposite"),
-    ):
-        for key, entries in bucket.items():
+    for buckets, why in _opposing(view):
+        for key, entries in buckets.items():
             newest = entries[0]
             for entry in entries[1:]:
-                if newer(entry, newest):
+                if _later(entry, newest):
                     newest = entry
             for entry in entries:
                 if entry.id in found or entry is newest or not _differ(entry, newest):
@@ -127,7 +126,20 @@ def contradictions(view: NamespaceView) -> Iterator[Finding]:
                 yield view.finding(Fault.CONTRADICTIONS, entry, told, removal, line, newest)
 
 
-_Buckets = dict[tuple[str, ...], list[Entry]]
+def _opposing(view: NamespaceView) -> Iterator[tuple[_Buckets, str]]:
+    """Entries of which no two that differ can both hold, and why."""
+    yield _by_attribute(view), "gives another {what}"
+    yield _by_slot(view), "differs in a number or date"
+    yield _by_words(view), "says the opposite"
+
+
+def _later(first: Entry, second: Entry) -> bool:
+    """Whether the first of two entries is the newer statement; where neither dates nor chunks tell,
+    the one that was written later.
+    """
+    if newer(first, second) or newer(second, first):
+        return newer(first, second)
+    return first.created > second.created
 
 
 def _differ(entry: Entry, other: Entry) -> bool:
@@ -190,23 +202,44 @@ def _by_words(view: NamespaceView) -> _Buckets:
 # ------------------------------------------------------------------------------------------------
 # repeats
 def repeats(view: NamespaceView) -> Iterator[Finding]:
-    """Yield entries whose fact another entry says too, if a little differently; the fuller or
-    older one stays.
+    """Yield entries whose fact another entry says too, if a little differently; the newer one
+    stays, or the fuller one, unless something between the two says otherwise.
     """
     gone = set[str]()
-    for entry, other in _candidates(view):
-        if entry.id in gone or other.id in gone or not _same(view, entry, other):
+    for pair in _candidates(view):
+        if any(entry.id in gone for entry in pair) or not _same(view, *pair):
             continue
-        kept, extra = (entry, other) if _fuller(view, entry, other) else (other, entry)
+        new, old = pair if _later(*pair) else pair[::-1]
+        fuller = len(view.words_of(old)) > len(view.words_of(new))
+        kept, extra = (old, new) if fuller and not opposed(view, old, new) else (new, old)
         gone.add(extra.id)
         line, _ = view.saying(extra, view.lines_of(extra))
-        why = f"entry {kept.id} says it already"
+        why = f"entry {kept.id} says it, too" + ("" if fuller else ", and is newer")
         yield view.finding(Fault.REPEATS, extra, why, Proposal(Action.DELETE), line, kept)
 
 
-def _fuller(view: NamespaceView, entry: Entry, other: Entry) -> bool:
-    sizes = (len(view.words_of(entry)), len(view.words_of(other)))
-    return sizes[0] > sizes[1] or (sizes[0] == sizes[1] and entry.created <= other.created)
+def opposed(view: NamespaceView, old: Entry, new: Entry) -> bool:
+    """Whether an entry between two of one fact contradicts them: it held, changed, and holds
+    again.
+    """
+    return any(
+        _later(entry, old) and _later(new, entry) and _differ(entry, old)
+        for entries in _beside(view).get(old.id, ())
+        for entry in entries
+    )
+
+
+def _beside(view: NamespaceView) -> dict[str, list[list[Entry]]]:
+    """The buckets that each entry is in; worked out once for a view."""
+    kept: dict[str, list[list[Entry]]] | None = vars(view).get("beside")
+    if kept is None:
+        kept = defaultdict(list)
+        for buckets, _ in _opposing(view):
+            for entries in buckets.values():
+                for entry in entries:
+                    kept[entry.id].append(entries)
+        vars(view)["beside"] = kept
+    return kept
 
 
 def _candidates(view: NamespaceView) -> Iterator[tuple[Entry, Entry]]:

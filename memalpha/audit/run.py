@@ -46,13 +46,16 @@ BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found in one state of a namespace; ``unchecked`` says of a kind what was not
-    looked at, and why.
+    """What was found in one state of a namespace: of ``entries``, and ``read`` lines of the
+    archive. ``unchecked`` says of a kind what was not looked at, and why; of those in ``missing``,
+    because an extra is not installed.
     """
 
     entries: int
     findings: tuple[Finding, ...]
     unchecked: Mapping[str, str]
+    read: int = 0
+    missing: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -85,22 +88,31 @@ def audit(view: NamespaceView, detectors: Mapping[str, Detector]) -> Audit:
     """Run detectors, in order, over a view; those that are not of ``DETECTORS`` see all entries."""
     findings = list[Finding]()
     unchecked = dict[str, str]()
+    missing = list[str]()
     left = view
     for kind, detector in detectors.items():
         own = kind not in DETECTORS
+        found = list[Finding]()
         try:
-            found = list(detector(view if own or kind in BY_WORDS else left))
+            for each in detector(view if own or kind in BY_WORDS else left):
+                found.append(each)  # what came before an error stays
         except MissingExtraError as error:
-            unchecked[kind] = str(error)
-            continue
+            unchecked[kind] = f"{error}; looked for was what needs it not"
+            missing.append(kind)
         findings += found
-        if not own:
+        if not own and kind != Fault.REPEATS:  # what is said twice may be out of date
             left = left.without({each.entry.id for each in found})
     blind = len(sources.without_lines(view))
     for kind in BY_LINES:
         if blind and kind in detectors:
             unchecked[kind] = f"{blind} of {len(view.entries)} entries: no line of theirs is kept"
-    return Audit(len(view.entries), tuple(findings), unchecked)
+    if view.live_lines and not view.entries:
+        of_entries = [kind for kind in detectors if kind in DETECTORS and kind not in OF_ANY_TEXT]
+        unchecked |= dict.fromkeys(
+            of_entries, "there are no entries, and lines are not asked for it"
+        )
+    lines = len(view.live_lines)
+    return Audit(len(view.entries), tuple(findings), unchecked, lines, tuple(missing))
 
 
 def checked(place: str, detector: Detector) -> Detector:

@@ -12,35 +12,46 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, NamedTuple
+from typing import Any
 
 from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal
+from memalpha.credentials import Sensitive, apart, secrets_in, whole_token
 from memalpha.errors import MissingExtraError
 from memalpha.types import Entry
 
 
-class Sensitive(NamedTuple):
-    """A part of a text that should not be kept, and what it is."""
-
-    start: int
-    end: int
-    what: str
-
-
 def secrets(view: NamespaceView) -> Iterator[Finding]:
-    """Yield entries and lines with an API key, token, password, PIN or private key."""
-    return _with_spans(view, Fault.SECRETS, secret_spans)
+    """Yield entries and lines with an API key, token, password, PIN or private key.
+
+    Without detect-secrets those that ``credentials`` knows, then MissingExtraError.
+    """
+    try:
+        _secret_patterns()
+    except MissingExtraError:
+        yield from _with_spans(view, Fault.SECRETS, secrets_in)
+        raise
+    yield from _with_spans(view, Fault.SECRETS, secret_spans)
 
 
 def identifiers(view: NamespaceView) -> Iterator[Finding]:
-    """Yield entries and lines with a card, an account, a national id, a phone number, an e-mail."""
-    return _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
+    """Yield entries and lines with a card, an account, a national id, a phone number, an e-mail.
+
+    Without what checks numbers e-mails alone, then MissingExtraError.
+    """
+    try:
+        _checks()
+    except MissingExtraError:
+        yield from _with_spans(view, Fault.IDENTIFIERS, _emails)
+        raise
+    yield from _with_spans(view, Fault.IDENTIFIERS, identifier_spans)
 
 
 def _with_spans(
     view: NamespaceView, kind: Fault, spans_of: Callable[[str], list[Sensitive]]
 ) -> Iterator[Finding]:
     spans = {line.id: spans_of(line.content) for line in view.live_lines}
+    for line in _of_private_keys(view):
+        spans[line.id] = [Sensitive(0, len(line.content), "private key")]
     lines_with: dict[str, list[Entry]] = {}
     for line in view.live_lines:
         for span in spans[line.id]:
@@ -62,20 +73,24 @@ def _with_spans(
             yield view.finding(kind, line, why, Proposal(Action.FORGET), line)
 
 
+def _of_private_keys(view: NamespaceView) -> Iterator[Entry]:
+    """The lines of a chunk from where a private key begins to where it ends."""
+    live = {line.id for line in view.live_lines}
+    for lines in view.by_chunk.values():
+        inside = False
+        for line in lines:
+            begins = bool(_KEY_BEGINS.search(line.content))
+            ends = bool(_KEY_ENDS.search(line.content))
+            if (inside or begins) and line.id in live:
+                yield line
+            inside = (inside or begins) and not ends
+
+
 # ------------------------------------------------------------------------------------------------
 # secrets
-_SAID = re.compile(
-    r"(?i)\b(?P<what>password|passwort|passcode|passphrase|pass phrase|pwd|pin(?: code)?|"
-    r"(?:alarm|door|gate|access|security|unlock|recovery|backup|login) codes?|"
-    r"(?:api|access|secret|private|licen[cs]e|deploy|auth\w*)[ _-]?(?:key|token|secret)|secret|"
-    r"token)"
-    r"(?: (?:for|of|to|on|at) (?:(?!\bis\b)[\w'’.-]+ ?){1,4})?"
-    r"(?:['\"]? ?(?:=|:) ?|(?: (?:is|was|are))? (?:now |still )?(?:set to )?)['\"]?"
-    r"(?P<value>[^\s'\"<>]{3,})"
-)
-_TOKEN = re.compile(r"\b(?:sk-ant-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|AIza[\w-]{35}|glpat-[\w-]{20})")
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?!.*-----END)")
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")
 _SKIPPED = {"IPPublicDetector"}  # an address is no secret
-_LONG = 20  # characters; a key without any digit or capital inside is a word
 
 
 @cache
@@ -85,7 +100,7 @@ def _secret_patterns() -> list[tuple[str, re.Pattern[str]]]:
         base = import_module("detect_secrets.plugins.base")
     except ImportError as error:
         raise MissingExtraError("detect-secrets", "audit") from error
-    patterns = [("access token", _TOKEN)]
+    patterns = []
     for module in iter_modules(plugins.__path__):
         for name, plugin in vars(import_module(f"{plugins.__name__}.{module.name}")).items():
             listed = getattr(plugin, "denylist", None)
@@ -96,42 +111,13 @@ def _secret_patterns() -> list[tuple[str, re.Pattern[str]]]:
 
 
 def secret_spans(text: str) -> list[Sensitive]:
-    """Return the secrets of a text, in order, none inside another."""
+    """Return the secrets of a text, in order, each whole and none inside another."""
     spans = [
-        Sensitive(*match.span(), name)
+        Sensitive(match.start(), whole_token(text, match.end()), name)
         for name, pattern in _secret_patterns()
         for match in pattern.finditer(text)
     ]
-    for match in _SAID.finditer(text):
-        value = match["value"].rstrip(".,;!?)")
-        if _is_secret(match["what"].casefold(), value):
-            spans.append(
-                Sensitive(match.start("value"), match.start("value") + len(value), match["what"])
-            )
-    return _apart(spans)
-
-
-def _is_secret(what: str, value: str) -> bool:
-    """Whether a word after ``password is`` is one: not an ordinary word."""
-    mixed = bool(re.search(r"\d", value)) and bool(re.search(r"[^\W\d_]", value))
-    if what.startswith("pin") or "code" in what:
-        return bool(re.fullmatch(r"[\d-]{4,12}|(?=\w*\d)[A-Za-z0-9-]{6,}", value))
-    if what in ("secret", "token"):
-        return len(value) >= 8 and mixed
-    odd = bool(re.search(r"[A-Z].*[a-z]|[a-z].*[A-Z]|[!@#$%^&*_+=-]|\d", value[1:]))
-    return len(value) >= 5 and (mixed or odd) and not re.fullmatch(r"[A-Za-z]+['’]\w+", value)
-
-
-def _apart(spans: list[Sensitive]) -> list[Sensitive]:
-    apart = list[Sensitive]()
-    for span in sorted(spans, key=_place):
-        if not apart or span.start >= apart[-1].end:
-            apart.append(span)
-    return apart
-
-
-def _place(span: Sensitive) -> tuple[int, int]:
-    return span.start, -span.end
+    return apart([*secrets_in(text), *spans])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -183,14 +169,18 @@ def _checks() -> Any:
 
 def identifier_spans(text: str) -> list[Sensitive]:
     """Return what identifies a person in a text, in order, none inside another."""
-    spans = [
+    spans = _emails(text)
+    if re.search(r"\d{2}", text):
+        spans += [*_numbers(text), *_phones(text)]
+    return apart(spans)
+
+
+def _emails(text: str) -> list[Sensitive]:
+    return [
         Sensitive(*match.span(), "e-mail address")
         for match in _EMAIL.finditer(text)
         if not _PASSWORD_OF_URL.search(text[: match.start()])
     ]
-    if re.search(r"\d{2}", text):
-        spans += [*_numbers(text), *_phones(text)]
-    return _apart(spans)
 
 
 def _numbers(text: str) -> Iterator[Sensitive]:

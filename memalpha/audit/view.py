@@ -145,7 +145,8 @@ class NamespaceView:
         """Return the view without some entries."""
         view = NamespaceView(self.entries, self.lines, self.events, self.user)
         vars(view).update(vars(self))  # what was worked out already
-        vars(view).pop("facts", None)
+        for name in ("facts", "beside"):
+            vars(view).pop(name, None)
         view.entries = tuple(entry for entry in self.entries if entry.id not in ids)
         return view
 

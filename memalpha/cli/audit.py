@@ -17,13 +17,14 @@ from memalpha.cli.journal import (
     KeyFile,
     Store,
     Wait,
-    memory_of,
+    name_of,
     opened,
     read_namespace,
     say,
 )
 from memalpha.cli.options import AsJson
 from memalpha.config import load_function
+from memalpha.credentials import shown_address
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def audit(
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Find what should not be in a memory, and mend it.
 
     Kinds: secrets, identifiers (cards, accounts, national ids, phones, e-mails), instructions (to
@@ -69,7 +70,8 @@ def audit(
     unsupported (no line that was read says it), wrong-subject, repeats, contradictions. Each
     finding has its line, the operation that wrote it, and a proposal: undo, edit, delete (these
     can be undone), forget (for good), keep. In a terminal a key carries it out. Needs the extra
-    audit for secrets and identifiers. No model is asked: findings can be wrong.
+    audit for all secrets and identifiers: without it some are not looked for, which is told, and
+    the exit code is 1 where --kinds or --apply name them. No model is asked: findings can be wrong.
     """
     from memalpha.audit.run import checked, choose
 
@@ -90,15 +92,12 @@ def audit(
     history = points if page or as_json else 0
     asks = not (apply or page or as_json) and console.is_terminal and sys.stdin.isatty()
     with opened(store, key_file, wait) as journal:
-        if namespace is None:
-            names = [str(name) for name in sorted(journal.namespaces())]
-        else:
-            names = [str(read_namespace(namespace))]
+        whose = [read_namespace(namespace)] if namespace else sorted(journal.namespaces())
         reports = []
-        for name in names:
-            report = look(memory_of(journal, name), detectors, history)
+        for each in whose:
+            report = look(journal.memory(each, journal.schema(each)), detectors, history)
             if wanted:
-                report.carry_out([each for each in report.now.findings if each.kind in wanted])
+                report.carry_out_all(wanted)
                 report.look_again()
             elif asks and not review(report):
                 break
@@ -106,11 +105,15 @@ def audit(
     if page:
         from memalpha.measure.audit_page import write_page
 
-        write_page(Path(page), Path(store).name, [report.shown() for report in reports])
+        title = shown_address(store) if "://" in store else Path(store).name
+        write_page(Path(page), title, [report.shown() for report in reports])
     if as_json:
-        say(True, {"store": store, "namespaces": [report.shown() for report in reports]})
+        shown = [report.shown() for report in reports]
+        say(True, {"store": shown_address(store), "namespaces": shown})
     elif not asks:
         _show(reports, page)
+    named = {*_listed(kinds), *wanted}
+    return int(any(named.intersection(report.now.missing) for report in reports))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -132,6 +135,14 @@ class AuditReport:
 
         self.outcomes += [carry_out(self.durable, finding, proposal) for finding in findings]
 
+    def carry_out_all(self, kinds: Sequence[str]) -> None:
+        """Do what is proposed for the findings of some kinds, of an entry the first."""
+        first: dict[str, Finding] = {}
+        for finding in self.now.findings:
+            if finding.kind in kinds:
+                first.setdefault(finding.entry.id, finding)
+        self.carry_out(list(first.values()))
+
     def look_again(self) -> None:
         """Count what is left."""
         self.left = look(self.durable, self.detectors, 0).now.counts
@@ -139,16 +150,22 @@ class AuditReport:
     def shown(self) -> JsonObject:
         """The report as JSON."""
         shown: JsonObject = {
-            "namespace": str(self.durable.namespace),
+            "namespace": name_of(self.durable.namespace),
             "entries": self.now.entries,
             "faulty": self.now.faulty,
+            "lines": self.now.read,
+            "faulty_lines": self.now.lines,
             "counts": self.now.counts,
             "unchecked": dict(self.now.unchecked),
+            "missing": list(self.now.missing),
             "findings": [
                 {**asdict(finding), "proposed": finding.proposed} for finding in self.now.findings
             ],
             "over_time": [
-                {**asdict(moment), "share": moment.faulty / max(1, moment.entries)}
+                {
+                    **asdict(moment),
+                    "share": moment.faulty / moment.entries if moment.entries else None,
+                }
                 for moment in self.moments
             ],
         }
@@ -202,7 +219,7 @@ def review(report: AuditReport, key: Callable[[], str] = getchar) -> bool:
         out(f"  {report.outcomes[-1].said}")
     if report.outcomes:
         report.look_again()
-        out(f"\nleft in {report.durable.namespace}: {_counted(report.left)}")
+        out(f"\nleft in {name_of(report.durable.namespace)}: {_counted(report.left)}")
     return True
 
 
@@ -267,8 +284,8 @@ def _show(reports: Sequence[AuditReport], page: str | None, listed: bool = True)
     for report in reports:
         now = report.now
         out(
-            f"{report.durable.namespace}: {now.entries} entries, {now.faulty} with findings; "
-            f"{now.lines} lines with findings ({_counted(now.counts)})"
+            f"{name_of(report.durable.namespace)}: {now.entries} entries, {now.faulty} with "
+            f"findings; {now.read} lines, {now.lines} with findings ({_counted(now.counts)})"
         )
         for kind, why in now.unchecked.items():
             out(f"  not checked: {kind} ({why})")
@@ -291,7 +308,7 @@ def _show(reports: Sequence[AuditReport], page: str | None, listed: bool = True)
 
 def _row(report: AuditReport, finding: Finding) -> tuple[object, ...]:
     return (
-        report.durable.namespace,
+        name_of(report.durable.namespace),
         finding.kind,
         finding.entry.id,
         finding.operation,

@@ -14,6 +14,7 @@ from typer import Argument, Option, Typer
 
 from memalpha.cli.console import out, printable, show_table
 from memalpha.cli.options import AsJson, read_key
+from memalpha.credentials import shown_address
 from memalpha.errors import InputError
 from memalpha.files import path_of
 
@@ -40,7 +41,7 @@ def need_store(store: str) -> None:
     file = path_of(store, "the name of a file, and rights to it")
     InputError.raise_if(
         not file.is_file() or not file.stat().st_size,
-        f"no store at {store!r}",
+        f"no store at {shown_address(store)!r}",
         expected="the file of a store, not empty",
     )
 
@@ -67,6 +68,13 @@ def read_namespace(text: str) -> Namespace:
             f"namespace {text[:200]!r}",
             expected='user/agent/session, or ["user", "agent", "session"]',
         ) from error
+
+
+def name_of(namespace: Namespace) -> str:
+    """Return a namespace as ``read_namespace`` reads it."""
+    plain = str(namespace)
+    odd = plain.count("/") > 2 or plain.startswith("[")
+    return json.dumps(astuple(namespace), ensure_ascii=False) if odd else plain
 
 
 def read_moment(text: str) -> int | datetime:
@@ -239,7 +247,8 @@ def import_file(
     read_export(Path(file))  # before a new store is made
     with opened(store, key_file, wait, new=True) as journal:
         count = import_journal(journal, file)
-    say(as_json, {"store": store, "records": count}, f"{store}: {count} records taken in")
+    where = shown_address(store)
+    say(as_json, {"store": where, "records": count}, f"{where}: {count} records taken in")
 
 
 @app.command()

@@ -8,7 +8,9 @@ Supported: put, get, delete, search with filters and a query, list_namespaces, b
 them awaited. Values are JSON objects. As in LangGraph's own stores a batch reads before it writes,
 the last put of a key counts, and search without a query begins with what was put last. A query
 ranks by the retriever of ``retrieval``, over the item's whole JSON; what shares no word with it
-comes last, with the score None, and what was put with ``index=False`` among it. Not supported:
+comes last, with the score None, and what was put with ``index=False`` among it. Filters order
+numbers by value, also those beyond 2**53, texts as texts (ISO dates of one form), and dates given
+as such by their moment, one without a zone as UTC. Not supported:
 ``index`` as a list of fields (InputError), and ``ttl`` (NotImplementedError). Deleted items stay in
 the history, for undo, until they are forgotten (``memalpha journal forget``).
 """
@@ -20,10 +22,10 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.store.base import (
     BaseStore,
@@ -61,6 +63,14 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
+class _Stored(NamedTuple):
+    """An entry and what it holds, which nobody changes."""
+
+    entry: Entry
+    data: JsonObject
+    namespace: tuple[str, ...]
+
+
 class JournalStore(BaseStore):
     """A ``BaseStore`` in one namespace of a journal, which holds items alone.
 
@@ -70,7 +80,7 @@ class JournalStore(BaseStore):
     """
 
     supports_ttl = False
-    __slots__ = ("_cursor", "_entries", "_memory", "_store", "journal", "namespace")
+    __slots__ = ("_cursor", "_memory", "_store", "_stored", "journal", "namespace")
 
     def __init__(
         self,
@@ -85,7 +95,7 @@ class JournalStore(BaseStore):
         self._store = IndexedStore(self.journal, ITEMS, retriever_factory(retrieval, archive=False))
         self._memory: Memory | None = None
         self._cursor = 0
-        self._entries: dict[_Place, Entry] = {}
+        self._stored: dict[_Place, _Stored] = {}
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Return the result of each operation, in order; all puts are written together."""
@@ -114,7 +124,7 @@ class JournalStore(BaseStore):
         with self._store.writing(self.namespace, Origin("langgraph", "put")) as memory:
             self._follow(memory)
             for place, op in puts.items():
-                change = _operation(op, self._entries.get(place))
+                change = _operation(op, self._stored.get(place))
                 if change is not None:
                     result = memory.apply(change)
                     InputError.raise_if(not result.ok, f"{place} was not put: {result.message}")
@@ -124,60 +134,71 @@ class JournalStore(BaseStore):
         if memory is not self._memory:
             self._memory = memory
             self._cursor = 0
-            self._entries = {}
+            self._stored = {}
         for before, after in memory.changes[self._cursor :]:
             self._take(Change(before, after))
         self._cursor = len(memory.changes)
 
     def _take(self, change: Change) -> None:
         if change.before is not None:
-            self._entries.pop(_place(change.before), None)
+            data = _data(change.before)
+            self._stored.pop((tuple(data["namespace"]), data["key"]), None)
         if change.after is not None:
-            self._entries[_place(change.after)] = change.after
+            data = _data(change.after)
+            namespace = tuple(data["namespace"])
+            self._stored[namespace, data["key"]] = _Stored(change.after, data, namespace)
 
     def _read(self, op: Op, retriever: Retriever) -> Result:
         if isinstance(op, GetOp):
-            entry = self._entries.get((op.namespace, op.key))
-            return Item(**_fields(entry)) if entry else None
+            stored = self._stored.get((op.namespace, op.key))
+            return Item(**_fields(stored.entry)) if stored else None
         if isinstance(op, SearchOp):
             return self._search(op, retriever)
         if isinstance(op, ListNamespacesOp):
-            return _listed(op, {namespace for namespace, _ in self._entries})
+            return _listed(op, {namespace for namespace, _ in self._stored})
         return None
 
     def _search(self, op: SearchOp, retriever: Retriever) -> list[SearchItem]:
-        newest = sorted(self._entries.values(), key=operator.attrgetter("updated"), reverse=True)
+        newest = sorted(self._stored.values(), key=_written, reverse=True)
         scores: dict[str, float] = {}
         if op.query:
+            searched = {each.entry.id for each in newest if each.data[_SEARCHED]}
             hits = retriever.search(op.query, len(newest))
-            searched = [hit for hit in hits if _data(hit.entry)[_SEARCHED]]
-            scores = {hit.entry.id: hit.score for hit in searched}
-            newest.sort(key=lambda entry: -scores.get(entry.id, float("-inf")))  # stable
+            scores = {hit.entry.id: hit.score for hit in hits if hit.entry.id in searched}
+            newest.sort(key=lambda each: -scores.get(each.entry.id, float("-inf")))  # stable
         depth = len(op.namespace_prefix)
-        fields = {entry.id: _fields(entry) for entry in newest}
-        matching = [
-            SearchItem(**item, score=scores.get(entry_id))
-            for entry_id, item in fields.items()
-            if item["namespace"][:depth] == op.namespace_prefix
-            and _matches(item["value"], op.filter or {})
+        wanted = op.filter or {}
+        matching = (
+            each.entry
+            for each in newest
+            if each.namespace[:depth] == op.namespace_prefix
+            and _matches(each.data["value"], wanted)
+        )
+        # parsed anew, as the caller may change what it gets
+        return [
+            SearchItem(**_fields(entry), score=scores.get(entry.id))
+            for entry in islice(matching, op.offset, op.offset + op.limit)
         ]
-        return matching[op.offset : op.offset + op.limit]
+
+
+def _written(stored: _Stored) -> int:
+    return stored.entry.updated
 
 
 # ------------------------------------------------------------------------------------------------
 # items and entries
-def _operation(op: PutOp, entry: Entry | None) -> Operation | None:
+def _operation(op: PutOp, stored: _Stored | None) -> Operation | None:
     """The operation of a put; None for the deletion of what is not there."""
     if op.value is None:
-        if entry is None:
+        if stored is None:
             return None
-        return Operation(OperationKind.DELETE, "items", entry_id=entry.id)
+        return Operation(OperationKind.DELETE, "items", entry_id=stored.entry.id)
     now = datetime.now(UTC).isoformat()
     data = {
         "namespace": op.namespace,
         "key": op.key,
         "value": dict(op.value),
-        "created_at": _data(entry)["created_at"] if entry else now,
+        "created_at": stored.data["created_at"] if stored else now,
         "updated_at": now,
         _SEARCHED: op.index is not False,
     }
@@ -189,9 +210,9 @@ def _operation(op: PutOp, entry: Entry | None) -> Operation | None:
             expected="an object of texts, numbers, truth values, null, lists and objects",
         ) from error
     content = _ESCAPE.sub(_unescaped, content)
-    if entry is None:
+    if stored is None:
         return Operation(OperationKind.INSERT, "items", content)
-    return Operation(OperationKind.UPDATE, "items", content, entry.id)
+    return Operation(OperationKind.UPDATE, "items", content, stored.entry.id)
 
 
 def _unescaped(escape: re.Match[str]) -> str:
@@ -202,11 +223,6 @@ def _unescaped(escape: re.Match[str]) -> str:
 def _data(entry: Entry) -> JsonObject:
     data: JsonObject = json.loads(entry.content, strict=False)
     return data
-
-
-def _place(entry: Entry) -> _Place:
-    data = _data(entry)
-    return tuple(data["namespace"]), data["key"]
 
 
 def _fields(entry: Entry) -> JsonObject:
@@ -225,6 +241,8 @@ def _matches(value: Any, wanted: Mapping[str, Any]) -> bool:
 
 
 def _equals(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, str | int | float):  # most filters; quicker than Mapping's test
+        return bool(value == wanted)
     if isinstance(wanted, Mapping):
         if any(name.startswith("$") for name in wanted):
             return all(_compares(value, name, other) for name, other in wanted.items())
@@ -235,21 +253,61 @@ def _equals(value: Any, wanted: Any) -> bool:
             and len(value) == len(wanted)
             and all(map(_equals, value, wanted))
         )
+    if isinstance(wanted, date):
+        return _compares(value, "$eq", wanted)
     return bool(value == wanted)
 
 
 def _compares(value: Any, name: str, other: Any) -> bool:
-    """Compare as LangGraph does: orders are those of numbers, and what is none has no order."""
+    """Compare as LangGraph's stores do: numbers by value, texts as texts; what is no such thing has
+    no order. A date is compared with texts that say one.
+    """
     InputError.raise_if(
         name not in _COMPARISONS,
         f"a filter with {name!r}",
         expected=f"one of {', '.join(_COMPARISONS)}",
     )
+    compare = _COMPARISONS[name]
+    if isinstance(other, date):
+        moment = _moment(value)
+        return name == "$ne" if moment is None else compare(moment, _moment(other))
     if name in ("$eq", "$ne"):
-        return _COMPARISONS[name](value, other)
-    with suppress(TypeError, ValueError):
-        return _COMPARISONS[name](float(value), float(other))
-    return False
+        return compare(value, other)
+    InputError.raise_if(
+        not isinstance(other, str | int | float),
+        f"a filter {name} {other!r}",
+        expected="a number, a text, a date or a datetime: nothing else has an order",
+    )
+    if isinstance(other, str) and isinstance(value, str):
+        return compare(value, other)
+    numbers = (_number(value), _number(other))
+    return None not in numbers and compare(*numbers)
+
+
+def _number(value: Any) -> int | float | None:
+    """The number that a value is or says; whole ones keep all digits."""
+    if isinstance(value, int | float):
+        return value
+    for kind in (int, float) if isinstance(value, str) else ():
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return None
+
+
+def _moment(value: Any) -> datetime | None:
+    """The moment that a value is or says in ISO's form; of a day its beginning, in UTC."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        return None
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def _listed(op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from memalpha.audit.texts import masked
+from memalpha.credentials import without_secrets
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.files import write_whole
 from memalpha.measure import view
@@ -40,6 +41,8 @@ def write_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
         counts=counts,
         entries=sum(report["entries"] for report in reports),
         faulty=sum(report["faulty"] for report in reports),
+        lines=sum(report["lines"] for report in reports),
+        faulty_lines=sum(report["faulty_lines"] for report in reports),
         css=css,
         digest=base64.b64encode(hashlib.sha256(css.encode()).digest()).decode(),
     )
@@ -52,10 +55,17 @@ def write_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
 
 
 def curve(moments: Sequence[JsonMapping]) -> str:
-    """Return the points of a line of shares over numbers of operations, for an SVG polyline."""
+    """Return the points of a line of shares over numbers of operations, for an SVG polyline;
+    moments without entries have none.
+    """
     last = max((moment["operation"] for moment in moments), default=1)
-    points = [(0.0, 0.0), *((each["operation"] / last, each["share"]) for each in moments)]
+    points = [(0.0, 0.0), *_places(moments, last)]
     return " ".join(f"{_WIDTH * x:.1f},{_HEIGHT * (1 - y):.1f}" for x, y in points)
+
+
+def _places(moments: Sequence[JsonMapping], last: int) -> list[tuple[float, float]]:
+    shares = [each for each in moments if each["share"] is not None]
+    return [(each["operation"] / last, each["share"]) for each in shares]
 
 
 def _hidden(text: str) -> str:
@@ -63,4 +73,4 @@ def _hidden(text: str) -> str:
     try:
         return masked(text)[0]
     except MissingExtraError:
-        return text  # the page tells that secrets were not looked for
+        return without_secrets(text)  # the page tells that some were not looked for

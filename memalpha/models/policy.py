@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE
-from memalpha.apart import check_patterns
 from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
 from memalpha.models.registry import model_record, resolve_model
+from memalpha.sandbox import check_patterns
 from memalpha.types import JsonObject, Message
 
 if TYPE_CHECKING:

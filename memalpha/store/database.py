@@ -24,6 +24,7 @@ from filelock import FileLock
 from sqlalchemy import BigInteger, Column, Integer, Table, Text, delete, insert, select, update
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from memalpha.credentials import shown_address
 from memalpha.errors import (
     InputError,
     JournalBusyError,
@@ -127,13 +128,18 @@ def connect(url: str, wait: float = 30.0) -> Database:
             f"a store at {url.split('://')[0]}://..., which is no address",
             expected="postgresql://user:password@host:port/database",
         ) from error
+    InputError.raise_if(
+        "@" in (address.host or ""),  # the end of a password would be taken for a server
+        f"a store at {shown_address(url)!r}",
+        expected="a password whose special characters are percent-encoded: %40 for @, %2F for /",
+    )
     match address.drivername:
         case "postgresql" | "postgres":
             return Postgres(address, wait)
         case "sqlite":
             return Sqlite(address.database or IN_MEMORY, wait)
     raise InputError(
-        f"a store at {url!r}",
+        f"a store at {shown_address(url)!r}",
         expected="a path, sqlite:///path, postgresql://user@host/database or :memory:",
     )
 

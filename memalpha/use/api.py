@@ -17,7 +17,9 @@ from fastapi import Depends, FastAPI, Header, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from mcp.server import Server, ServerRequestContext
+from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
     ListToolsResult,
@@ -64,6 +66,8 @@ _PAGE_HEADERS = {
 _HEADERS = {
     400: {"Connection": "close"},  # what follows may be a smuggled request
     401: {"WWW-Authenticate": "Bearer"},
+    408: {"Connection": "close"},  # the rest of a body is not read
+    413: {"Connection": "close"},
     503: {"Retry-After": "1"},
 }
 _EXPECTED = "what /openapi.json says"
@@ -200,10 +204,9 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     ) -> CallToolResult:
         sent: Any = context.request
         try:
-            if params.name not in tools:
-                raise Problem(
-                    HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}"
-                )
+            if params.name not in tools:  # as the specification of MCP says
+                known = f"expected one of {', '.join(tools)}"
+                raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}; {known}")
             request = tools[params.name].request.model_validate(params.arguments or {})
             caller = local or sent.scope[CALLER]
             answer = await to_thread.run_sync(operations.call, params.name, caller, request)

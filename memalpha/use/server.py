@@ -1,13 +1,18 @@
 """A process that serves an agent: the gate, then the HTTP API and MCP; or MCP over stdio.
 
 A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no new requests, finishes
-running ones within ``stop_seconds`` and closes the store. Every answered write is on disk. Slow
-connections are left to a proxy in front: this process bounds requests, not connections.
+running ones within ``stop_seconds`` and closes the store; requests that are not done by then get
+503, and the process ends amid them: a write is whole or absent. Every answered write is on disk. A
+request takes a place once its body is there. Slow connections are left to a proxy in front: this
+process bounds requests, and the bytes of bodies that still arrive, not connections.
 """
 
 import asyncio
+import logging
+import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -21,6 +26,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memalpha.errors import InputError
@@ -34,13 +40,21 @@ from memalpha.use.proxy import add_proxy_routes, is_proxied, told
 _ONCE = ("Host", "Origin", "Authorization", API_KEY, *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
 _IDLE_SECONDS = 5  # of a connection between two requests
+_LAST_SECONDS = 0.5  # for the answers to requests that are cut off when the server stops
+_METHODS = "GET, POST, PUT, PATCH, DELETE"
+_ASKED = f"Authorization, Content-Type, {API_KEY}, Mcp-Session-Id, Mcp-Protocol-Version"
+_EXPOSED = (
+    "Mcp-Session-Id, Mcp-Protocol-Version, Memalpha-Remembered, Retry-After, WWW-Authenticate"
+)
+_PREFLIGHT_SECONDS = 600  # that a browser may keep the answer to a preflight
 
 
 class Gate:
     """ASGI middleware: checks host and origin (DNS rebinding, blind posts), token, load and body
-    size of each request.
+    size of each request, and lets pages of the allowed origins read the answers (CORS).
 
-    A request that passes has its caller in ``scope[CALLER]`` and its whole body.
+    A request that passes has its caller in ``scope[CALLER]`` and its whole body. ``active`` is the
+    number of those under way.
     """
 
     def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
@@ -48,6 +62,7 @@ class Gate:
         self._config = config
         self._callers = callers
         self.active = 0
+        self._arriving: dict[asyncio.Timeout, int] = {}  # bytes of bodies, the oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -57,9 +72,13 @@ class Gate:
         # clients are given /mcp and /mcp/
         scope = {**scope, "path": scope["path"].removesuffix("/") or "/"}
         headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        send = _shared(send, origin if self._config.knows_origin(origin) else "")
         try:
             self._check_place(headers)
-            if scope["path"] in _OPEN:
+            if origin and scope["method"] == "OPTIONS":
+                await _preflight(headers)(scope, receive, send)
+            elif scope["path"] in _OPEN:
                 await self._app(scope, receive, send)
             elif is_mem0(scope["path"]):  # its body names the user
                 self._callers.granted(headers)
@@ -75,6 +94,7 @@ class Gate:
             await response(scope, receive, send)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._body(scope, receive)
         if self.active >= self._config.max_requests:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -82,16 +102,34 @@ class Gate:
                 fix="try again later",
             )
         self.active += 1
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        begun = cut = False
+
+        async def replay() -> Message:
+            return first.pop() if first else await receive()
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            if not cut:
+                begun = True
+                await send(message)
+
+        task = asyncio.ensure_future(self._app(scope, replay, answer))
+        task.add_done_callback(self._end)
         try:
-            body = await self._body(scope, receive)
-            first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+            await asyncio.shield(task)
+        except asyncio.CancelledError:  # the server stops; the thread at work cannot be stopped
+            cut = True
+            if begun:
+                raise
+            raise Problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the server stops", fix="try again later"
+            ) from None
 
-            async def replay() -> Message:
-                return first.pop() if first else await receive()
-
-            await self._app(scope, replay, send)
-        finally:
-            self.active -= 1
+    def _end(self, task: asyncio.Future[None]) -> None:
+        self.active -= 1
+        if not task.cancelled():
+            task.exception()  # asyncio logs one that nobody asked for
 
     def _check_place(self, headers: Headers) -> None:
         if {"content-length", "transfer-encoding"} <= set(headers.keys()):  # request smuggling
@@ -118,25 +156,72 @@ class Gate:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         body = bytearray()
-        longest = self._config.max_body_bytes
+        most = self._config.max_body_bytes
         if self._config.upstream and is_proxied(scope["path"]):
-            longest = self._config.upstream_bytes
+            most = self._config.upstream_bytes
+        declared = Headers(scope=scope).get("content-length", "0")
+        too_long = Problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {most} bytes"
+        )
+        if not declared.isdecimal() or int(declared) > most:
+            raise too_long
+        limit = asyncio.timeout(self._config.body_seconds)
         try:
-            async with asyncio.timeout(self._config.body_seconds):
+            async with limit:
                 async for part in Request(scope, receive).stream():
                     body += part
-                    if len(body) > longest:
-                        raise Problem(
-                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                            "the request's body",
-                            f"at most {longest} bytes",
-                        )
+                    if len(body) > most:
+                        raise too_long
+                    self._arriving[limit] = len(body)
+                    self._make_room()
         except TimeoutError as error:
             raise Problem(
                 HTTPStatus.REQUEST_TIMEOUT,
-                f"the request's body took more than {self._config.body_seconds} s to arrive",
+                f"the request's body took more than {self._config.body_seconds} s to arrive, or "
+                "too many others arrived meanwhile",
             ) from error
+        finally:
+            self._arriving.pop(limit, None)
         return bytes(body)
+
+    def _make_room(self) -> None:
+        """Give up the bodies that began to arrive first while all are more than places hold."""
+        config = self._config
+        most = max(config.max_requests * config.max_body_bytes, config.upstream_bytes)
+        while sum(self._arriving.values()) > most:
+            oldest = next(iter(self._arriving))
+            del self._arriving[oldest]
+            oldest.reschedule(asyncio.get_running_loop().time())
+
+
+def _shared(send: Send, origin: str) -> Send:
+    """Return ``send`` with the headers that let pages of an origin, if any, read the answer."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = [("Vary", "Origin")]
+            if origin:
+                given += [("Access-Control-Allow-Origin", origin)]
+                given += [("Access-Control-Expose-Headers", _EXPOSED)]
+            raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in given]
+            message = {**message, "headers": [*message.get("headers", ()), *raw]}
+        await send(message)
+
+    return answer
+
+
+def _preflight(headers: Headers) -> Response:
+    """The answer to a browser that asks whether a page may send a request; what the page asks for
+    it may send, as the request is checked when it comes.
+    """
+    given = {
+        "Access-Control-Allow-Methods": _METHODS,
+        "Access-Control-Allow-Headers": headers.get("access-control-request-headers", _ASKED),
+        "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
+    }
+    if headers.get("access-control-request-private-network") == "true":
+        given["Access-Control-Allow-Private-Network"] = "true"
+    return Response(status_code=HTTPStatus.NO_CONTENT, headers=given)
 
 
 def check_reach(config: ServeConfig, callers: Callers) -> None:
@@ -154,7 +239,7 @@ def build_app(
     config: ServeConfig,
     callers: Callers,
     on_ready: Callable[[], None] = lambda: None,
-) -> ASGIApp:
+) -> Gate:
     """Return the application, which closes the agent when it ends; InputError if others could reach
     it without a token.
     """
@@ -170,7 +255,7 @@ def build_app(
         async with mcp.run():
             on_ready()
             yield
-        agent.close()
+        await anyio.to_thread.run_sync(agent.close)  # waits for what is under way
 
     app = build_api(operations, lifespan)
     mcp_app: Any = StreamableHTTPASGIApp(mcp)
@@ -204,8 +289,9 @@ def serve_http(
         ) from error
     host = f"[{config.host}]" if is_ipv6 else config.host
     url = f"http://{host}:{sock.getsockname()[1]}"
+    gate = build_app(agent, config, callers, lambda: on_ready(url))
     settings = uvicorn.Config(
-        build_app(agent, config, callers, lambda: on_ready(url)),
+        gate,
         http="h11",
         lifespan="on",
         log_level="error",  # clients could fill the log with its warnings
@@ -217,7 +303,27 @@ def serve_http(
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises them again after it has stopped
-    uvicorn.Server(settings).run(sockets=[sock])
+    _Server(settings, gate).run(sockets=[sock])
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, which ends in time also if a thread is at work that cannot be stopped."""
+
+    def __init__(self, settings: uvicorn.Config, gate: Gate) -> None:
+        super().__init__(settings)
+        self._gate = gate
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; the process ends here if requests are still under way after their time."""
+        stopping = asyncio.ensure_future(super().shutdown(sockets))
+        wait = (self.config.timeout_graceful_shutdown or 0) + _LAST_SECONDS
+        await asyncio.wait({stopping}, timeout=wait)
+        if self._gate.active:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # an open transaction is rolled back, as after a kill
+        await stopping
 
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, callers: Callers) -> None:

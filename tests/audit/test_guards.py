@@ -113,3 +113,16 @@ def test_what_was_forgotten_stays_in_no_cache_of_the_guards():
 def test_an_unknown_guard_is_refused_at_once():
     with pytest.raises(InputError, match="typos"):
         agent_of(guards=("typos",))
+
+
+def test_what_holds_again_is_no_repeat():
+    agent = agent_of(
+        "+ User lives in Oslo",
+        "+ User lives in Rome",
+        "+ User now lives in Oslo",
+        guards=("repeats",),
+    )
+    said = ["I live in Oslo.", "I live in Rome now.", "I'm back, I live in Oslo."]
+    assert [refused(agent, f"User: {text}") for text in said] == [[], [], []]
+    agent = agent_of("+ User lives in Oslo", "+ User now lives in Oslo", guards=("repeats",))
+    assert [refused(agent, f"User: {said[0]}") for _ in range(2)] == [[], ["the guard repeats"]]

@@ -1,7 +1,9 @@
 """The LangGraph store does what the library's own store does, on random operations, and keeps it."""
 
 import asyncio
+import json
 import random
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 from langgraph.store.base import InvalidNamespaceError, MatchCondition, PutOp
@@ -174,3 +176,54 @@ def test_awaited_calls_do_the_same(tmp_path):
     assert asyncio.run(use()) == ({"k6", "k7"}, None, [("a",)])
     prefix = MatchCondition("prefix", ("b",))
     assert store.list_namespaces(prefix=prefix.path) == []
+
+
+DAYS = {
+    "a": {"day": "2023-01-01", "at": "2023-01-01T23:30:00-02:00", "id": 5},
+    "b": {"day": "2024-05-01", "at": "2024-05-01T00:00:00Z", "id": 2**53},
+    "c": {"day": "2024-05-02", "at": "2024-05-02T09:00:00", "id": 2**53 + 1},
+    "d": {"day": "soon", "at": None, "id": "9007199254740994"},
+}
+ORDERED = [
+    ({"day": {"$gte": "2024-05-01", "$lt": "2024-06-01"}}, "bc"),
+    ({"day": {"$eq": "2024-05-01"}}, "b"),
+    ({"day": {"$ne": "2024-05-01"}}, "acd"),
+    ({"day": {"$lte": date(2024, 5, 1)}}, "ab"),
+    ({"day": {"$gt": datetime(2024, 5, 1, 12)}}, "c"),
+    ({"day": date(2024, 5, 1)}, "b"),
+    ({"at": {"$lt": datetime(2023, 1, 2, 1, tzinfo=UTC)}}, ""),
+    ({"at": {"$eq": datetime(2023, 1, 2, 3, 30, tzinfo=timezone(timedelta(hours=2)))}}, "a"),
+    ({"at": {"$ne": datetime(2024, 5, 1)}}, "acd"),
+    ({"id": {"$gt": 2**53}}, "cd"),
+    ({"id": {"$lt": 2**53 + 1}}, "ab"),
+    ({"id": {"$lte": 2**53}}, "ab"),
+    ({"id": 2**53 + 1}, "c"),
+    ({"day": {"$gt": 5}}, ""),
+]
+
+
+@pytest.mark.parametrize(("wanted", "keys"), ORDERED)
+def test_dates_and_large_numbers_have_their_order(wanted, keys):
+    store = JournalStore(":memory:", "marta")
+    for key, value in DAYS.items():
+        store.put(("a",), key, value)
+    assert sorted(item.key for item in store.search(("a",), filter=wanted)) == list(keys)
+
+
+def test_what_has_no_order_is_refused():
+    store = JournalStore(":memory:", "marta")
+    store.put(("a",), "k", {"x": 1})
+    for other in (None, [1]):
+        with pytest.raises(InputError, match="nothing else has an order"):
+            store.search(("a",), filter={"x": {"$gt": other}})
+
+
+def test_a_search_parses_what_it_returns_alone(monkeypatch):
+    store = JournalStore(":memory:", "marta")
+    store.batch([PutOp(("a",), f"k{i}", {"n": i}) for i in range(300)])
+    store.search(("a",), filter={"n": 7})[0].value["n"] = 8  # the caller's own
+    parsed = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda *a, **k: parsed.append(1) or loads(*a, **k))
+    assert store.search(("a",), filter={"n": 7})[0].value == {"n": 7}
+    assert len(parsed) == 1

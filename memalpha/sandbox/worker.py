@@ -1,4 +1,4 @@
-"""The process of ``memalpha.apart``: reads a task as JSON, writes what comes of it.
+"""The process of ``memalpha.sandbox``: reads a task as JSON, writes what comes of it.
 
 It is started as a program and imports nothing of the package. Templates see what transformers gives
 them, but the clock stands still, and ``random`` begins anew each time.

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.apart.worker import MEMORY, SECONDS
 from memalpha.errors import InputError
+from memalpha.sandbox.worker import MEMORY, SECONDS
 
 _WORKER = Path(__file__).with_name("worker.py")
 _WAIT = 120  # seconds for the process on a busy machine; its own limit is processor time
@@ -28,7 +28,7 @@ class Rendered(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def render_apart(template: str, *variables: str) -> tuple[Rendered, ...]:
+def render_in_sandbox(template: str, *variables: str) -> tuple[Rendered, ...]:
     """Render a chat template with each of several sets of variables, written as JSON objects.
 
     One error for all if they take too much together.
