@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
+from transformers.utils import logging
 
 from memalpha.errors import InputError
 from memalpha.types import JsonObject
@@ -93,12 +94,20 @@ def ask_copy(base: Any, question: Callable[[Any], Answer]) -> Answer:
     return answer
 
 
+def small_copy(base: Any) -> Any:
+    """Return a small copy of a transformers model; random numbers of the process stay as they are.
+    Raises what transformers does if it cannot be made.
+    """
+    with undisturbed():
+        return small_model(architecture(base), small_config(base.config))
+
+
 def _check_forward(base: Any) -> None:
     if any(is_apart(parameter) for parameter in base.parameters()):
         return
     try:
         with torch.no_grad():
-            alone(base, range(3, 7))
+            alone(base, range(3, 3 + WINDOW))
     except Exception as error:
         raise InputError(
             f"{architecture(base).__name__} computes nothing of token ids ({reason_of(error)})",
@@ -147,14 +156,17 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let the random numbers of the process be, whatever is drawn within."""
+    """Let the random numbers of the process be, whatever is drawn within, and the user at peace."""
     state = random.getstate()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         try:
             yield
         finally:
             random.setstate(state)
+            logging.set_verbosity(verbosity)
 
 
 def small_config(config: PretrainedConfig) -> PretrainedConfig:
@@ -184,7 +196,9 @@ def _shrink(values: JsonObject, kinds: Mapping[str, Any]) -> None:
         elif name == "per_layer_config" and isinstance(value, dict):
             values[name] = {i: each for i, each in value.items() if int(i) < few}
         elif isinstance(value, list) and layers and len(value) == layers:
-            values[name] = value[:few]
+            values[name] = [
+                _smaller(name, each, size, share) if _counts(each) else each for each in value[:few]
+            ]
         elif isinstance(value, list) and _PLACES.match(name):
             values[name] = [each for each in value if each < few]
         elif isinstance(value, float) and _CHANCE.match(name):
@@ -198,11 +212,12 @@ def _smaller(name: str, value: int, size: int, share: int) -> int:
         return most
     if _HEADS.match(name):
         return value // share if value % share == 0 else value
-    if not _SIZE.match(name) or _NO_SIZE.match(name) or value % size:
+    if not _SIZE.match(name) or _NO_SIZE.match(name):
         return value
+    if _INNER.match(name):  # nothing else depends on it, but kernels want multiples of 8
+        return -(-value // (8 * size * share)) * 8
     divisor = size if _OF_A_HEAD.match(name) or value % (size * share) else size * share
-    smaller = value // divisor
-    return -(-smaller // 8) * 8 if _INNER.match(name) else smaller
+    return value // divisor if value % divisor == 0 else value
 
 
 def _counts(value: Any) -> bool:

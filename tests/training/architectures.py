@@ -4,10 +4,8 @@
 """
 
 import logging
-import sys
-import warnings
+from collections import defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
@@ -24,13 +22,13 @@ from memalpha.update.prepare import prepare_policy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
-ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 # configurations whose defaults make no model
 DEFAULTS = {
     "BambaConfig": {"attn_layer_indices": [1]},
     "CohereCompassTextConfig": {"layer_types": ["sliding_attention", "full_attention"] * 16},
     "DeepseekV2Config": {"topk_method": "greedy", "n_group": 1, "topk_group": 1},
     "Dots1Config": {"n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "FalconConfig": {"num_attention_heads": 64, "hidden_size": 4096},
     "GraniteMoeHybridConfig": {"layer_types": ["linear_attention", "full_attention"] * 16},
     "HunYuanDenseV1Config": {"head_dim": 128},
     "HunYuanMoEV1Config": {"head_dim": 128},
@@ -69,6 +67,18 @@ class Record(NamedTuple):
     why: str
 
 
+class Ids:
+    """Stands for a tokenizer of ids without meaning."""
+
+    eos_token_id = None
+
+    def __init__(self):
+        self.added_tokens_decoder = {}
+
+    def decode(self, ids, skip_special_tokens):
+        return str(ids)
+
+
 def alone(model, row):
     """Log-probabilities of a completion, by transformers' own forward of the row."""
     ids = torch.tensor([[*row.prompt_ids, *row.completion_ids]])
@@ -81,7 +91,7 @@ def gradient(model, logps):
     """The gradient of a weighted sum, all weights in one."""
     joined = torch.cat(logps)
     loss = (joined * torch.linspace(1, 2, len(joined))).sum()
-    weights = list(model.parameters())
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
     parts = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
     return torch.cat([part.flatten() for part in parts])
 
@@ -101,9 +111,8 @@ def update_error(model, rows):
 
 def drawing_error(model, prompts=PROMPTS, new_tokens=3):
     """How far the log-probabilities of what is drawn are from transformers' own, in nats."""
-    tokenizer = SimpleNamespace(eos_token_id=None, decode=str)
     model.generation_config.eos_token_id = None
-    generator = HFGenerator(model.eval(), tokenizer, logprobs=True)
+    generator = HFGenerator(model.eval(), Ids(), logprobs=True)
     done = generator.generate(prompts, Sampling(new_tokens, temperature=1.0, seed=1))
     worst = 0.0
     for prompt, completion in zip(prompts, done, strict=True):
@@ -118,43 +127,132 @@ def first_line(error):
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def record(config_class, kind, caplog):
-    """Draw from a small random model of an architecture, and update it."""
-    name = kind.__name__
-    options = DEFAULTS.get(config_class.__name__, {})
+def computes(model):
+    """Whether it computes anything of token ids."""
     try:
-        with undisturbed():
-            model = small_model(kind, small_config(config_class(**options)))
+        with torch.no_grad():
+            alone(model, LONG[0])
+    except Exception:  # noqa: BLE001
+        return False
+    return True
+
+
+def make(config_class, kind):
+    """Return a small random model of an architecture."""
+    config = small_config(config_class(**DEFAULTS.get(config_class.__name__, {})))
+    if not isinstance(config, kind.config_class):
+        config = config.get_text_config()
+    with undisturbed():
+        return small_model(kind, config)
+
+
+def record(config_class, kind, messages):
+    """Draw from a small random model of an architecture, and update it; ``messages``: the list of
+    what is logged."""
+    name = kind.__name__
+    try:
+        model = make(config_class, kind)
     except Exception as error:  # noqa: BLE001
         return Record(name, "no model", False, first_line(error))
     reasons = []
+    draws = False
+    able = computes(model)
     try:
-        assert drawing_error(model) < EXACT, f"{name} draws wrongly"
+        if able:
+            error = drawing_error(model)
+            assert error < EXACT, f"{name} draws wrongly by {error}"
+        else:
+            HFGenerator(model, Ids())
         draws = True
     except InputError as error:
-        draws = False
         reasons.append(first_line(error))
-    caplog.clear()
+    messages.clear()
     try:
-        error = update_error(model, [*SHORT, *LONG])
-        assert error < EXACT, f"{name} is updated wrongly: {error}"
+        if able:
+            error = update_error(model, [*SHORT, *LONG])
+            assert error < EXACT, f"{name} is updated wrongly by {error}"
+        else:
+            prepare_policy(model)
+        assert able, f"{name} computes nothing and is not refused"
         update = "packed" if model.config._attn_implementation == NAME else "alone"
-        if update == "alone":
-            reasons = [message.split(": the update computes")[0] for message in caplog.messages]
+        reasons += [message.split(": the update computes")[0] for message in messages]
     except InputError as error:
         update = "refused"
         reasons = [first_line(error)]
-    return Record(name, update, draws, "; ".join(reasons).replace(name + " ", ""))
+    why = [reason.replace(f"{name} ", "") for reason in reasons]
+    return Record(name, update, draws, "; ".join(dict.fromkeys(why)))
 
 
-def walk(caplog, names=()):
-    """Yield a record of each architecture."""
-    seen = set()
+class Messages(logging.Handler):
+    """Collects what the package logs."""
+
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+def walk(names=()):
+    """Return a record of each architecture, by name."""
+    handler = Messages()
+    logger = logging.getLogger("memalpha")
+    logger.addHandler(handler)
+    records = {}
     for config_class, kinds in MODEL_FOR_CAUSAL_LM_MAPPING.items():
         kind = kinds[0] if isinstance(kinds, tuple) else kinds
-        if (names and kind.__name__ not in names) or kind in seen:
+        name = kind.__name__
+        known = name in records and records[name].update != "no model"
+        if not known and (not names or name in names):
+            records[name] = record(config_class, kind, handler.messages)
+    logger.removeHandler(handler)
+    return records
+
+
+GROUPS = (
+    ("packed", True, "Drawn and trained, rows with a common prefix at once"),
+    ("alone", True, "Drawn and trained, each row by itself, which is slower"),
+    ("packed", False, "Trained, and drawn with vLLM alone"),
+    ("alone", False, "Trained, each row by itself, and drawn with vLLM alone"),
+    ("refused", True, "Drawn, and refused in training"),
+    ("refused", False, "Refused"),
+    ("no model", False, "Not tried: no small model of it could be made"),
+)
+
+
+def page(records):
+    """Return docs/models.md."""
+    lines = [
+        "# Which base models",
+        "",
+        "What a run does with a model is not assumed from its name. Before a run draws or trains, a",
+        "small random copy of the model's architecture (same switches, float32, a moment) draws and",
+        "computes an update, and both are compared with transformers' own forward of each row: to",
+        f"{EXACT} nats, and the gradient to {EXACT} of its size. What differs is computed each row by",
+        "itself, with a warning, or refused with the architecture's name.",
+        "",
+        f"This is what was seen of the {len(records)} causal language models of transformers",
+        f"{transformers.__version__}, each with a window or a chunk of 8 tokens where it has one.",
+        "Rows longer than a sliding window are drawn by vLLM alone, and refused in training.",
+        "`python tests/training/architectures.py` writes this page.",
+        "",
+    ]
+    for update, draws, title in GROUPS:
+        found = [one for one in records.values() if (one.update, one.draws) == (update, draws)]
+        if not found:
             continue
-        made = record(config_class, kind, caplog)
-        if made.update != "no model":
-            seen.add(kind)
-        yield made
+        lines += [f"## {title} ({len(found)})", ""]
+        reasons = defaultdict(list)
+        for one in found:
+            reasons[one.why].append(one.name)
+        for why, names in sorted(reasons.items()):
+            listed = ", ".join(sorted(names))
+            lines.append(f"* {why}: {listed}" if why else listed)
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    transformers.logging.set_verbosity_error()
+    PAGE.write_text(page(walk()), encoding="utf-8")
