@@ -47,7 +47,7 @@ _NO_SIZE = re.compile(r"num_|.*(multiplier|layer|_bits|per_|factor|ratio|kernel|
 _OF_A_HEAD = re.compile(r".*(head_dim|head_size|d_head|_rank|rope|nope|rotary|kv_channels)")
 _INNER = re.compile(r".*(intermediate|_ffn)")
 _HEAD_SIZE = re.compile(r".*(head_dim|head_size|d_head|rotary_dim)$")
-_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim")
+_WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "emb_dim")
 _PLACES = re.compile(r".*layer.*(indices|ids|idxs?)$")
 _CHANCE = re.compile(r".*(drop|jitter)")
 _MOST = (
@@ -243,8 +243,14 @@ def _divisors(values: Mapping[str, Any]) -> tuple[int, int]:
     if not width:
         return 1, 1
     head = gcd(*sizes) if sizes else width // max(heads, default=1)
+    rope = values.get("rope_parameters") or {}
+    rotated = int(head * (rope.get("partial_rotary_factor") or values.get("rotary_pct") or 1))
     size = share = 1
-    while head % (2 * size) == 0 and head >= 2 * size * HEAD and width % (16 * size) == 0:
+    while (
+        gcd(head, rotated) % (4 * size) == 0
+        and head >= 2 * size * HEAD
+        and width % (16 * size) == 0
+    ):
         size *= 2
     count = gcd(*heads) if heads else 1
     most = max(heads, default=1)

@@ -87,12 +87,20 @@ def _try_copy(copy: Any) -> Trial:
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
-    """Train the adapters of the ``top`` upper layers only; InputError if there are fewer."""
+    """Train the adapters of the ``top`` upper layers only; InputError if there are fewer, or if
+    layers are named otherwise.
+    """
     count = int(model.config.num_hidden_layers)
     InputError.raise_if(
         not 0 < top <= count,
         f"train_layers is {top}",
         expected=f"from 1 to {count}, the model's layers (0 = all)",
+    )
+    known = any(".layers." in name for name, _ in model.named_parameters())
+    InputError.raise_if(
+        not known,
+        f"train_layers is {top}, and no layer of {type(base_model(model)).__name__} is known",
+        expected="0: all layers",
     )
     for name, parameter in model.named_parameters():
         _, is_layer, place = name.partition(".layers.")

@@ -25,7 +25,6 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 # configurations whose defaults make no model
 DEFAULTS = {
     "BambaConfig": {"attn_layer_indices": [1]},
-    "CohereCompassTextConfig": {"layer_types": ["sliding_attention", "full_attention"] * 16},
     "DeepseekV2Config": {"topk_method": "greedy", "n_group": 1, "topk_group": 1},
     "Dots1Config": {"n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 2},
     "FalconConfig": {"num_attention_heads": 64, "hidden_size": 4096},
@@ -36,8 +35,10 @@ DEFAULTS = {
     "Lfm2MoeConfig": {"layer_types": ["conv", "full_attention"] * 16},
     "MinistralConfig": {"head_dim": 128},
     "NemotronConfig": {"num_key_value_heads": 8, "head_dim": 128},
-    "ReformerConfig": {"is_decoder": True},
 }
+
+# what makes no model when made small: their sizes depend on one another
+UNTRIED = ("BltConfig", "ReformerConfig", "ZambaConfig", "Zamba2Config")
 
 PROMPTS = [  # two that share a prefix, of different lengths, one twice; and one by itself
     Prompt((), (5, 9, 11, 17), 2),
@@ -150,6 +151,8 @@ def record(config_class, kind, messages):
     """Draw from a small random model of an architecture, and update it; ``messages``: the list of
     what is logged."""
     name = kind.__name__
+    if config_class.__name__ in UNTRIED:
+        return Record(name, "no model", False, "its sizes depend on one another")
     try:
         model = make(config_class, kind)
     except Exception as error:  # noqa: BLE001
