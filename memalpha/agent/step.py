@@ -406,14 +406,41 @@ def longest_prompt(agent: AgentStep) -> int:
     return tokens
 
 
+def window_of(model_config: Any) -> int | None:
+    """Return up to how many tokens a row is computed alike, alone or with longer ones: those that a
+    layer with a sliding window looks back at, or those after which longrope changes all positions;
+    None if there is no such number.
+    """
+    text = model_config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
+    sliding = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+    rope = getattr(text, "rope_parameters", None) or {}
+    rotations = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    windows = [sliding] + [
+        rotation.get("original_max_position_embeddings")
+        for rotation in rotations
+        if rotation.get("rope_type") == "longrope"
+    ]
+    return min((window for window in windows if window), default=None)
+
+
+def context_of(model_config: Any) -> int | None:
+    """Return up to how many tokens this package gives a model; None if unknown."""
+    limits = (positions_of(model_config), window_of(model_config))
+    return min((limit for limit in limits if limit), default=None)
+
+
 def check_context(agent: AgentStep, model_config: Any) -> None:
-    """Raise InputError if the longest prompt and completion exceed the model's positions."""
-    positions = positions_of(model_config)
+    """Raise InputError if the longest prompt and completion exceed the model's positions, or its
+    window.
+    """
+    positions = context_of(model_config)
     needed = longest_prompt(agent) + agent.config.max_completion_length
     names = ("max_chunk_tokens", "view_tokens", "max_completion_length")
     settings = [f"{name} (now {getattr(agent.config, name)})" for name in names]
     InputError.raise_if(
         positions and needed > positions,
-        f"prompt and completion can have {needed} tokens, and the model takes {positions}",
+        f"prompt and completion can have {needed} tokens, and the model takes {positions}"
+        + (" (its window)" if positions == window_of(model_config) else ""),
         fix=f"lower {', '.join(settings)}",
     )

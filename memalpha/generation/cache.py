@@ -15,12 +15,19 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class Form(NamedTuple):
-    """What is the same for all keys and values of a model."""
+    """What is the same for all keys and values of a layer; each pair is of keys, and of values,
+    which differ where attention is latent.
+    """
 
-    heads: int
-    size: int
-    types: tuple[torch.dtype, torch.dtype]  # of keys, and of values
+    heads: tuple[int, int]
+    sizes: tuple[int, int]
+    types: tuple[torch.dtype, torch.dtype]
     device: torch.device
+
+    def elements(self, slots: int) -> tuple[int, int]:
+        """Return how many elements the keys and the values of so many slots have."""
+        keys, values = (heads * size for heads, size in zip(self.heads, self.sizes, strict=True))
+        return slots * keys, slots * values
 
 
 class Room:
@@ -34,15 +41,16 @@ class Room:
         self.form: Form | None = None
         self.flat: list[Tensor] = []  # keys, then values, each (layers, elements)
 
-    def reserve(self, layers: int, elements: int, form: Form) -> None:
-        """Make room for so many elements a layer; what is large enough keeps its address."""
-        if form == self.form and self.flat and self.flat[0].shape[1] >= elements:
+    def reserve(self, layers: int, slots: int, form: Form) -> None:
+        """Make room for so many slots a layer; what is large enough keeps its address."""
+        elements = form.elements(slots)
+        if form == self.form and self.flat and self.flat[0].shape[1] >= elements[0]:
             return
         self.forget()
         self.clear()
         self.form = form
-        for kind in form.types:
-            tensor = torch.zeros(layers, elements, dtype=kind, device=form.device)
+        for kind, count in zip(form.types, elements, strict=True):
+            tensor = torch.zeros(layers, count, dtype=kind, device=form.device)
             self.flat.append(tensor)
 
     def clear(self) -> None:
@@ -62,8 +70,8 @@ class Room:
 
 
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first
-    of ``capacity`` slots.
+    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, size) fill the first of
+    ``capacity`` slots.
 
     New slots come after the last, and attention sees those written, which are finite. With
     ``slots``, a tensor that says where new ones go, it sees all.
@@ -80,11 +88,13 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write new slots (rows, heads, new slots, head size); return what attention sees."""
+        """Write new slots (rows, heads, new slots, size); return what attention sees."""
         if not self.is_initialized:
-            rows, heads, _, size = key_states.shape
+            rows, key_heads, _, key_size = key_states.shape
+            _, value_heads, _, value_size = value_states.shape
             types = (key_states.dtype, value_states.dtype)
-            self.allocate(rows, Form(heads, size, types, key_states.device))
+            form = Form((key_heads, value_heads), (key_size, value_size), types, key_states.device)
+            self.allocate(rows, form)
         if self.slots is not None:
             self.keys.index_copy_(2, self.slots, key_states)
             self.values.index_copy_(2, self.slots, value_states)
@@ -97,17 +107,22 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
     def allocate(self, rows: int, form: Form) -> None:
         """Make the buffers for some rows."""
-        shape = (rows, form.heads, self.cache.capacity, form.size)
+        capacity = self.cache.capacity
+        shapes = [
+            (rows, heads, capacity, size)
+            for heads, size in zip(form.heads, form.sizes, strict=True)
+        ]
         room = self.cache.room
         if room is None:
             self.keys, self.values = (
-                torch.empty(shape, dtype=kind, device=form.device) for kind in form.types
+                torch.empty(shape, dtype=kind, device=form.device)
+                for shape, kind in zip(shapes, form.types, strict=True)
             )
         else:
-            most = prod((self.cache.rows, *shape[1:]))
-            room.reserve(len(self.cache.layers), most, form)
+            room.reserve(len(self.cache.layers), self.cache.rows * capacity, form)
             self.keys, self.values = (
-                flat[self.place, : prod(shape)].view(shape) for flat in room.flat
+                flat[self.place, : prod(shape)].view(shape)
+                for shape, flat in zip(shapes, room.flat, strict=True)
             )
         self.form = form
         self.dtype, self.device, self.is_initialized = form.types[0], form.device, True

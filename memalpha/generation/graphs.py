@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from memalpha.agent.step import window_of
 from memalpha.generation.cache import BufferCache, Room
 from memalpha.generation.decoding import CHECK_EVERY, Read, Step
 from memalpha.generation.products import Products, using
@@ -37,13 +38,6 @@ MOST_KEPT = 64
 """Graphs of a model that are kept."""
 CAPTURING = threading.Lock()
 """Held while something is captured: one at a time in a process; and none empties torch's cache."""
-
-
-def window_of(config: Any) -> int | None:
-    """Return how many tokens a layer of a model looks back at most; None for all."""
-    text = config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
-    return getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
 
 
 def captures(model: Any) -> bool:

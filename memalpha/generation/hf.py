@@ -9,9 +9,10 @@ linear-attention and compressed caches.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from memalpha.agent.step import positions_of
+from memalpha.agent.step import positions_of, window_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.cache import BufferCache
 from memalpha.generation.decoding import Drawing, RowState, Step, decode, forward
@@ -32,9 +33,9 @@ from memalpha.generation.graphs import (
     bucket,
     captures,
     rounded_up,
-    window_of,
 )
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
+from memalpha.generation.small import NoCopyError, alone, architecture, ask_copy, reason_of
 from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking, plain_ids, turn_end
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
 
@@ -90,7 +91,20 @@ class HFGenerator:
         self._opened: DynamicCache | None = None
         self._products = Products()
         self._graphs = Graphs(model)
+        self._check()
+
+    def _check(self) -> None:
         _check_attention(self.model.config)
+        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        wrong = ""
+        with suppress(NoCopyError):  # what cannot be tried is taken at its word
+            wrong = ask_copy(base, try_draws)
+        InputError.raise_if(
+            wrong,
+            f"{architecture(base).__name__} cannot be drawn from here: {wrong}",
+            expected="a causal language model of token ids with full attention in each layer",
+            fix="choose another base model, or draw with vLLM (generator: vllm)",
+        )
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError
@@ -362,6 +376,40 @@ def end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     ends = getattr(model.generation_config, "eos_token_id", None)
     ids = ends if isinstance(ends, list) else [ends]
     return frozenset({*ids, tokenizer.eos_token_id, turn_end(tokenizer)} - {None})
+
+
+class _OfCopy(HFGenerator):
+    """Draws from a small copy, which is not checked."""
+
+    def _check(self) -> None:
+        pass
+
+
+TRIED = [Prompt((), (3, 4, 5, 6), 3), Prompt((), (3, 4, 5, 7, 8), 3), Prompt((), (9, 10), 0)]
+"""Within the window of a copy with the tokens drawn."""
+EXACT = 1e-4
+
+
+def try_draws(copy: Any) -> str:
+    """Return why the tokens drawn from a small copy do not have the probabilities that its own
+    forward gives them, in nats; empty if they do.
+    """
+    copy.generation_config.eos_token_id = None
+    generator = _OfCopy(copy, cast("Any", SimpleNamespace(eos_token_id=None)), logprobs=True)
+    sampling = Sampling(3, temperature=1.0)
+    uniforms = torch.tensor([[0.2, 0.7, 0.4], [0.9, 0.1, 0.5], [0.3, 0.6, 0.8]])
+    with torch.no_grad():
+        try:
+            prefilled = generator._prefill(TRIED, sampling.max_new_tokens, None)
+            tokens, logprobs, _ = generator._decode(prefilled, sampling, uniforms)
+        except Exception as error:  # noqa: BLE001 - whatever code of others raises
+            return reason_of(error)
+        for prompt, drawn, values in zip(TRIED, tokens, logprobs, strict=True):
+            logits = alone(copy, (*prompt.ids, *drawn.tolist()))[len(prompt.ids) - 1 : -1]
+            own = logits.log_softmax(-1).gather(1, drawn[:, None])[:, 0]
+            if not torch.allclose(own, values, rtol=0, atol=EXACT):
+                return "rows of one batch, or the tokens before, are not computed as by themselves"
+    return ""
 
 
 def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.agent.step import positions_of
+from memalpha.agent.step import context_of
 from memalpha.models.policy import (
     check_adapter,
     load_policy_model,
@@ -63,7 +63,7 @@ class PolicyHost:
     @property
     def positions(self) -> int:
         """Context length of the model in tokens; 0 if unknown."""
-        return positions_of(self.config) or 0
+        return context_of(self.config) or 0
 
     def generator(self, adapter: str = "") -> Generator:
         """Return a generator of the base with an adapter (empty = none); InputError if it is

@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep, positions_of
+from memalpha.agent.step import AgentStep, context_of, window_of
 from memalpha.config import Share, parse
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig
@@ -168,12 +168,12 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
     end = turn_end(tokenizer)
     assert end is not None  # a loaded tokenizer has an end token
     demonstrations, operations = make_demonstrations(warmup, agent, end, training.seed)
-    positions = positions_of(model.config)
+    positions = context_of(model.config)
     longest = max(len((*row.prompt_ids, *row.completion_ids)) for row in demonstrations)
     InputError.raise_if(
         positions and longest > positions,
         f"a demonstration has {longest} tokens, prompt and completion together, and the model "
-        f"takes {positions}",
+        f"takes {positions}" + (" (its window)" if positions == window_of(model.config) else ""),
         fix="lower view_tokens, or prepare the data with shorter chunks",
     )
     if training.process_index == 0:  # an earlier warm start goes, perhaps one of the other kind

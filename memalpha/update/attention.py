@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -25,6 +25,12 @@ NAME = "memalpha_prefix"
 FLASH_HEAD = 256  # largest head size of the kernels
 AMPERE = (8, 0)  # the least capability that they run on
 TILE = 128  # most query tokens of a tile, which bound its memory and what it masks
+
+
+def base_model(model: nn.Module) -> Any:
+    """Return the transformers model inside DDP and PEFT."""
+    inner: Any = getattr(model, "module", model)
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
 
 
 def share_prefixes(base: Any) -> str:
@@ -63,7 +69,7 @@ def prefix_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attend as ``sdpa``, or along ``prefix_layout``: query (1, heads, L, size); key, value (1, key
-    heads, L, size).
+    heads, L, size), where a value may have a size of its own.
     """
     if prefix_layout is None:
         return sdpa_attention_forward(  # type: ignore[no-any-return]
@@ -79,7 +85,7 @@ class Layout(Protocol):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float
     ) -> Tensor:
-        """Return what each token attends to, (1, L, heads, size)."""
+        """Return what each token attends to, (1, L, heads, size of a value)."""
 
 
 def layout_of(base: Any, groups: Sequence[Group], device: torch.device) -> Layout:
@@ -88,12 +94,19 @@ def layout_of(base: Any, groups: Sequence[Group], device: torch.device) -> Layou
     casts = torch.is_autocast_enabled(device.type)
     kind: torch.dtype = torch.get_autocast_dtype(device.type) if casts else base.dtype
     if not getattr(config, "attention_dropout", 0.0):
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        if runs_flash(device, kind, head):
+        if runs_flash(device, kind, head_of(config)):
             return Flash(groups, device, kind)
         if runs_tiles(device, kind):
             return Tiled(groups)
     return Padded(groups, device)
+
+
+def head_of(config: Any) -> int:
+    """Return the size of a query's head; where attention is latent, a part is rotated."""
+    if getattr(config, "qk_rope_head_dim", None) and getattr(config, "qk_nope_head_dim", None):
+        return int(config.qk_rope_head_dim + config.qk_nope_head_dim)
+    own = getattr(config, "head_dim", None)
+    return int(own or config.hidden_size // config.num_attention_heads)
 
 
 def runs_flash(device: torch.device, kind: torch.dtype, head: int) -> bool:
@@ -181,12 +194,14 @@ def group_layout(
 def _own_parts(
     group: GroupLayout, states: Sequence[Tensor], dropout: float, scale: float
 ) -> Tensor:
-    """Return (1, heads, tokens of all rows, size): what the rows of a group attend to."""
-    _, heads, _, size = states[0].shape
+    """Return (1, heads, tokens of all rows, size of a value): what the rows of a group attend
+    to.
+    """
+    heads = states[0].shape[1]
     rows = []
     for state in states:  # to (R, heads, M, size)
         own = state[0, :, group.own : group.stop].index_select(1, group.tokens)
-        rows.append(own.view(heads, -1, len(group.allowed), size).transpose(0, 1))
+        rows.append(own.view(heads, -1, len(group.allowed), own.shape[-1]).transpose(0, 1))
     for place in (1, 2):  # keys and values: (R, heads, P + M, size)
         prefix = states[place][:, :, group.start : group.own].expand(len(rows[0]), -1, -1, -1)
         rows[place] = torch.cat([prefix, rows[place]], dim=2)
@@ -194,7 +209,7 @@ def _own_parts(
     out = scaled_dot_product_attention(
         q, k, v, attn_mask=group.allowed, dropout_p=dropout, scale=scale
     )
-    return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
+    return out.transpose(0, 1).reshape(1, heads, -1, out.shape[-1]).index_select(2, group.real)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -226,9 +241,11 @@ class Flash:
     ) -> Tensor:
         """Return what each token attends to, (1, L, heads, size)."""
         # rotated queries and keys may have the type of the positions
-        q, k, v = (state[0].transpose(0, 1).to(self.kind) for state in (query, key, value))
+        states = [state[0].transpose(0, 1).to(self.kind) for state in (query, key, value)]
+        size = max(state.shape[-1] for state in states)  # the kernels take one: zeros add nothing
+        q, k, v = (pad(state, (0, size - state.shape[-1])) for state in states)
         joined: Tensor = FlashAttention.apply(q, k, v, self, scale)  # type: ignore[no-untyped-call]
-        return joined[None]
+        return joined[None, ..., : value.shape[-1]]
 
 
 class Segments(NamedTuple):
@@ -438,7 +455,7 @@ class TiledAttention(torch.autograd.Function):
         """Attend tile by tile."""
         q, k, v = (by_head(state, key.shape[1]) for state in (query, key, value))
         q.mul_(scale)
-        out = torch.empty_like(q)
+        out = q.new_empty(*q.shape[:-1], v.shape[-1])
         for tile in tiles:
             for head in range(len(k)):
                 weights = _weights(q[head], k[head], tile)

@@ -8,18 +8,20 @@ vocabulary blocks, as flash attention does.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from memalpha.agent.step import window_of
 from memalpha.errors import InputError
 from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product
 from memalpha.types import JsonObject
-from memalpha.update.attention import NAME, Group, layout_of
-from memalpha.update.prepare import base_model
+from memalpha.update.attention import NAME, Group, base_model, layout_of
 
 ELEMENTS_AT_ONCE = 2**20
 
@@ -235,16 +237,20 @@ def packed_logps(
 ) -> list[TokenLogps]:
     """Return the log-probabilities of each row's completion, differentiably, in one forward.
 
-    ``model`` has gone through ``prepare_policy``; with an attention that cannot share prefixes,
-    each row has a forward of its own. InputError for rows without a prompt.
+    ``model`` has gone through ``prepare_policy``; with an attention that cannot share prefixes, or
+    rows beyond its window, each row has a forward of its own. InputError for rows without a prompt.
     """
-    if base_model(model).config._attn_implementation != NAME and len(rows) > 1:
-        alone = (
+    base = base_model(model)
+    window = window_of(base.config)
+    longest = max((len(row.prompt_ids) + len(row.completion_ids) for row in rows), default=0)
+    packs = base.config._attn_implementation == NAME and not (window and longest > window)
+    if not packs and len(rows) > 1:
+        each = (
             packed_logps(model, [row], temperature=temperature, compute_entropy=compute_entropy)
             for row in rows
         )
-        return [of_row for (of_row,) in alone]
-    of_pack = _pack_logps(model, pack_rows(rows), temperature, compute_entropy)
+        return [of_row for (of_row,) in each]
+    of_pack = _pack_logps(model, pack_rows(rows), temperature, compute_entropy, packs)
     lengths = [len(row.completion_ids) for row in rows]
     parts = (torch.split(values, lengths) for values in of_pack)
     return [TokenLogps(*values) for values in zip(*parts, strict=True)]
@@ -301,8 +307,9 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
 
 
 def _pack_logps(
-    model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool
+    model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool, packs: bool
 ) -> TokenLogps:
+    """``packs``: along a layout; else the pack is one row, and all is as the model has it."""
     base = base_model(model)
     device = next(model.parameters()).device
     predictors = pack.predictors.to(device)
@@ -314,21 +321,25 @@ def _pack_logps(
         # -1 keeps the last hidden state only, the head's input; no position: the head computes
         # nothing.
         options = {"output_hidden_states": -1, "logits_to_keep": predictors[:0]}
-    if base.config._attn_implementation == NAME:
+    if packs:
+        options["position_ids"] = pack.position_ids.to(device)
         options["prefix_layout"] = layout_of(base, pack.groups, device)
         # transformers passes a mask of four axes on as it is, and builds no (L, L) one; the layout
         # says who attends to whom, and nobody reads this one.
         options["attention_mask"] = torch.zeros(1, 1, 1, 1, device=device)
-    output = model(
-        input_ids=pack.input_ids.to(device),
-        position_ids=pack.position_ids.to(device),
-        use_cache=False,
-        **options,
-    )
+    output = model(input_ids=pack.input_ids.to(device), use_cache=False, **options)
     if head is None:
-        return token_logps(output.logits[0], targets, temperature, compute_entropy)
+        kind: Any = type(base)
+        logits = output.logits[0] if keeps_logits(kind) else output.logits[0, predictors]
+        return token_logps(logits, targets, temperature, compute_entropy)
     hidden = output.hidden_states[-1][0, predictors]
     return hidden_logps(hidden, head.weight, targets, temperature, compute_entropy)
+
+
+@cache
+def keeps_logits(kind: Any) -> bool:
+    """Whether a class of models computes the logits of chosen positions only."""
+    return "logits_to_keep" in signature(kind.forward).parameters
 
 
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:

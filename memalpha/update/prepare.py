@@ -19,7 +19,9 @@ from torch.nn.functional import linear, rms_norm
 from memalpha.errors import InputError
 from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import multiply, plain, product, rounded
-from memalpha.update.attention import share_prefixes
+from memalpha.generation.small import NoCopyError, architecture, ask_copy
+from memalpha.update.attention import base_model, share_prefixes
+from memalpha.update.trial import Trial, try_rows
 
 # ------------------------------------------------------------------------------------------------
 # what is done to a model
@@ -32,45 +34,73 @@ NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 """Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + epsilon)``."""
 
 
-def base_model(model: nn.Module) -> Any:
-    """Return the transformers model inside DDP and PEFT."""
-    inner: Any = getattr(model, "module", model)
-    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-
-
 def prepare_policy(
     model: nn.Module, *, trained: bool = True, top_layers: int = 0, compiled: bool = False
 ) -> None:
     """Prepare a model, plain or inside PEFT, in place; again does no harm.
 
-    ``trained``: rows that share a prefix are computed together where its attention allows that,
-    else each by itself, with a warning. ``top_layers``: only adapters of that many upper layers
+    ``trained``: rows that share a prefix are computed together where a small copy shows that its
+    layers allow that, else each by itself, with a warning; InputError if a copy shows that the
+    update is wrong. ``top_layers``: only adapters of that many upper layers
     train (0 = all); InputError if the model has fewer. ``compiled``: packed rows go through layers
     compiled by ``torch.compile``; InputError for a model whose layers are not known.
     """
     base = base_model(model)
-    module: Any
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):  # bitsandbytes packs weights in drawing,
-            module.support_avx512bf16_for_cpu = False  # and packed ones pass no gradient on
-        module.__class__ = _fast_class(module)
+    speed_up(model)
     if top_layers:
         freeze_lower_layers(model, top_layers)
     if trained:
-        reason = share_prefixes(base)
+        trial = try_update(base)
+        InputError.raise_if(
+            trial.refused,
+            f"{architecture(base).__name__} cannot be trained: {trial.refused}",
+            expected="a causal language model of token ids",
+            fix="choose another base model",
+        )
+        reason = trial.alone or share_prefixes(base)
         if reason:
             logger.warning("%s: the update computes every row by itself, which is slower", reason)
     if compiled:
         compile_layers(base)
 
 
+def speed_up(model: nn.Module) -> None:
+    """Change layers to faster ones, in place."""
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # bitsandbytes packs weights in drawing,
+            module.support_avx512bf16_for_cpu = False  # and packed ones pass no gradient on
+        module.__class__ = _fast_class(module)
+
+
+def try_update(base: Any) -> Trial:
+    """Return how a transformers model computes rows, asked of a small copy."""
+    try:
+        return ask_copy(base, _try_copy)
+    except NoCopyError as error:
+        return Trial(alone=str(error))
+
+
+def _try_copy(copy: Any) -> Trial:
+    speed_up(copy)
+    return try_rows(copy)
+
+
 def freeze_lower_layers(model: Any, top: int) -> None:
-    """Train the adapters of the ``top`` upper layers only; InputError if there are fewer."""
+    """Train the adapters of the ``top`` upper layers only; InputError if there are fewer, or if
+    layers are named otherwise.
+    """
     count = int(model.config.num_hidden_layers)
     InputError.raise_if(
         not 0 < top <= count,
         f"train_layers is {top}",
         expected=f"from 1 to {count}, the model's layers (0 = all)",
+    )
+    known = any(".layers." in name for name, _ in model.named_parameters())
+    InputError.raise_if(
+        not known,
+        f"train_layers is {top}, and no layer of {type(base_model(model)).__name__} is known",
+        expected="0: all layers",
     )
     for name, parameter in model.named_parameters():
         _, is_layer, place = name.partition(".layers.")

@@ -213,8 +213,8 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     attention 4 D and 8 D a head of size D and visible pair; the LM head (H, V) 2 H V N each way.
     Below the lowest trained layer only forward counts; there q, k, v need no input gradient.
     """
+    from memalpha.update.attention import base_model
     from memalpha.update.logps import pack_rows
-    from memalpha.update.prepare import base_model
 
     config = base_model(model).config
     packs = [

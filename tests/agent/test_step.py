@@ -2,6 +2,7 @@
 completion does to a memory; rollouts in lockstep do what one alone does."""
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from scripted import ScriptedGenerator
 from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts, sharing
-from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context, longest_prompt
+from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context, context_of, longest_prompt
 from memalpha.errors import InputError
 from memalpha.models.registry import make_tokenizer
 from memalpha.types import (
@@ -312,6 +313,34 @@ def test_the_bound_is_reached_and_a_model_made_for_less_is_refused():
     model.max_position_embeddings -= 1
     with pytest.raises(InputError, match=f"have {bound + 40} tokens, and the model takes"):
         check_context(agent, SimpleNamespace(get_text_config=lambda: model))
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        {"sliding_window": 0},
+        {"sliding_window": 0, "layer_types": ["full_attention", "sliding_attention"]},
+        {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 0}},
+    ],
+    ids=["every layer", "some layers", "longrope"],
+)
+def test_a_window_below_the_bound_is_refused_as_the_generator_refuses_it(window):
+    agent = agent_of(show_times=False, **BUDGETS)
+    needed = longest_prompt(agent) + 40
+
+    def config_of(tokens):
+        text = json.loads(json.dumps(window).replace(": 0", f": {tokens}"))
+        model = SimpleNamespace(max_position_embeddings=10**6, **text)
+        return SimpleNamespace(get_text_config=lambda: model)
+
+    check_context(agent, config_of(needed))
+    assert context_of(config_of(needed)) == needed
+    with pytest.raises(InputError, match=rf"takes {needed - 1} \(its window\)"):
+        check_context(agent, config_of(needed - 1))
+    full = SimpleNamespace(
+        max_position_embeddings=10**6, sliding_window=8, layer_types=["full_attention"]
+    )
+    check_context(agent, SimpleNamespace(get_text_config=lambda: full))
 
 
 # --------------------------------------------------------------------------------------------

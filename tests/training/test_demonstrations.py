@@ -13,6 +13,7 @@ from rollouts import make_agent, make_instance, run_script, step_reward
 from runs_of_nano import assert_same_end, train
 from safetensors.torch import load_file, save_file
 from test_scoring import Judge, scorer_of
+from transformers import MistralConfig, MistralForCausalLM
 
 from memalpha.cli import run
 from memalpha.data.load import load_data
@@ -196,6 +197,17 @@ def warm(folder, *more):
     toy = "--model nano --data toy --schema toy --codec compact --max_steps 2 --use_cpu true"
     options = [*toy.split(), "--show_times", "false", "--lora_r", "4", "--data_options", "{n: 8}"]
     return warm_up(parse_warmup_arguments([*options, "--output_dir", str(folder), *more]))
+
+
+def test_a_demonstration_longer_than_a_sliding_window_is_refused(tmp_path):
+    nano = load_policy_model("nano")
+    names = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads"
+    sizes = {name: getattr(nano.model.config, name) for name in names.split()}
+    config = MistralConfig(**sizes, num_key_value_heads=1, sliding_window=40)
+    MistralForCausalLM(config).save_pretrained(tmp_path / "sliding")
+    nano.tokenizer.save_pretrained(tmp_path / "sliding")
+    with pytest.raises(InputError, match=r"a demonstration has \d+ tokens.* takes 40 \(its window"):
+        warm(tmp_path / "out", "--model", str(tmp_path / "sliding"))
 
 
 def test_a_warm_start_goes_on_from_an_adapter(tmp_path):

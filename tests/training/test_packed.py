@@ -13,6 +13,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from memalpha.generation import products
 from memalpha.update import attention, prepare
 from memalpha.update import logps as logps_module
+from memalpha.update.attention import base_model
 from memalpha.update.logps import (
     Row,
     hidden_logps,
@@ -20,7 +21,7 @@ from memalpha.update.logps import (
     split_rows,
     token_logps,
 )
-from memalpha.update.prepare import LoraProduct, RMSNormProduct, base_model, prepare_policy
+from memalpha.update.prepare import LoraProduct, RMSNormProduct, prepare_policy
 
 VOCABULARY = 101
 
