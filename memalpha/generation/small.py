@@ -64,11 +64,11 @@ class NoCopyError(Exception):
     """No small copy can be made, or it computes nothing."""
 
 
-Answer = TypeVar("Answer")
+CopyAnswer = TypeVar("CopyAnswer")
 _answers: dict[Hashable, Any] = {}
 
 
-def ask_copy(base: Any, question: Callable[[Any], Answer]) -> Answer:
+def ask_copy(base: Any, question: Callable[[Any], CopyAnswer]) -> CopyAnswer:
     """Return what a question of a small copy of a transformers model answers, once for each
     architecture in a process; random numbers of the process stay as they are.
 
@@ -80,7 +80,7 @@ def ask_copy(base: Any, question: Callable[[Any], Answer]) -> Answer:
         config = small_config(base.config)
         key = (question, kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
         if key in _answers:
-            return cast("Answer", _answers[key])
+            return cast("CopyAnswer", _answers[key])
         with undisturbed():
             copy = small_model(kind, config)
             alone(copy, range(3, 3 + WINDOW))
