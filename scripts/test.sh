@@ -3,7 +3,7 @@
 #
 #   bash scripts/test.sh               everything but the slow tests
 #   bash scripts/test.sh -k memory     further arguments go to pytest
-#   bash scripts/test.sh --slow        the slow tests alone, one to two hours; writes docs/slow-tests.md
+#   bash scripts/test.sh --slow        the slow tests alone, about an hour; writes docs/slow-tests.md
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
