@@ -44,6 +44,7 @@ from memalpha.measure.attacks import (
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models import resolve_model, write_adapter_record
+from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.qa.readers import ModelReader, reader_messages
 from memalpha.record.rows import read_rows
 from memalpha.retrieval import RetrievalConfig
@@ -53,7 +54,8 @@ from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.text import chat_ids, one_line, quote, quoted_json
 from memalpha.types import Chunk, Entry, Operation, OperationKind, Question, ReadRequest, ToolCall
 
-OURS = ("nano", "smollm2")
+SMOLLM2 = (models_dir() / "smollm2-135m-instruct" / "pypi" / MODEL_RECORD).is_file()
+OURS = ("nano", "smollm2") if SMOLLM2 else ("nano",)
 USABLE = [name for name in trl_templates() if agent_of(name, "compact")]
 AGENTS = st.builds(
     agent_of, st.sampled_from([*OURS, *USABLE]), st.sampled_from(CODECS), st.sampled_from(presets())
