@@ -64,12 +64,17 @@ def _told(
     others = [place for place in range(len(nodes)) if place not in shown]
     told: list[Utterance] = []
     left: list[str] = []
+    by_id: dict[str, dict[str, int]] = {}  # the texts of an id, which may be that of several
     for place in [*branch, *others]:
         node = nodes[place]
         if not node.message:
             continue
         role, text = say(node.message, skipped)
         id_ = id_of(node.message) or node.id or str(place)
+        if text:
+            of_id = by_id.setdefault(id_, {})
+            number = of_id.setdefault(text, len(of_id) + 1)
+            id_ = id_ if number == 1 else f"{id_} {number}"
         if text and place in shown and not forgotten:
             time = time_in(node.message, skipped=skipped) or None
             speaker = clean(node.message.get("name"))

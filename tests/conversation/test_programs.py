@@ -427,6 +427,34 @@ def test_a_list_of_several_conversations_is_each_of_them(read, tmp_path):
         assert found.left == ("messages/b/b2",)
 
 
+def test_what_macos_keeps_beside_files_is_not_read(tmp_path):
+    beside = b"\0\5\x16\7\0\2\0\0Mac OS X\xff\xfe"
+    files = {"Chats/A.json": json.dumps(rows([None] * 2)).encode()}
+    files |= {"__MACOSX/Chats/._A.json": beside, "Chats/._B.jsonl": beside}
+    with zipfile.ZipFile(tmp_path / "export.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    (tmp_path / "export").mkdir()
+    with zipfile.ZipFile(tmp_path / "export.zip") as archive:
+        archive.extractall(tmp_path / "export")
+    for name in ("export.zip", "export"):
+        found = collect(Export(tmp_path / name))
+        assert [each.what.text for each in found.messages] == ["k0", "k1"]
+        assert found.skipped.total() == 2
+
+
+def test_messages_that_have_one_id_are_each_read(read, tmp_path):
+    turns = [("user", "I moved to Porto."), ("assistant", "Good luck.")]
+    messages = [{"id": 1, "role": role, "content": text} for role, text in turns]
+    assert [text for _, text, _ in read(messages)[1]] == [text for _, text in turns]
+    found = collect(Export(tmp_path / "export.json"))
+    assert [each.what.id for each in found.messages] == ["1", "1 2"]
+    again = read([*messages, messages[1]])
+    assert len(again[1]) == 3
+    found = collect(Export(tmp_path / "export.json"))
+    assert (len(found.messages), found.skipped.total()) == (2, 1)
+
+
 def test_messages_of_openais_threads_come_in_their_order(read):
     def message(key, role, text, time):
         parts = [{"type": "text", "text": {"value": text, "annotations": []}}]
