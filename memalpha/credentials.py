@@ -135,7 +135,8 @@ _PLACEHOLDER = re.compile(
     r"(?i)[*x.•#_-]+|.*\.\.\.|.*(?<![a-z])your.*|<.*|\$.*|%.*%?|\{.*|change[_-]?me|none|null|nil|true|false|undefined|"
     r"required|optional|strings?|str|text|bytes|example|placeholder|redacted|removed|hidden|masked|"
     r"secret|passwords?|passwd|tokens?|todo|tbd|n/a|empty|unset|default|bearer|basic|process\.env.*|"
-    r"os\.(?:environ|getenv).*|env[.:].*|vault[:/].*|op://.*|file:.*|[a-z_]\w*(?:\.[a-z_]\w*)+"
+    r"os\.(?:environ|getenv).*|env[.:].*|vault[:/].*|op://.*|file:.*|"
+    r"(?:~|\.{1,2}|/(?:app|data|etc|home|media|mnt|opt|private|root|run|srv|tmp|users|usr|var))/.*|[a-z_]\w*(?:\.[a-z_]\w*)+"
 )
 _PASSWORD = 4  # characters that a password has at least, where a name says that it is one
 _TOKEN = 8  # and a key or token

@@ -305,6 +305,8 @@ def unmarked(text: str) -> str:
 
     NFKC, case-folded, without invisible characters.
     """
+    if text.isascii() and text.isprintable():
+        return text.lower()
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(char for char in folded if unicodedata.category(char) not in _SKIPPED)
 
@@ -458,12 +460,12 @@ def check_said(time: str | None, now: datetime, what: str = "the time") -> None:
     """Raise InputError, naming ``what``, for a time when nothing can have been said yet: it would
     be newer than whatever is said until then.
     """
-    InputError.raise_if(
-        is_to_come(time, now),
-        f"{what} is {time!r:.60}, and it is {now.isoformat(timespec='minutes')}",
-        expected="a time that has come, or is less than a day away",
-        fix="write when it was said, or leave it out",
-    )
+    if is_to_come(time, now):
+        raise InputError(
+            f"{what} is {time!r:.60}, and it is {now.isoformat(timespec='minutes')}",
+            expected="a time that has come, or is less than a day away",
+            fix="write when it was said, or leave it out",
+        )
 
 
 def to_iso(written: str) -> str | None:

@@ -92,6 +92,9 @@ _HEADINGS = frozenset(
 _LINES = re.compile("(\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])")
 _COLONS = dict.fromkeys(map(ord, "：﹕︓∶꞉ː˸"), ": ")  # those of other scripts need no space behind
 _COLON = re.compile(r":(?!//)")
+# what every label or header has one of, also what NFKC makes of others
+_MARK = re.compile(f"[{''.join(map(chr, _COLONS))}:\u2a74\\[\uff3b\ufe47]")
+_LETTER = re.compile(r"[^\W\d_]")
 _LABEL_WORD = re.compile(r"[^\W_](?:[^\s*_\[\](){}\"“”<>|#`~]*[^\W_])?")
 _LABEL_WORDS = 5
 _LONGEST_NAME = 40  # characters
@@ -148,6 +151,8 @@ def quoted_labels(text: str) -> str:
     ends a turn. So nobody can say something in the name of another. ``unquoted_labels`` takes it
     back.
     """
+    if not _MARK.search(text):
+        return text
     first, *others = _LINES.split(text)
     for place in range(1, len(others), 2):
         if _may_label(others[place]):
@@ -179,17 +184,21 @@ def _may_label(line: str) -> bool:
     characters in between; none is a word of headings.
     """
     line = line.lstrip("> ")[:_LONGEST_LABEL]
+    if not _MARK.search(line):  # most lines have none
+        return False
     label = _SPEAKER.match(line)
     if label and _HEADINGS.isdisjoint(label["name"].casefold().split()):
         return True
-    seen = unmarked(line.translate(_COLONS))
-    letter = next((character for character in line if character.isalpha()), "")
-    start = next((at for at, character in enumerate(seen) if character.isalpha()), len(seen))
+    seen = unmarked(line if line.isascii() else line.translate(_COLONS))
+    letter = _LETTER.search(line)
+    capital = letter is not None and letter[0].isupper()
+    first = _LETTER.search(seen)
+    start = first.start() if first else len(seen)
     for colon in _COLON.finditer(seen, start):
         head = seen[start : colon.start()]
         words = _LABEL_WORD.findall(_ASIDE.sub("", head)) or _LABEL_WORD.findall(head)
         after = seen[colon.end() : colon.end() + 1]
-        ends = after in _AFTER or (after.isalpha() and (after > "\x7f" or letter.isupper()))
+        ends = after in _AFTER or (after.isalpha() and (after > "\x7f" or capital))
         if ends and 0 < len(words) <= _LABEL_WORDS and _HEADINGS.isdisjoint(words):
             return True
     return _HEADER_LINE.match(seen) is not None

@@ -64,12 +64,17 @@ def _told(
     others = [place for place in range(len(nodes)) if place not in shown]
     told: list[Utterance] = []
     left: list[str] = []
+    by_id: dict[str, dict[str, int]] = {}  # the texts of an id, which may be that of several
     for place in [*branch, *others]:
         node = nodes[place]
         if not node.message:
             continue
         role, text = say(node.message, skipped)
         id_ = id_of(node.message) or node.id or str(place)
+        if text:
+            of_id = by_id.setdefault(id_, {})
+            number = of_id.setdefault(text, len(of_id) + 1)
+            id_ = id_ if number == 1 else f"{id_} {number}"
         if text and place in shown and not forgotten:
             time = time_in(node.message, skipped=skipped) or None
             speaker = clean(node.message.get("name"))
@@ -587,9 +592,7 @@ def messages(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     for value in values:
         inside = _listed_in(value)
         if inside is not None:
-            about = fields(value)
-            name = _name(about) or (_conversation_of(inside[0]) if inside else "")
-            yield from _by_owner(name, about, _nodes(inside), skipped)
+            yield from _by_conversation(fields(value), inside, skipped)
         elif is_messages(value) or not fields(value):
             nodes = alone.setdefault(_conversation_of(value), [])
             nodes.append(_node(value, len(nodes)))
@@ -597,6 +600,26 @@ def messages(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             skipped["no message"] += 1
     for name, nodes in alone.items():
         yield from _by_owner(name, {}, nodes, skipped)
+
+
+def _by_conversation(
+    about: dict[str, Any], inside: Sequence[Any], skipped: Reasons
+) -> Iterator[Chat]:
+    """Yield the conversation of a list; several, if its messages name several. What names none
+    belongs to the one before it.
+    """
+    named = list(map(_conversation_of, inside))
+    if len({name for name in named if name}) < 2:
+        name = _name(about) or (named[0] if named else "")
+        yield from _by_owner(name, about, _nodes(inside), skipped)
+        return
+    by_name: dict[str, list[Any]] = {}
+    before = next(filter(None, named))
+    for name, message in zip(named, inside, strict=True):
+        before = name or before
+        by_name.setdefault(before, []).append(message)
+    for name, own in by_name.items():
+        yield from _by_owner(name, about, _nodes(own), skipped)
 
 
 def _conversation_of(message: Any) -> str:

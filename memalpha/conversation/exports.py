@@ -52,6 +52,7 @@ _MEMBERS = re.compile(
     r"(?:^|/)conversations[^/]*\.jsonl?$|(?:Gemini|Bard)[^/]*/[^/]*\.(?:json|html)$"
 )
 _OTHER_MEMBERS = re.compile(r"\.(?:jsonl?|html)$")  # where no file has one of those names
+_OF_A_MAC = re.compile(r"(?:^|/)(?:__MACOSX/|\._)")  # what macOS keeps beside a file
 _IN_FOLDER = "conversations*.json, as ChatGPT and Claude name them, or other JSON or JSON Lines"
 _OTHER_FILE = "file of another kind (*{})"
 
@@ -262,6 +263,7 @@ def _wanted(path: Path, names: list[str], links: set[str], skipped: Reasons) -> 
     names = [name for name in names if name not in links]
     wanted = [name for name in names if _MEMBERS.search(name)]
     wanted = sorted(wanted or filter(_OTHER_MEMBERS.search, names))
+    wanted = [name for name in wanted if not _OF_A_MAC.search(name)]
     nested = any(name.endswith(".zip") for name in names)
     InputError.raise_if(
         not wanted,

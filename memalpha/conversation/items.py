@@ -35,17 +35,18 @@ _KEY_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ZONES = {"UTC": 0, "GMT": 0, "Z": 0, "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7}
 _ZONES |= {"MDT": -6, "PST": -8, "PDT": -7, "WET": 0, "WEST": 1, "CET": 1, "CEST": 2, "EET": 2}
 _ZONES |= {"EEST": 3, "BRT": -3, "JST": 9}
-_ZONE = re.compile(
-    r"(?<=[0-9Mm]) ?(?:(?:GMT|UTC)(?P<offset>[+-][0-9:]{1,6})|(?P<zone>[A-Z]{1,5}))$"
+_ZONE = re.compile(  # an offset, before which no digit stands, or a name, which AM and PM are not
+    r"(?<=[0-9Mm.]) ?(?:(?:GMT|UTC|(?<= ))(?P<hours>[+-][0-9]{1,2})(?::?(?P<minutes>[0-9]{2}))?"
+    r"(?: [A-Z]{1,5})?|(?P<zone>(?![AP]M$)[A-Z]{1,5}))$"
 )
+_WEEKDAY = re.compile(r"(?i)(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?,? ")
 _IN_BRACKETS = re.compile(r"\s*\([^()]*\)$")  # the name of a zone, after its offset
 _DAY_FORMS = (
     "%b %d, %Y",
     "%B %d, %Y",
     "%d %b %Y",
     "%d %B %Y",
-    "%a %b %d %Y",
-    "%a, %d %b %Y",
+    "%b %d %Y",
     "%Y-%m-%d",
     "%Y/%m/%d",
     "%Y.%m.%d",
@@ -201,15 +202,15 @@ def _other_form(text: str) -> str | None:
     a clock time, a zone. Nothing is guessed where day and month are both numbers.
     """
     plain = _IN_BRACKETS.sub("", text).replace("Sept ", "Sep ")
+    weekday = _WEEKDAY.match(plain)
+    plain = plain[weekday.end() :] if weekday else plain
     zone = _ZONE.search(plain)
     offset = None
     if zone:
         plain = plain[: zone.start()]
-        given = (zone["offset"] or "").replace(":", "")
-        if given:
-            hours, minutes = given[1:3], given[3:]
-            ahead = timedelta(hours=int(hours), minutes=int(minutes or 0))
-            offset = -ahead if given[0] == "-" else ahead
+        if zone["hours"]:
+            ahead = timedelta(hours=int(zone["hours"][1:]), minutes=int(zone["minutes"] or 0))
+            offset = -ahead if zone["hours"][0] == "-" else ahead
         elif zone["zone"] in _ZONES:
             offset = timedelta(hours=_ZONES[zone["zone"]])
     clock = _CLOCK.search(plain)

@@ -36,8 +36,7 @@ class Utterance:
         """How its speaker is shown, on one line and without a colon: an assistant by its role,
         which ranks it, and nobody else by that.
         """
-        name = "" if self.role == ASSISTANT else " ".join(self.speaker.split())
-        name = label_name(name)
+        name = "" if self.role == ASSISTANT else label_name(" ".join(self.speaker.split()))
         return self.role.capitalize() if name.lower() in ("", ASSISTANT) else name
 
     @property
@@ -48,7 +47,8 @@ class Utterance:
     @property
     def labelled(self) -> tuple[str, list[Span]]:
         """The quoted text after its label, and the place of the label."""
-        return f"{self.label}: {self.quoted}", [Span(0, len(self.label) + 1)]
+        label = self.label
+        return f"{label}: {self.quoted}", [Span(0, len(label) + 1)]
 
 
 def read_messages(messages: Sequence[Any], time: str | None = None) -> list[Utterance]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from memalpha.conversation.items import time_in
 from memalpha.text import moment
 
-_UUID = 36  # characters; one of zeros, as version 4 has them, stands for no parent
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 _IDS = ("id", "uuid", "messageId", "message_id", "_id", "messageID", "msg_id")
 _PARENTS = (
@@ -54,13 +53,12 @@ def parent_of(message: dict[str, Any]) -> str | None:
     named = [message[key] for key in _PARENTS if key in message]
     if not named:
         return None
-    parent = next((str(each) for each in named if each not in (None, "")), "")
-    return "" if len(parent) == _UUID and not parent.strip("0-48") else parent
+    return next((str(each) for each in named if each not in (None, "")), "")
 
 
 def is_tree(nodes: Sequence[Node]) -> bool:
-    """Whether any node says what it follows, or what follows it."""
-    return any(node.parent is not None or node.children for node in nodes)
+    """Whether any node names what it follows, or what follows it."""
+    return any(node.parent or node.children for node in nodes)
 
 
 def live_branch(nodes: Sequence[Node], current: str = "") -> list[int]:
@@ -71,14 +69,25 @@ def live_branch(nodes: Sequence[Node], current: str = "") -> list[int]:
     places: dict[str, int] = {}
     for place, node in enumerate(nodes):
         places.setdefault(node.id, place)
-    parents = _parents(nodes, places)
     last = places.get(current) if current else None
+    if last is None and _are_turns(nodes, places):
+        nodes = [node if node.parent else node._replace(parent=None) for node in nodes]
+    parents = _parents(nodes, places)
     branch: dict[int, None] = {}
     place = _newest_leaf(nodes, parents) if last is None else last
     while place >= 0 and place not in branch:
         branch[place] = None
         place = parents[place]
     return list(reversed(branch))
+
+
+def _are_turns(nodes: Sequence[Node], places: dict[str, int]) -> bool:
+    """Whether nodes say only which question an answer is to: there are more than two roots, and no
+    question follows an answer. Fewer are a first message and its edited form.
+    """
+    answers = {node.id for node in nodes if node.parent in places}
+    roots = sum(node.parent == "" for node in nodes)
+    return roots > 2 and not any(node.parent in answers or node.children for node in nodes)
 
 
 def _parents(nodes: Sequence[Node], places: dict[str, int]) -> list[int]:

@@ -124,6 +124,8 @@ secret santa is on 2024-12-20
 password reset link is valid for 24h
 pinned 12345
 global-warming-is-a-real-problem-in-2024
+SHELL=/bin/bash PWD=/home/ann/project1 OLDPWD=/Users/ann/site2
+pwd: ~/src/site2024
 """.strip().splitlines()
 
 

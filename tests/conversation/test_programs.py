@@ -11,6 +11,7 @@ from email.utils import format_datetime
 
 import pytest
 
+from memalpha.conversation.chats import BRANCH
 from memalpha.conversation.exports import Export
 from memalpha.conversation.items import UNREADABLE_TIME, Remembered, time_in, time_of
 from memalpha.conversation.trees import Node, live_branch
@@ -339,6 +340,26 @@ def test_other_zones_and_what_is_no_time():
     assert time_in({"created_at": SECONDS + 60, "updatedAt": SECONDS}, updated=True) == AT
 
 
+@pytest.mark.parametrize(
+    ("written", "time"),
+    [
+        ("Mar 5, 2024, 2:30:00 PM", "2024-03-05T14:30:00"),
+        ("March 5, 2024 at 2:30 PM", "2024-03-05T14:30:00"),
+        ("2024-03-05 2:30 pm", "2024-03-05T14:30:00"),
+        ("5 Mar 2024 2:30 P.M. PST", "2024-03-05T14:30:00-08:00"),
+        ("Mar 5, 2024, 12:05 AM", "2024-03-05T00:05:00"),
+        ("Mar 5, 2024, 12:05 PM", "2024-03-05T12:05:00"),
+        ("Tuesday, March 5, 2024 at 2:30:00 PM UTC", "2024-03-05T14:30:00+00:00"),
+        ("2024-03-05 14:30:00 -0730", "2024-03-05T14:30:00-07:30"),
+        ("2024-03-05 14:30:00.25 +02:00", "2024-03-05T14:30:00+02:00"),
+        ("2024-03-05 14:30:00 +0000 UTC", "2024-03-05T14:30:00+00:00"),
+        ("Tue Mar 05 2024 14:30:00 GMT+1", "2024-03-05T14:30:00+01:00"),
+    ],
+)
+def test_the_half_of_a_day_and_an_offset_count(written, time):
+    assert time_of(written) == time
+
+
 def test_a_time_that_cannot_be_read_is_counted(read):
     message = {"role": "user", "content": "Hi", "date": "01/02/2025"}
     assert read([message])[1:] == ([("user", "Hi", None)], {UNREADABLE_TIME: 1})
@@ -357,6 +378,81 @@ def test_a_list_that_is_newest_first_is_turned_round(read):
     undated = [{"role": "user", "content": "5"}]
     texts = [text for _, text, _ in read([*said(*order), *undated])[1]]
     assert texts == ["1", "2", "3", "4", "5"]
+
+
+def rows(parents, *, talk="k", start=0):
+    """Messages of a database: message number n follows the one that ``parents`` names."""
+    return [
+        {
+            "id": f"{talk}{number}",
+            "conversationId": talk,
+            "role": ("user", "assistant")[number % 2],
+            "content": f"{talk}{number}",
+            "parentId": None if parent is None else f"{talk}{parent}",
+            "createdAt": SECONDS + start + number,
+        }
+        for number, parent in enumerate(parents)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parents", "shown"),
+    [
+        ([None] * 6, "012345"),  # a column that nobody fills
+        ([None] * 2, "01"),
+        ([None, 0, None, 2, None, 4], "012345"),  # of an answer its question
+        ([None, 0, 0, None, 3, None, 5], "023456"),  # and one was answered anew
+        ([None, 0, None, 2], "23"),  # the first message was edited
+        ([None, 0, 1, 2, None, 4, None], "6"),
+    ],
+)
+def test_parents_that_are_not_filled_in_part_no_conversation(read, parents, shown):
+    messages = rows(parents)
+    kind, said, skipped = read({"messages": messages})
+    assert (kind, [text for _, text, _ in said]) == ("messages", [f"k{each}" for each in shown])
+    left = len(parents) - len(shown)
+    assert skipped == ({BRANCH: left} if left else {})
+
+
+def test_a_list_of_several_conversations_is_each_of_them(read, tmp_path):
+    messages = [*rows([None, 0, 1, 2], talk="a"), *rows([None, 0, 1, 1], talk="b", start=60)]
+    for data in [messages, {"messages": messages}, {"data": {"messages": messages[::-1]}}]:
+        said = [text for _, text, _ in read(data)[1]]
+        assert sorted(said) == ["a0", "a1", "a2", "a3", "b0", "b1", "b3"]
+        assert said.index("a0") < said.index("a1") < said.index("a2")
+        found = collect(Export(tmp_path / "export.json"))
+        assert {each.source for each in found.messages} == {
+            f"messages/{each[0]}/{each}" for each in said
+        }
+        assert found.left == ("messages/b/b2",)
+
+
+def test_what_macos_keeps_beside_files_is_not_read(tmp_path):
+    beside = b"\0\5\x16\7\0\2\0\0Mac OS X\xff\xfe"
+    files = {"Chats/A.json": json.dumps(rows([None] * 2)).encode()}
+    files |= {"__MACOSX/Chats/._A.json": beside, "Chats/._B.jsonl": beside}
+    with zipfile.ZipFile(tmp_path / "export.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    (tmp_path / "export").mkdir()
+    with zipfile.ZipFile(tmp_path / "export.zip") as archive:
+        archive.extractall(tmp_path / "export")
+    for name in ("export.zip", "export"):
+        found = collect(Export(tmp_path / name))
+        assert [each.what.text for each in found.messages] == ["k0", "k1"]
+        assert found.skipped.total() == 2
+
+
+def test_messages_that_have_one_id_are_each_read(read, tmp_path):
+    turns = [("user", "I moved to Porto."), ("assistant", "Good luck.")]
+    messages = [{"id": 1, "role": role, "content": text} for role, text in turns]
+    assert [text for _, text, _ in read(messages)[1]] == [text for _, text in turns]
+    found = collect(Export(tmp_path / "export.json"))
+    assert [each.what.id for each in found.messages] == ["1", "1 2"]
+    again = read([*messages, messages[1]])
+    assert len(again[1]) == 3
+    found = collect(Export(tmp_path / "export.json"))
+    assert (len(found.messages), found.skipped.total()) == (2, 1)
 
 
 def test_messages_of_openais_threads_come_in_their_order(read):
