@@ -190,9 +190,8 @@ def _shrink(values: JsonObject, kinds: Mapping[str, Any]) -> None:
         few = min(2 * cover, layers)
         values["num_kv_shared_layers"] = few - cover
     size, share = _divisors(values)
+    values.update(_of_pairs("", values, size))
     for name, value in values.items():
-        if isinstance(value, dict):
-            values[name] = {key: _of_rotation(key, each, size) for key, each in value.items()}
         if _counts(value):
             values[name] = few if _LAYERS.match(name) else _smaller(name, value, size, share)
         elif name == "per_layer_config" and isinstance(value, dict):
@@ -222,12 +221,12 @@ def _smaller(name: str, value: int, size: int, share: int) -> int:
     return value // divisor if value % divisor == 0 else value
 
 
-def _of_rotation(name: str, value: Any, size: int) -> Any:
+def _of_pairs(name: str, value: Any, size: int) -> Any:
     """Return a field of a rotation as a copy has it: some hold a number for each pair of a head."""
     if isinstance(value, dict):
-        return {key: _of_rotation(key, each, size) for key, each in value.items()}
-    numbers = isinstance(value, list) and name.endswith("_factor")
-    return value[: len(value) // size] if numbers else value
+        return {key: _of_pairs(key, each, size) for key, each in value.items()}
+    pairs = isinstance(value, list) and str(name).endswith("_factor")
+    return value[: len(value) // size] if pairs else value
 
 
 def _counts(value: Any) -> bool:
