@@ -214,6 +214,55 @@ def test_what_the_mapping_may_not_hold_is_named(value, named):
         parse_train_arguments([*CPU, "--trl", value])
 
 
+@pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("{adam_beta1: a}", "adam_beta1: 'a'"),
+        ("{adam_beta1: 1.0}", "adam_beta1: 1.0\n.*less than 1"),
+        ("{adam_epsilon: 0}", "adam_epsilon: 0\n.*greater than 0"),
+        ("{weight_decay: -1}", "weight_decay: -1\n"),
+        ("{log_level: loud}", "log_level: 'loud'\n.*'warning'"),
+        ("{full_determinism: 3}", "full_determinism: 3\n"),
+        ("{hub_token: 12345}", r"hub_token: (12345|'\*\*\*')\n"),
+        ("{lr_scheduler_kwargs: 3}", "lr_scheduler_kwargs: 3\n"),
+        ("{lr_scheduler_kwargs: {nope: 1}}", "do not fit: .*'nope'"),
+        ("{deepspeed: not_there.json}", "do not fit: "),
+    ],
+)
+def test_values_that_would_fail_after_loading_are_refused_as_they_are_read(verb, value, named):
+    with pytest.raises(InputError, match=named):
+        verb([*CPU, "--trl", value])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{top_p: 2}",
+        "{top_p: 0}",
+        "{top_k: -5}",
+        "{delta: -1}",
+        "{importance_sampling_level: word}",
+        "{off_policy_mask_threshold: x}",
+        "{vllm_importance_sampling_clip_max: 0}",
+    ],
+)
+def test_values_that_make_no_loss_or_no_draw_are_refused(value):
+    name = value[1:].partition(":")[0]
+    with pytest.raises(InputError, match=f"trl holds {name}: "):
+        parse_train_arguments([*CPU, "--trl", value])
+
+
+def test_a_schedule_that_lacks_a_value_is_refused_and_one_that_has_it_is_taken():
+    given = [*CPU, "--lr_scheduler_type", "cosine_with_min_lr"]
+    with pytest.raises(InputError, match="min_lr or min_lr_rate"):
+        parse_train_arguments(given)
+    more = "{lr_scheduler_kwargs: {min_lr: 1.0e-7}, adam_epsilon: 1e-6, delta: null, top_k: 20}"
+    taken = parse_train_arguments([*given, "--trl", more]).trl_arguments
+    assert taken.lr_scheduler_type == "cosine_with_min_lr" and taken.top_k == 20
+    assert taken.adam_epsilon == 1e-6 and taken.delta is None
+
+
 def test_no_list_of_options_shows_how_python_writes_a_default(capsys):
     for verb in ("train", "warmup", "rollout", "evaluate", "scoreboard", "ask", "chat", "serve"):
         assert run([verb, "--options", *(["--data", "x"] if verb == "scoreboard" else [])]) == 0

@@ -118,7 +118,10 @@ def adapter(nano, tmp_path_factory):
     return folder
 
 
-def test_an_adapter_adds_scale_times_b_times_a(nano, adapter):
+@pytest.mark.parametrize(("fields", "scale"), [({}, 6 / 2), ({"use_rslora": True}, 6 / 2**0.5)])
+def test_an_adapter_adds_scale_times_b_times_a(nano, adapter, tmp_path, fields, scale):
+    adapter = shutil.copytree(adapter, tmp_path / "copy")
+    configured(**fields)(adapter)
     policy, tokenizer = load_policy_model(nano, adapter=adapter, trainable=True)
     trained = [name for name, parameter in policy.named_parameters() if parameter.requires_grad]
     assert len(trained) == 4 and all("lora_" in name for name in trained)
@@ -127,7 +130,7 @@ def test_an_adapter_adds_scale_times_b_times_a(nano, adapter):
     for projection in ("q_proj", "v_proj"):
         key = f"base_model.model.model.layers.0.self_attn.{projection}.lora_"
         weight = merged.model.layers[0].self_attn.get_submodule(projection).weight
-        weight.data += (6 / 2) * tensors[f"{key}B.weight"] @ tensors[f"{key}A.weight"]
+        weight.data += scale * tensors[f"{key}B.weight"] @ tensors[f"{key}A.weight"]
     ids = tokenizer("word apple 3", return_tensors="pt")
     torch.testing.assert_close(policy(**ids).logits, merged(**ids).logits)
     assert not torch.allclose(policy(**ids).logits, load_policy_model(nano).model(**ids).logits)
@@ -242,7 +245,7 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
         (configured(lora_alpha=float("nan")), "^lora_alpha of .* above 0: nan"),
         (configured(alpha_pattern={"q_proj": float("inf")}), "^alpha_pattern of "),
         (configured(use_dora=True), "^use_dora of .* is not supported: True"),
-        (configured(use_rslora=True), "^use_rslora of .* is not supported"),
+        (configured(use_rslora="yes"), "^use_rslora of .* is not true or false: 'yes'"),
         (configured(init_lora_weights="pissa"), "^init_lora_weights of .* 'pissa'"),
         (configured(init_lora_weights="pissa_niter_4"), "^init_lora_weights of "),
         (configured(layer_replication=[[0, 1], [0, 1]]), "^layer_replication of "),

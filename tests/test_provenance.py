@@ -100,12 +100,39 @@ def test_a_word_of_a_command_can_be_shown_without_the_folders_of_a_machine(word,
             ["--train_data", "/data/github_pat_S3CRETS3CRETS3CRET/x"],
             ["--train_data", "/data/***/x"],
         ),
+        (
+            ["--trl", '{"hub_token": "S3CRET S3CRET", "optim": "adamw"}'],
+            ["--trl", '{"hub_token": ***, "optim": "adamw"}'],
+        ),
+        (
+            ["--endpoint_url", "https://gw/v1/6f1e2d3c-1234-4abc-9def-0123456789ab/openai"],
+            ["--endpoint_url", "https://gw/v1/***/openai"],
+        ),
+        # names of models are no keys
+        (["--endpoint_url", "https://a.azure.com/openai/deployments/gpt-4o-mini-2024-07-18"],) * 2,
+        (["--model", "https://hf.co/Qwen/Qwen3-30B-A3B-Instruct-2507/x"],) * 2,
         (["--train_data", "/data/key/mine.jsonl", "http://localhost:8000/v1/monkey/x"],) * 2,
         (["--view_tokens", "64", "--tokenizer", "x", "--train_options", "{n:  4}"],) * 2,
     ],
 )
 def test_secrets_of_a_command_are_masked_and_nothing_else(words, shown):
     assert masked_command(["memalpha", "train", *words]) == ["memalpha", "train", *shown]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Authorization: Bearer s3cr3t.S3CRET, n: 1", "Authorization: ***, n: 1"),
+        ("{'authorization': 'Bearer S3CRET'}", "{'authorization': ***}"),
+        ('{"Proxy-Authorization": "Basic UzNDUkVU=="}', '{"Proxy-Authorization": ***}'),
+        ("authorization: token S3CRET", "authorization: ***"),
+        ("bearer S3CRETS3CRET was sent", "bearer *** was sent"),
+        ("password: 'S3CRET and more', n: 1", "password: ***, n: 1"),
+        *[("Bearer authentication is wanted, basic level 12345678 is not",) * 2],
+    ],
+)
+def test_what_a_server_echoes_of_a_header_is_masked_whole(said, shown):
+    assert masked(said) == masked(masked(said)) == shown
 
 
 def test_secrets_of_a_configuration_are_masked_once_and_for_all():

@@ -3,6 +3,7 @@ they may take. Expected texts are transformers' own."""
 
 import hashlib
 import json
+import resource
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from memalpha.generation.hf import AnsweringModel, HFGenerator, end_ids
 from memalpha.models import load_policy_model
 from memalpha.models.registry import build_nano, make_tokenizer, toy_texts
 from memalpha.qa.readers import reader_messages
-from memalpha.sandbox.worker import DATE
+from memalpha.sandbox.worker import DATE, set_limits
 from memalpha.text import chat_ids, decoded, plain_ids, render_chat, turn_end
 from memalpha.types import Chunk
 
@@ -93,6 +94,19 @@ def test_a_template_gives_what_transformers_gives_on_one_day(name, monkeypatch):
     )
     chat_template_utils._compile_jinja_template.cache_clear()
     assert render_chat(tokenizer, CHAT) == wanted
+
+
+def test_a_system_that_refuses_one_limit_sets_the_others(monkeypatch):
+    given = []
+
+    def setrlimit(kind, limits):
+        if kind == resource.RLIMIT_AS:
+            raise ValueError("current limit exceeds maximum limit")
+        given.append(kind)
+
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    set_limits()
+    assert given == [resource.RLIMIT_CPU, resource.RLIMIT_CORE]
 
 
 # ------------------------------------------------------------------------------------------------

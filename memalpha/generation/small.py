@@ -190,6 +190,7 @@ def _shrink(values: JsonObject, kinds: Mapping[str, Any]) -> None:
         few = min(2 * cover, layers)
         values["num_kv_shared_layers"] = few - cover
     size, share = _divisors(values)
+    values.update(_of_pairs("", values, size))
     for name, value in values.items():
         if _counts(value):
             values[name] = few if _LAYERS.match(name) else _smaller(name, value, size, share)
@@ -218,6 +219,14 @@ def _smaller(name: str, value: int, size: int, share: int) -> int:
         return -(-value // (8 * size * share)) * 8
     divisor = size if _OF_A_HEAD.match(name) or value % (size * share) else size * share
     return value // divisor if value % divisor == 0 else value
+
+
+def _of_pairs(name: str, value: Any, size: int) -> Any:
+    """Return a field of a rotation as a copy has it: some hold a number for each pair of a head."""
+    if isinstance(value, dict):
+        return {key: _of_pairs(key, each, size) for key, each in value.items()}
+    pairs = isinstance(value, list) and str(name).endswith("_factor")
+    return value[: len(value) // size] if pairs else value
 
 
 def _counts(value: Any) -> bool:

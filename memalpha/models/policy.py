@@ -68,6 +68,7 @@ _SETTINGS = frozenset(
         "alpha_pattern",
         "fan_in_fan_out",
         "peft_type",
+        "use_rslora",
     }
 )
 _NOTES = frozenset(
@@ -262,6 +263,8 @@ def _wrong_setting(name: str, value: Any) -> str:
     """What is wrong with a value of a field of plain LoRA; empty if nothing is."""
     if name in ("r", "lora_alpha"):
         return "" if _is_size(value, name == "r") else "is no number above 0"
+    if name == "use_rslora":
+        return "" if isinstance(value, bool | None) else "is not true or false"
     if name == "lora_dropout":
         fits = isinstance(value, int | float) and 0 <= value < 1
         return "" if fits else "is no share below 1"

@@ -545,11 +545,15 @@ _PREFIXES = (  # of services' keys
 _HIDDEN = re.compile(
     r"(?i:(://)[^/\s@]+(?=@))"  # user and password of an address
     rf"|(?<![A-Za-z0-9])()(?:(?i:{_PREFIXES})[\w.-]{{16,}}|A[KS]IA[0-9A-Z]{{16}}\b)"
-    rf"|(?i:({_NAMES}\w*[\"']?\s*[=:]\s*)[^&,\s\]}}]+)"  # in a query, or in a mapping
-    # in the path of an address: after such a name, or 16 and more letters and digits, mixed
+    # in a query, in a mapping or in a header
+    rf"|(?i:({_NAMES}\w*[\"']?\s*[=:]\s*)(?:\"[^\"]*\"|'[^']*'"
+    r"|(?:(?:bearer|basic|token)\s+)?[^&,\s\]}]+))"
+    r"|(?i:\b(bearer\s+)(?=\S*[0-9])[\w.~+/=-]{8,})"
+    # in the path of an address: after such a name, or 16 and more letters and digits, 8 of them
+    # mixed without a hyphen
     r"|(://(?:[^\s/?#]*/)+?)(?:(?i:((?:[\w-]*[_-])?(?:key|token|secret|password)s?/))[^/\s?#]+"
-    r"|(bot)?(?=[\w:-]*[A-Za-z][\w:-]*[0-9][\w:-]*[A-Za-z]|[\w:-]*[0-9][\w:-]*[A-Za-z]"
-    r"[\w:-]*[0-9])[\w:-]{16,}(?=[/?#\s]|$))"
+    r"|(bot)?(?=[\w:-]*?(?<![A-Za-z0-9])(?=[A-Za-z0-9]{8})(?:[A-Za-z]+[0-9]+[A-Za-z]"
+    r"|[0-9]+[A-Za-z]+[0-9]))[\w:-]{16,}(?=[/?#\s]|$))"
 )
 
 
@@ -565,7 +569,7 @@ def masked(value: Any, name: str = "") -> Any:
         return [masked(item, name) for item in value]
     if not isinstance(value, str) or not value:
         return value
-    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3\4\5\6***", value)
+    return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3\4\5\6\7***", value)
 
 
 def masked_command(words: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import sys
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +33,8 @@ def set_limits() -> None:
     for kind, most in limits:
         hard = resource.getrlimit(kind)[1]
         soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (soft, hard))
+        with suppress(ValueError, OSError):  # macOS refuses a limit of the address space
+            resource.setrlimit(kind, (soft, hard))
 
 
 def match(patterns: list[str], names: list[str]) -> str:

@@ -10,8 +10,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
+import torch
 from pydantic import (
     BeforeValidator,
     Field,
@@ -19,13 +20,17 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    TypeAdapter,
+    ValidationError,
 )
+from transformers import TrainingArguments, get_scheduler
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
+from memalpha.record.folder import masked
 from memalpha.rewards import RewardConfig, RewardFunction
 from memalpha.training.credit import Credit
 from memalpha.types import JsonMapping, JsonObject
@@ -165,6 +170,25 @@ PASSED_ON = frozenset(
     ]
 )
 """Options of the trainer that are no options here and that act."""
+_CHECKED_BY_TRAINER = ("debug", "deepspeed", "fsdp", "optim_target_modules")
+_Level = Literal["debug", "info", "warning", "error", "critical", "passive", "detail"]
+_LIMITS: Mapping[str, Any] = {
+    "adam_beta1": Annotated[float, Field(ge=0, lt=1)],
+    "adam_epsilon": PositiveFloat,
+    "delta": PositiveFloat,
+    "eval_delay": NonNegativeFloat,
+    "importance_sampling_level": Literal["token", "sequence"],
+    "log_level": _Level,
+    "log_level_replica": _Level,
+    "off_policy_mask_threshold": NonNegativeFloat,
+    "router_aux_loss_coef": NonNegativeFloat,
+    "top_k": NonNegativeInt,
+    "top_p": Annotated[float, Field(gt=0, le=1)],
+    "vllm_importance_sampling_clip_max": PositiveFloat,
+    "vllm_importance_sampling_clip_min": NonNegativeFloat,
+    "weight_decay": NonNegativeFloat,
+}
+"""Values of those that the trainer takes without a check, or after the model is loaded."""
 REPLACED: Mapping[str, str] = {
     "grouping": "credit: step for grouping: step, credit: trajectory for grouping: instance",
 }
@@ -492,12 +516,45 @@ class TrainerOptions(Options):
             )
         own = {name: getattr(self, name) for name in names(type(self)) if name != "trl"}
         fixed = {"disable_tqdm": True, "ddp_find_unused_parameters": False}
+        given = _fitting(self.trl, kind)
         try:
-            return kind(**{**own, **fixed, **more, **deepcopy(self.trl)})
+            arguments = kind(**{**own, **fixed, **more, **given})
+            _try_scheduler(arguments)
         except InputError:
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ImportError, OSError) as error:
             raise InputError(f"the options of the trainer do not fit: {error}") from error
+        return arguments
+
+
+def _fitting(given: JsonMapping, kind: type) -> JsonObject:
+    """Return options of the trainer in their types; InputError for a value that does not fit."""
+    hints = get_type_hints(kind)
+    values = deepcopy(dict(given))
+    for name in values.keys() - set(_CHECKED_BY_TRAINER):
+        try:
+            values[name] = TypeAdapter(hints[name]).validate_python(values[name])
+            if name in _LIMITS and values[name] is not None:
+                TypeAdapter(_LIMITS[name]).validate_python(values[name])
+        except ValidationError as error:
+            raise InputError(
+                f"trl holds {name}: {masked(given[name], name)!r:.200}",
+                expected=error.errors()[0]["msg"],
+            ) from error
+    return values
+
+
+def _try_scheduler(arguments: TrainingArguments) -> None:
+    """Make a learning rate's schedule, whose options are checked nowhere else before a run begins.
+    Raises what transformers does.
+    """
+    get_scheduler(
+        arguments.lr_scheduler_type,
+        torch.optim.SGD([torch.zeros(1)], lr=1.0),
+        num_warmup_steps=0,
+        num_training_steps=1,
+        scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
+    )
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,13 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
         raise InputError(
             f"an option needs a package that is not there: {error}", fix="install it"
         ) from error
+    except OSError as error:  # of the Hub's client, which makes the repository at once
+        if not trl_arguments.push_to_hub:
+            raise
+        raise InputError(
+            f"push_to_hub: no repository can be made: {error}",
+            fix="log in (hf auth login), or leave push_to_hub out",
+        ) from error
     InputError.raise_if(
         trl_arguments.load_best_model_at_end
         and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),

@@ -25,7 +25,8 @@ from memalpha.generation.small import ask_copy, small_copy
 from memalpha.types import Prompt, Sampling
 from memalpha.update.attention import NAME
 from memalpha.update.logps import Row, packed_logps
-from memalpha.update.prepare import prepare_policy
+from memalpha.update.prepare import prepare_policy, try_update
+from memalpha.update.trial import Trial
 
 SIZES = {
     "vocab_size": 64,
@@ -270,6 +271,28 @@ def test_rows_that_longrope_computes_otherwise_are_not_mixed():
     assert update_error(model, [*SHORT, *LONG]) < EXACT
     with pytest.raises(InputError, match="window of 20"):
         HFGenerator(model, Ids()).generate([Prompt((), tuple(range(3, 20)))], Sampling(8))
+
+
+@pytest.mark.parametrize(("partial", "pairs"), [(1.0, 48), (0.75, 48)])
+def test_a_model_of_published_size_with_longrope_is_tried_and_packed(partial, pairs):
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0 + i / 9 for i in range(pairs)],
+        "long_factor": [2.0 + i for i in range(pairs)],
+        "original_max_position_embeddings": 4096,
+        "partial_rotary_factor": partial,
+    }
+    sizes = {"vocab_size": 32064, "hidden_size": 3072, "num_hidden_layers": 32}
+    heads = {"num_attention_heads": int(32 * partial), "num_key_value_heads": 8}
+    more = {"original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
+    config = transformers.Phi3Config(**sizes, **heads, **more, rope_parameters=rope)
+    with torch.device("meta"):
+        base = transformers.Phi3ForCausalLM(config)
+    assert try_update(base) == Trial()
+    small = small_copy(base).config.rope_parameters
+    assert small["short_factor"] == rope["short_factor"][: len(small["short_factor"])]
+    assert config.rope_parameters["long_factor"] == rope["long_factor"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import DistributedType
 from gradient_check import make_base
 from runs_of_nano import SHORT, train
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -275,3 +275,15 @@ def test_layers_are_compiled_on_cuda_where_that_pays(monkeypatch):
     assert not compiles(load_in_4bit=True) and not compiles(kind=DistributedType.FSDP)
     monkeypatch.setattr(build, "WORTH_COMPILING", build.WORTH_COMPILING + 1)
     assert not compiles()
+
+
+def test_a_hub_that_makes_no_repository_is_one_clear_error(tmp_path, monkeypatch, capsys):
+    def refuse(*_, **__):
+        raise ConnectionError("no route to the Hub")
+
+    monkeypatch.setattr(Trainer, "init_hf_repo", refuse)
+    more = [*SHORT, "--warm_start_steps", "0", "--trl", "{push_to_hub: true}"]
+    assert train(tmp_path / "run", *more) == 1
+    said = capsys.readouterr().err
+    assert "error: push_to_hub: no repository can be made: no route to the Hub" in said
+    assert not (tmp_path / "run").exists()
