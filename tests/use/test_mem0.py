@@ -197,6 +197,15 @@ def test_what_cannot_be_done_is_told(backend, path, body, status, says):
     assert says in refused.json()["what"] and "/secret" not in refused.text
 
 
+def test_an_event_is_known_by_the_number_of_an_operation(backend):
+    known = backend.post("/memories", json={"messages": "I ski", "user_id": "ev"}).json()
+    name, _, number = known["event_id"].rpartition(":")
+    assert backend.get(f"/v1/event/{name}:{number}").json()["status"] == "SUCCEEDED"
+    for other in ("9" * 5000, f"{int(number) + 1}", "x", "-1", "²", "٢", f" {number}", "~"):
+        refused = backend.get(f"/v1/event/{name}:{other}")
+        assert refused.status_code == 404, refused.text
+
+
 def test_without_an_archive_nothing_is_kept_word_for_word(tmp_path):
     with running(store=tmp_path / "s.db", user="marta") as server:
         body = {"messages": "x", "infer": False}
@@ -386,6 +395,9 @@ def test_what_changes_nothing_is_accepted_and_each_id_takes_no_field(backend):
         ({"user_id": "a", "metadata": {"k": {"gt": [1]}}}, "metadata.k.gt"),
         ({"user_id": "a", "metadata": {"k": {"gt": 1, "near": 2}}}, "metadata.k"),
         ({"user_id": "a", "keywords": {"eq": "x"}}, "the filters: keywords"),
+        ({"user_id": "a", "metadata": {"k": {"in": [*range(1000)]}}}, "the filters: 1001 values"),
+        ({"user_id": "a", "OR": [{"app_id": "x"}] * 1000}, "the filters: 1001 values"),
+        ({"user_id": "a", "NOT": {"AND": [{"text": "x"}] * 2000}}, "the filters: 2001 values"),
     ],
 )
 @pytest.mark.parametrize("route", ["/v3/memories", "/search"])
