@@ -39,7 +39,7 @@ _OPERATORS: Mapping[str, tuple[str, ...]] = {
 _BARE = {"keywords": "icontains", "text": "icontains", "memory_ids": "in"}
 _GROUPS = ("AND", "OR", "NOT")
 _MOST_LEVELS = 20
-_MOST_VALUES = 1000  # each is compared with each memory
+_MOST_VALUES = 200  # each is compared with each memory
 _EXPECTED = f"{', '.join(_OPERATORS)}, or {', '.join(_GROUPS)} with a list of filters"
 
 

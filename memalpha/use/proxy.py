@@ -63,6 +63,10 @@ _NOT_PASSED = frozenset(
 )
 _OF_ORIGINS = b"access-control-"
 _SHOWN = 65_536  # most bytes of a refusal that are read
+_BEGINNINGS = (b",", b"[", b"{")  # of a value in JSON
+_MOST_VALUES = (
+    1_000_000  # of a chat, as each takes up to 100 times its bytes: photos are long texts
+)
 _GZIP = ("gzip", "x-gzip", "deflate")
 
 
@@ -226,6 +230,12 @@ class _Proxy:
         """Return the exchange that a request begins, its body for the upstream, and whether it asks
         for a stream.
         """
+        if sum(map(data.count, _BEGINNINGS)) > _MOST_VALUES:
+            raise Problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                "the values in the request's body",
+                f"at most {_MOST_VALUES} commas and opening brackets",
+            )
         try:
             body: JsonObject = json.loads(data)
             model = {"model": self._model} if self._model else {}

@@ -292,6 +292,15 @@ def test_a_photo_passes_and_what_is_longer_is_told(server, upstream):
     assert raw(server, "marta", "POST", "/v1/add", content=b"x" * 1_048_577).status_code == 413
 
 
+@pytest.mark.parametrize("part", ["[],", '{"a":1},', "1,", '"b",'])
+def test_a_long_body_of_many_values_is_refused(server, upstream, part):
+    before = len(upstream.bodies)
+    body = '{"messages": [], "x": [' + part * 1_048_600 + "0]}"
+    refused = raw(server, "marta", "POST", "/v1/chat/completions", content=body)
+    assert refused.status_code == 413 and "values" in refused.json()["error"]["message"]
+    assert len(upstream.bodies) == before
+
+
 def test_deep_and_packed_bodies_are_refused_or_pass(server, upstream):
     before = held(server, "marta")
     url = "/v1/chat/completions"
