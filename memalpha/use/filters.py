@@ -88,6 +88,13 @@ class Filter:
         parts = self.parts if self.kind == "AND" else ()
         return {name: value for part in parts for name, value in part.exact().items()}
 
+    def bounds(self, field: str) -> bool:
+        """Whether all that fits has a value of a field that is named here."""
+        if self.kind in ("AND", "OR"):
+            enough = any if self.kind == "AND" else all
+            return enough(part.bounds(field) for part in self.parts)
+        return self.kind in ("eq", "in") and self.field == field
+
     def only_names(self) -> bool:
         """Whether it only says what some of ``ENTITIES`` equal, each once."""
         conditions = list(self._conditions())

@@ -612,6 +612,12 @@ class _Mem0:
                     f'{field} is "*", which would erase more than is named',
                     "one name",
                 )
+        if "user" not in asked.pinned and wanted.mentions("user_id") != wanted.bounds("user_id"):
+            raise Problem(
+                HTTPStatus.BAD_REQUEST,
+                "user_id says whose memories stay, and not whose are erased",
+                "the names of users",
+            )
         existing = set(self._existing())
         for space in self._spaces(asked, wanted, any_part=True):
             if space.namespace not in existing:

@@ -52,7 +52,9 @@ _PASSED = frozenset(
 _MODELS = "models"  # and each below
 _UP = {"", ".", ".."}
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_SENT = ("accept", "content-type", "idempotency-key", "openai-beta", "x-client-request-id")
+# headers of a request that are passed; not those that could bring the answer of another user, such
+# as Idempotency-Key: the upstream knows one key for all
+_SENT = ("accept", "content-type", "openai-beta", "x-client-request-id")
 # headers of an answer that are of one connection, or of the upstream's own site
 _NOT_PASSED = frozenset(
     b"""

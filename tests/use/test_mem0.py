@@ -569,6 +569,33 @@ def test_delete_all_takes_no_star(backend, field):
     assert backend.get("/memories", params={"user_id": user}).json()["count"] == 1
 
 
+def test_delete_all_erases_only_users_who_are_named(backend):
+    users = ("named-1", "named-2", "unnamed")
+    for user in users:
+        backend.post("/memories", json={"messages": "tea", "user_id": user, "infer": False})
+
+    def counts():
+        return [
+            backend.get("/memories", params={"user_id": each}).json()["count"] for each in users
+        ]
+
+    one = {"user_id": "named-1"}
+    for filters in (
+        {"user_id": {"ne": "named-1"}},
+        {"user_id": {"nin": ["named-1"]}},
+        {"NOT": one},
+        {"NOT": [{"NOT": [one]}]},
+        {"OR": [one, {"agent_id": {"ne": "x"}}]},
+        {"AND": [{"NOT": one}, {"metadata": {"user_id": "named-1"}}]},
+    ):
+        refused = backend.request("DELETE", "/memories", json={"filters": filters})
+        assert refused.status_code == 400 and "user_id" in refused.json()["what"], filters
+    assert counts() == [1, 1, 1]
+    both = {"OR": [one, {"AND": [{"user_id": {"in": ["named-2"]}}, {"run_id": {"ne": "x"}}]}]}
+    assert backend.request("DELETE", "/memories", json={"filters": both}).status_code == 200
+    assert counts() == [0, 0, 1]
+
+
 def test_a_star_finds_sessions_and_users(backend):
     for user, session in (("s1", {}), ("s1", {"run_id": "r1"}), ("s2", {"run_id": "r2"})):
         body = {"messages": f"{user} likes tea", "user_id": user, **session, "infer": False}
