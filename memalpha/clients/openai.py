@@ -10,11 +10,12 @@ memory, too. All else of the client is as before, without memory: ``responses.co
 assistants, ``post``. Of several choices the first is remembered.
 
 A memory that cannot be searched raises before the model is asked. What cannot be remembered
-afterwards is a RuntimeWarning and stands in ``client.not_remembered``: the answer is returned. A
-call returns when its turn is on disk; a stream ends then, and remembers what was heard of it when
-it is closed before its end. A stream in ``with_streaming_response`` and one that is raw is
-remembered at its end. Of an answer that failed, was cut off or is none the user's words alone are
-remembered. A stream that was left without closing is not remembered.
+afterwards is a RuntimeWarning and stands in ``client.not_remembered``, which keeps the last
+``_FAILURES``: the answer is returned. A call returns when its turn is on disk; a stream ends then,
+and remembers what was heard of it when it is closed before its end. A stream in
+``with_streaming_response`` and one that is raw is remembered at its end. Of an answer that failed,
+was cut off or is none the user's words alone are remembered. A stream that was left without closing
+is not remembered.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI, OpenAI
 
 _Client = TypeVar("_Client", "OpenAI", "AsyncOpenAI")
+_FAILURES = 100  # last ones that a client keeps: each holds its conversation
 _RAW = "X-Stainless-Raw-Response"  # header by which the client asks for a response as it is
 
 
@@ -129,6 +131,7 @@ class _Call:
         except Exception as error:  # noqa: BLE001 - the answer is not lost
             problem = error
         self._failures.append(problem)
+        del self._failures[:-_FAILURES]
         told = f"a chat went on and was not remembered: {problem}"
         warnings.warn(told, RuntimeWarning, stacklevel=3)
 

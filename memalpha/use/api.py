@@ -95,6 +95,21 @@ async def _caller_of(
     return caller
 
 
+async def _check_place(request: Request) -> None:
+    """Raise a Problem (422) for fields that stand where none are read: a deletion whose body names
+    one entry must not erase all.
+    """
+    posts = request.method == "POST"
+    read, unread = ("body", "query") if posts else ("query", "body")
+    sent = request.url.query if posts else (await request.body()).strip()
+    if sent not in ("", b"", b"{}"):
+        raise Problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{request.method} {request.url.path} with a {unread}",
+            f"fields in the {read}",
+        )
+
+
 def build_api(
     operations: Operations,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
@@ -117,7 +132,7 @@ def build_api(
             description=endpoint.description,
             response_model=endpoint.answer,
             responses=_PROBLEMS,
-            dependencies=[Depends(HTTPBearer(auto_error=False))],
+            dependencies=[Depends(HTTPBearer(auto_error=False)), Depends(_check_place)],
         )
 
     @app.get("/health")

@@ -16,11 +16,11 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memalpha.conversation.messages import ASSISTANT, USER, read_messages, text_of
+from memalpha.conversation.messages import ASSISTANT, USER, Utterance, read_messages, text_of
 from memalpha.conversation.recalled import tagged, without_recalled
 from memalpha.memory.memory import render_entry
 from memalpha.qa.readers import within_budget
@@ -97,8 +97,7 @@ class ChatMemory:
         start = answers[-1] + 1 if answers else 0
         before = read_messages(messages[:start])
         said = [each for each in read_messages(messages[start:end]) if each.role == USER]
-        texts = [[each.role, each.text] for each in [*before, *said]]
-        counts = range(len(before) + 1, len(texts) + 1)
+        digests = list(_digests(thread, [*before, *said]))
         earlier = [each.text for each in before if each.role == USER]
         asked = "\n".join([each.text for each in said] or earlier[-1:])[-_ASKED:]
         passages = self._passages(asked, namespace) if asked else ()
@@ -110,8 +109,8 @@ class ChatMemory:
         return ChatTurn(
             namespace,
             tuple({"role": USER, "content": each.text, "name": each.speaker} for each in said),
-            tuple(_digest([thread, texts[:count]]) for count in counts),
-            _digest([thread, texts]),
+            tuple(digests[len(before) + 1 :]),
+            digests[-1],
             any(each["role"] in _TOOLS for each in messages[end:]),
             tagged(passages) if passages else "",
         )
@@ -196,6 +195,17 @@ def _is_answer(message: JsonMapping) -> bool:
     calls = message.get("tool_calls") or message.get("function_call")
     text = text_of(message.get("content")) or ""
     return message["role"] == ASSISTANT and bool(calls or text.strip())
+
+
+def _digests(thread: str, messages: Sequence[Utterance]) -> Iterator[str]:
+    """Yield a digest of a conversation before its first message, and of all up to each of them; in
+    time linear in its length.
+    """
+    digest = hashlib.sha256(json.dumps(thread).encode())
+    yield digest.hexdigest()
+    for each in messages:
+        digest.update(json.dumps([each.role, each.text]).encode())
+        yield digest.hexdigest()
 
 
 def _digest(data: object) -> str:

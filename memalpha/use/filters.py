@@ -5,7 +5,8 @@
 Fields are listed in ``_OPERATORS``, each with the operators that it takes; ``metadata`` has an
 object of keys, each with a value or operators. Fields side by side must all hold. A bare value
 means ``eq``; ``"*"`` any value but none. Times are compared as far as both are told: a memory of
-2024-07-31T14:00 is ``lte`` 2024-07-31. Whatever else stands in a filter is refused (400).
+2024-07-31T14:00 is ``lte`` 2024-07-31. Whatever else stands in a filter is refused (400), and so
+are more than ``_MOST_VALUES`` values.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _OPERATORS: Mapping[str, tuple[str, ...]] = {
 _BARE = {"keywords": "icontains", "text": "icontains", "memory_ids": "in"}
 _GROUPS = ("AND", "OR", "NOT")
 _MOST_LEVELS = 20
+_MOST_VALUES = 200  # each is compared with each memory
 _EXPECTED = f"{', '.join(_OPERATORS)}, or {', '.join(_GROUPS)} with a list of filters"
 
 
@@ -86,11 +88,23 @@ class Filter:
         parts = self.parts if self.kind == "AND" else ()
         return {name: value for part in parts for name, value in part.exact().items()}
 
+    def bounds(self, field: str) -> bool:
+        """Whether all that fits has a value of a field that is named here."""
+        if self.kind in ("AND", "OR"):
+            enough = any if self.kind == "AND" else all
+            return enough(part.bounds(field) for part in self.parts)
+        return self.kind in ("eq", "in") and self.field == field
+
     def only_names(self) -> bool:
         """Whether it only says what some of ``ENTITIES`` equal, each once."""
         conditions = list(self._conditions())
         plain = all(each.kind == "eq" and each.field in ENTITIES for each in conditions)
         return plain and len(self.exact()) == len({(c.field, c.value) for c in conditions})
+
+    @property
+    def size(self) -> int:
+        """The number of values that a memory is compared with."""
+        return sum(len(each.value) if each.kind in _LISTS else 1 for each in self._conditions())
 
     def _conditions(self) -> Iterator[Filter]:
         if self.kind not in _GROUPS:
@@ -108,7 +122,15 @@ def read_filters(fields: Any, where: str = "the filters", level: int = 0) -> Fil
     """Read an object of filters; Problem (400) that names what is not understood."""
     if not isinstance(fields, dict) or level > _MOST_LEVELS:
         raise _wrong(where, fields, _EXPECTED)
-    return every(*(_read(name, value, where, level) for name, value in fields.items()))
+    read = every(*(_read(name, value, where, level) for name, value in fields.items()))
+    if level == 0 and read.size > _MOST_VALUES:
+        raise Problem(
+            HTTPStatus.BAD_REQUEST,
+            f"{where}: {read.size} values to compare with",
+            f"at most {_MOST_VALUES}",
+            "ask in parts",
+        )
+    return read
 
 
 def _read(name: str, value: Any, where: str, level: int) -> Filter:

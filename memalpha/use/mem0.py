@@ -44,6 +44,7 @@ _PATH = re.compile(
 _FOUND = 10  # memories that a search finds, unless it says how many
 _MOST_METADATA = 10_000  # characters; each line of a text has it
 _TIME = re.compile(r"\[([^\[\]\n]{4,40})\] *")
+_NUMBER = re.compile(r"[0-9]{1,18}")  # of an operation
 _PARTS = {"user_id": "user", "agent_id": "agent", "run_id": "session"}
 _REQUESTS = {endpoint.name: endpoint.request for endpoint in ENDPOINTS}
 _DONE = "SUCCEEDED"
@@ -611,6 +612,12 @@ class _Mem0:
                     f'{field} is "*", which would erase more than is named',
                     "one name",
                 )
+        if "user" not in asked.pinned and wanted.mentions("user_id") != wanted.bounds("user_id"):
+            raise Problem(
+                HTTPStatus.BAD_REQUEST,
+                "user_id says whose memories stay, and not whose are erased",
+                "the names of users",
+            )
         existing = set(self._existing())
         for space in self._spaces(asked, wanted, any_part=True):
             if space.namespace not in existing:
@@ -685,7 +692,7 @@ class _Mem0:
         """Say of what ``add`` has answered that it is done; its id names the last operation."""
         caller, number = self._named(asked, asked.path["id"])
         with self._agent.durable(caller.namespace) as durable:
-            there = number.isdecimal() and int(number) < durable.memory.clock
+            there = _NUMBER.fullmatch(number) and int(number) < durable.memory.clock
         if not there:
             raise _unknown(asked.path["id"])
         return {"id": asked.path["id"], "event_type": "ADD", "status": _DONE}

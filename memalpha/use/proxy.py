@@ -52,7 +52,9 @@ _PASSED = frozenset(
 _MODELS = "models"  # and each below
 _UP = {"", ".", ".."}
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_SENT = ("accept", "content-type", "idempotency-key", "openai-beta", "x-client-request-id")
+# headers of a request that are passed; not those that could bring the answer of another user, such
+# as Idempotency-Key: the upstream knows one key for all
+_SENT = ("accept", "content-type", "openai-beta", "x-client-request-id")
 # headers of an answer that are of one connection, or of the upstream's own site
 _NOT_PASSED = frozenset(
     b"""
@@ -63,6 +65,10 @@ _NOT_PASSED = frozenset(
 )
 _OF_ORIGINS = b"access-control-"
 _SHOWN = 65_536  # most bytes of a refusal that are read
+_BEGINNINGS = (b",", b"[", b"{")  # of a value in JSON
+_MOST_VALUES = (
+    1_000_000  # of a chat, as each takes up to 100 times its bytes: photos are long texts
+)
 _GZIP = ("gzip", "x-gzip", "deflate")
 
 
@@ -226,6 +232,12 @@ class _Proxy:
         """Return the exchange that a request begins, its body for the upstream, and whether it asks
         for a stream.
         """
+        if sum(map(data.count, _BEGINNINGS)) > _MOST_VALUES:
+            raise Problem(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                "the values in the request's body",
+                f"at most {_MOST_VALUES} commas and opening brackets",
+            )
         try:
             body: JsonObject = json.loads(data)
             model = {"model": self._model} if self._model else {}

@@ -41,6 +41,7 @@ _ONCE = ("Host", "Origin", "Authorization", API_KEY, *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
 _IDLE_SECONDS = 5  # of a connection between two requests
 _LAST_SECONDS = 0.5  # for the answers to requests that are cut off when the server stops
+_UPLOADS = 8  # bodies of the longest kind that may arrive at once
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _ASKED = f"Authorization, Content-Type, {API_KEY}, Mcp-Session-Id, Mcp-Protocol-Version"
 _EXPOSED = (
@@ -187,7 +188,8 @@ class Gate:
     def _make_room(self) -> None:
         """Give up the bodies that began to arrive first while all are more than places hold."""
         config = self._config
-        most = max(config.max_requests * config.max_body_bytes, config.upstream_bytes)
+        long = min(_UPLOADS, config.max_requests) * config.upstream_bytes if config.upstream else 0
+        most = max(config.max_requests * config.max_body_bytes, long)
         while sum(self._arriving.values()) > most:
             oldest = next(iter(self._arriving))
             del self._arriving[oldest]

@@ -306,6 +306,23 @@ def test_whatever_the_model_raises_the_answer_is_not_lost(agent, server, monkeyp
     assert len(wrapped.not_remembered) == 1
 
 
+@pytest.mark.filterwarnings("ignore:a chat went on")
+def test_a_memory_that_fails_for_long_does_not_hold_all_conversations(agent, server, monkeypatch):
+    wrapped = memalpha.wrap(client(server), agent, "marta")
+    numbers = iter(range(130))
+
+    def fail(*_, **__):
+        raise memalpha.ServiceError(f"failure {next(numbers)}")
+
+    monkeypatch.setattr(agent, "add", fail)
+    for number in range(130):
+        message = {"role": "user", "content": f"Hi {number}"}
+        wrapped.with_options(timeout=9).chat.completions.create(model="m", messages=[message])
+    assert [str(each) for each in wrapped.not_remembered] == [
+        f"failure {number}" for number in range(30, 130)
+    ]
+
+
 # ------------------------------------------------------------------------------------------------
 # whatever way a model is asked
 PART = {"type": "output_text", "text": "Ahoy.", "annotations": []}

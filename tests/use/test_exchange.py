@@ -303,6 +303,16 @@ def test_an_answer_without_an_end_is_held_up_to_a_limit_in_linear_time(memory):
     assert held(memory) == ["User: I sail."]
 
 
+def test_a_long_conversation_is_looked_through_in_linear_time(memory):
+    start = time.process_time()
+    for asked in (
+        [user("a")] * 20_000,
+        [user("a"), {"role": "assistant", "content": "b"}] * 20_000 + [user("c")],
+    ):
+        Exchange(memory, CHAT, chat(*asked))
+    assert time.process_time() - start < 10
+
+
 def test_what_has_too_many_tokens_is_not_remembered(memory):
     short = ChatMemory(memory.agent, max_text_tokens=20)
     assert "more than 20 tokens" in talk(short, CHAT, chat(user("a " * 100)), completion("Fine."))

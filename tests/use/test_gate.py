@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, nullcontext
 import httpx
 import pytest
 from servers import make_agent
+from starlette.responses import Response
 
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema
@@ -88,6 +89,33 @@ async def test_a_body_that_does_not_arrive_is_given_up():
     async with served(body_seconds=1) as http:
         refused = await http.post("/v1/add", content=drip(), **by("to a"))
         assert refused.status_code == 408 and http.gate.active == 0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("number", "left"), [(4, 4), (8, 8), (11, 8)])
+async def test_several_long_bodies_may_arrive_at_once(number, left):
+    async def answer(scope, receive, send):
+        await Response("taken")(scope, receive, send)
+
+    config = ServeConfig(upstream="http://127.0.0.1:9/v1", max_body_bytes=10, upstream_bytes=1000)
+    began = 0
+
+    async def body():
+        nonlocal began
+        began += 1
+        yield b"x" * 990
+        while began < number:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        yield b"x" * 10
+
+    app = Gate(answer, config, Callers(GRANTS))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
+    ) as http:
+        sent = [http.post("/v1/embeddings", content=body(), **by("to a")) for _ in range(number)]
+        statuses = [answer.status_code for answer in await asyncio.gather(*sent)]
+    assert statuses == [408] * (number - left) + [200] * left
 
 
 def test_a_server_that_others_can_reach_needs_tokens():

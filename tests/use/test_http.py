@@ -95,6 +95,9 @@ def test_a_story(marta):
         ("POST", "/v1/forget", {"entry": "1"}, 400, "nothing of an entry '1'"),
         ("DELETE", "/v1/memory", None, 400, "no namespace"),
         ("GET", "/v1/history?entyr=1", None, 422, "query.entyr: Extra inputs"),
+        ("POST", "/v1/search?k=1", {"query": "a"}, 422, "POST /v1/search with a query"),
+        ("POST", "/v1/add?time=2024", {"text": "a"}, 422, "POST /v1/add with a query"),
+        ("GET", "/v1/memory", {"offset": 5}, 422, "GET /v1/memory with a body"),
         ("GET", "/v1/nothing", None, 404, "Not Found"),
         ("GET", "/mcp", None, 405, "Method Not Allowed"),
     ],
@@ -107,6 +110,16 @@ def test_what_is_refused_is_told_and_nothing_is_written(marta, method, path, bod
     assert said["status"] == status and says in said["what"]
     assert "/secret" not in json.dumps(said) and "Traceback" not in json.dumps(said)
     assert marta.get("/v1/history").json()["total"] == 0
+
+
+def test_a_deletion_whose_body_names_one_entry_does_not_erase_all(marta):
+    marta.post("/v1/add", json={"text": "Marta lives in Oslo"})
+    for body in ({"entry": "1"}, {"user": "bob"}, [], None, "1"):
+        content = json.dumps(body)
+        refused = problem(marta.request("DELETE", "/v1/memory", content=content))
+        assert refused["status"] == 422 and "DELETE /v1/memory with a body" in refused["what"]
+    assert marta.get("/v1/memory").json()["total"] == 1
+    assert marta.request("DELETE", "/v1/memory", content=" {} ").json()["operations"] == 1
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,15 @@ def test_what_cannot_be_done_is_told(backend, path, body, status, says):
     assert says in refused.json()["what"] and "/secret" not in refused.text
 
 
+def test_an_event_is_known_by_the_number_of_an_operation(backend):
+    known = backend.post("/memories", json={"messages": "I ski", "user_id": "ev"}).json()
+    name, _, number = known["event_id"].rpartition(":")
+    assert backend.get(f"/v1/event/{name}:{number}").json()["status"] == "SUCCEEDED"
+    for other in ("9" * 5000, f"{int(number) + 1}", "x", "-1", "²", "٢", f" {number}", "~"):
+        refused = backend.get(f"/v1/event/{name}:{other}")
+        assert refused.status_code == 404, refused.text
+
+
 def test_without_an_archive_nothing_is_kept_word_for_word(tmp_path):
     with running(store=tmp_path / "s.db", user="marta") as server:
         body = {"messages": "x", "infer": False}
@@ -386,6 +395,9 @@ def test_what_changes_nothing_is_accepted_and_each_id_takes_no_field(backend):
         ({"user_id": "a", "metadata": {"k": {"gt": [1]}}}, "metadata.k.gt"),
         ({"user_id": "a", "metadata": {"k": {"gt": 1, "near": 2}}}, "metadata.k"),
         ({"user_id": "a", "keywords": {"eq": "x"}}, "the filters: keywords"),
+        ({"user_id": "a", "metadata": {"k": {"in": [*range(1000)]}}}, "the filters: 1001 values"),
+        ({"user_id": "a", "OR": [{"app_id": "x"}] * 1000}, "the filters: 1001 values"),
+        ({"user_id": "a", "NOT": {"AND": [{"text": "x"}] * 2000}}, "the filters: 2001 values"),
     ],
 )
 @pytest.mark.parametrize("route", ["/v3/memories", "/search"])
@@ -555,6 +567,33 @@ def test_delete_all_takes_no_star(backend, field):
     assert backend.delete("/v1/memories", params={"user_id": user, "metadata": "{}"}).is_error
     assert backend.delete("/v2/entities/user/*").status_code == 400
     assert backend.get("/memories", params={"user_id": user}).json()["count"] == 1
+
+
+def test_delete_all_erases_only_users_who_are_named(backend):
+    users = ("named-1", "named-2", "unnamed")
+    for user in users:
+        backend.post("/memories", json={"messages": "tea", "user_id": user, "infer": False})
+
+    def counts():
+        return [
+            backend.get("/memories", params={"user_id": each}).json()["count"] for each in users
+        ]
+
+    one = {"user_id": "named-1"}
+    for filters in (
+        {"user_id": {"ne": "named-1"}},
+        {"user_id": {"nin": ["named-1"]}},
+        {"NOT": one},
+        {"NOT": [{"NOT": [one]}]},
+        {"OR": [one, {"agent_id": {"ne": "x"}}]},
+        {"AND": [{"NOT": one}, {"metadata": {"user_id": "named-1"}}]},
+    ):
+        refused = backend.request("DELETE", "/memories", json={"filters": filters})
+        assert refused.status_code == 400 and "user_id" in refused.json()["what"], filters
+    assert counts() == [1, 1, 1]
+    both = {"OR": [one, {"AND": [{"user_id": {"in": ["named-2"]}}, {"run_id": {"ne": "x"}}]}]}
+    assert backend.request("DELETE", "/memories", json={"filters": both}).status_code == 200
+    assert counts() == [0, 0, 1]
 
 
 def test_a_star_finds_sessions_and_users(backend):

@@ -292,6 +292,24 @@ def test_a_photo_passes_and_what_is_longer_is_told(server, upstream):
     assert raw(server, "marta", "POST", "/v1/add", content=b"x" * 1_048_577).status_code == 413
 
 
+def test_no_header_of_a_request_brings_the_answer_of_another_user(server, upstream):
+    sent = {"Idempotency-Key": "1", "Cookie": "who=ann", "X-Client-Request-Id": "mine"}
+    for path in ("/v1/embeddings", "/v1/chat/completions", "/v1/responses"):
+        body = {"model": "m", "input": "tea", "messages": []}
+        raw(server, "marta", "POST", path, json=body, headers=sent)
+        passed = {name.lower() for name in upstream.headers[-1]}
+        assert passed.isdisjoint({"idempotency-key", "cookie"})
+
+
+@pytest.mark.parametrize("part", ["[],", '{"a":1},', "1,", '"b",'])
+def test_a_long_body_of_many_values_is_refused(server, upstream, part):
+    before = len(upstream.bodies)
+    body = '{"messages": [], "x": [' + part * 1_048_600 + "0]}"
+    refused = raw(server, "marta", "POST", "/v1/chat/completions", content=body)
+    assert refused.status_code == 413 and "values" in refused.json()["error"]["message"]
+    assert len(upstream.bodies) == before
+
+
 def test_deep_and_packed_bodies_are_refused_or_pass(server, upstream):
     before = held(server, "marta")
     url = "/v1/chat/completions"
