@@ -124,7 +124,7 @@ secret santa is on 2024-12-20
 password reset link is valid for 24h
 pinned 12345
 global-warming-is-a-real-problem-in-2024
-SHELL=/bin/bash PWD=/home/ann/project1 OLDPWD=/Users/ann/site2
+SHELL=/bin/bash PWD=/srv/ann/project1 OLDPWD=/opt/ann/site2
 pwd: ~/src/site2024
 """.strip().splitlines()
 
@@ -144,7 +144,7 @@ def test_ordinary_text_has_no_secret(line):
         ("host=h password=zz user=u", "host=h password=*** user=u"),
         ("h:5432:db:u:zz", "h:5432:db:u:***"),
         ("postgresql://u@h/db", "postgresql://u@h/db"),
-        ("/home/ann/me.db", "/home/ann/me.db"),
+        ("/srv/ann/me.db", "/srv/ann/me.db"),
     ],
 )
 def test_an_address_is_shown_without_its_password(address, shown):
