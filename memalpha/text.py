@@ -125,7 +125,7 @@ def render_chat(
     is no template, or it fails, takes another in, or more than a few seconds or too much memory.
     """
     ways = [list(messages)]
-    if messages[0]["role"] == "system":
+    if messages[0]["role"] == "system" and len(messages) > 1:
         ways.append(without_system(messages))
     return _whole(_rendered(tokenizer, ways, tools), str(messages[0]["content"]), tokenizer)
 
@@ -193,6 +193,12 @@ def turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     end: int | None = tokenizer.eos_token_id
     if not hasattr(tokenizer, "get_chat_template") or not tokenizer.chat_template:
         return end
+    return _turn_end(tokenizer, str(tokenizer.chat_template), end)
+
+
+@lru_cache(maxsize=8)
+def _turn_end(tokenizer: PreTrainedTokenizerBase, template: str, end: int | None) -> int | None:
+    """``turn_end`` of a tokenizer with this template and end token, asked once."""
     after = ""
     for rendered in _probes(tokenizer)[2:]:
         after = after or rendered.text.partition(slot("said"))[2].lstrip()
