@@ -46,13 +46,21 @@ def rows_of(record, *about):
     return rows
 
 
+def not_run(root):
+    """Return a row for each test file that marks tests as slow."""
+    files = [path for path in root.glob("tests/**/test_*.py") if "mark.slow" in path.read_text()]
+    names = [path.relative_to(root).as_posix() for path in files]
+    return {name: f"| `{name}` | not run yet | | | | | | |" for name in names}
+
+
 def main():
     """Read the record that the first argument names and renew the rows of its files."""
     git = ["git", "-C", str(PAGE.parent), "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     today = datetime.now(UTC).date().isoformat()
     lines = PAGE.read_text().splitlines() if PAGE.exists() else []
-    rows = {line.split("`")[1]: line for line in lines if line.startswith("| `tests/")}
+    rows = not_run(PAGE.parents[1])
+    rows |= {line.split("`")[1]: line for line in lines if line.startswith("| `tests/")}
     rows |= rows_of(ElementTree.parse(sys.argv[1]), today, f"`{commit}`")
     there = [rows[name] for name in sorted(rows) if (PAGE.parents[1] / name).exists()]
     PAGE.write_text(HEAD + "\n".join(there) + "\n")
