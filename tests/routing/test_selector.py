@@ -225,7 +225,21 @@ def test_it_learns_which_tool_a_query_wants_and_a_tool_registered_later_leaves_t
     assert right(made) == 1
 
 
+def seconds_of(made, path):
+    """The median processor time of a selection that is saved, of more than the buffer holds."""
+    seconds = []
+    for i in range(200):  # all without an outcome
+        start = time.process_time()
+        made.select(f"query {i}")
+        made.save(path)
+        seconds.append(time.process_time() - start)
+    return np.median(seconds)
+
+
 def test_after_a_thousand_outcomes_it_is_small_and_quick_and_knows_what_each_tool_earned(tmp_path):
+    few = selector(SelectorOptions(embedder="hashing"))
+    use(few, 70)
+    at_first = seconds_of(few, tmp_path / "few.pt")
     made = selector(SelectorOptions(embedder="hashing"))
     earned = {name: [] for name in TOOLS}
     rng = random.Random(1)
@@ -236,13 +250,8 @@ def test_after_a_thousand_outcomes_it_is_small_and_quick_and_knows_what_each_too
     for name, row in made.stats()["tools"].items():
         assert row["observations"] == len(earned[name])
         assert row["mean_reward"] == pytest.approx(np.mean(earned[name]))
-    seconds = []
-    for i in range(200):  # more than the buffer holds, all without an outcome
-        start = time.process_time()
-        made.select(f"query {i}")
-        made.save(tmp_path / "s.pt")
-        seconds.append(time.process_time() - start)
-    assert np.median(seconds) < 0.005 and (tmp_path / "s.pt").stat().st_size <= 200_000
+    assert seconds_of(made, tmp_path / "s.pt") < 1.5 * at_first  # processors differ
+    assert (tmp_path / "s.pt").stat().st_size <= 200_000
 
 
 @pytest.mark.parametrize("kind", ["bit", "zeros", "end", "hole"])

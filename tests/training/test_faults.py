@@ -123,6 +123,7 @@ def test_other_errors_are_not_taken_for_memory(error):
 def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
     (tmp_path / "new" / "deep").mkdir(parents=True)
     (tmp_path / "new" / "deep" / "weights").write_text("new")
+    (tmp_path / "new" / "trainer_state.json").write_text("{}")
     synced = []
     monkeypatch.setattr(
         os,
@@ -130,7 +131,8 @@ def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
         lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()),
     )
     publish(tmp_path / "new", tmp_path / "checkpoint-1")
-    written = {"new", "new/deep", "new/deep/weights", "new/memalpha_checkpoint.json"}
+    files = ("deep/weights", "trainer_state.json", "memalpha_checkpoint.json")
+    written = {"new", "new/deep", *(f"new/{name}" for name in files)}
     assert {str(path.relative_to(tmp_path)) for path in synced[:-1]} == written
     assert synced[-1] == tmp_path  # the new name
     assert damage(tmp_path / "checkpoint-1") == "" and not (tmp_path / "new").exists()
