@@ -71,7 +71,11 @@ def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
     )
     try:
         url = next(line for line in server.stderr if line.startswith("serving at ")).split()[2]
-        assert httpx.get(f"{url}/v1/memory", trust_env=False).json() == {"entries": [], "total": 0}
+        assert httpx.get(f"{url}/v1/memory", trust_env=False).json() == {
+            "entries": [],
+            "total": 0,
+            "lines": 0,
+        }
     finally:
         server.terminate()
     assert server.wait(30) == 0
