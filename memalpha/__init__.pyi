@@ -7,6 +7,8 @@ from memalpha.agent.rollout import run_rollouts as run_rollouts
 from memalpha.agent.rollout import take_step as take_step
 from memalpha.agent.step import AgentStep as AgentStep
 from memalpha.clients import wrap as wrap
+from memalpha.contrib.router.selector import SelectorOptions as SelectorOptions
+from memalpha.contrib.router.selector import ToolSelector as ToolSelector
 from memalpha.data.load import load_data as load_data
 from memalpha.errors import ForgottenError as ForgottenError
 from memalpha.errors import InputError as InputError
@@ -32,8 +34,6 @@ from memalpha.record.folder import RunFolder as RunFolder
 from memalpha.record.statistics import difference as difference
 from memalpha.retrieval import RetrievalConfig as RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory as retriever_factory
-from memalpha.routing.selector import SelectorOptions as SelectorOptions
-from memalpha.routing.selector import ToolSelector as ToolSelector
 from memalpha.store.journal import Journal as Journal
 from memalpha.store.records import Namespace as Namespace
 from memalpha.store.records import Origin as Origin

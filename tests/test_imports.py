@@ -23,7 +23,7 @@ PACKAGE = ROOT / "memalpha"
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("credentials", "errors", "types"),
-    ("files", "sandbox"),
+    ("files", "plugins", "sandbox"),
     ("config", "text"),
     ("endpoints", "memory", "units"),
     ("conversation",),
@@ -34,10 +34,11 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("record",),
     ("data",),
     ("models", "update"),
-    ("training", "store", "routing"),
+    ("training", "store"),
     ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
+    ("contrib", "contrib.router"),
     ("__main__", "memalpha"),
 )
 
@@ -94,8 +95,11 @@ def imports(path):
 
 
 def room(name):
-    """The room of a module: the package or file right below ``memalpha``."""
-    return name.split(".")[1] if "." in name else name
+    """The room of a module: the package or file right below ``memalpha`` (or its ``contrib``)."""
+    parts = name.split(".")
+    if parts[1:2] == ["contrib"]:
+        return ".".join(parts[1:3])
+    return parts[1] if len(parts) > 1 else name
 
 
 def graph(package):

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from typer import Typer
 from typer.exceptions import TyperException
@@ -26,6 +27,7 @@ from memalpha.cli.console import (
 )
 from memalpha.cli.options import TAKES_OPTIONS
 from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
+from memalpha.plugins import find_plugins, load_plugin
 
 app = Typer(
     add_completion=False,
@@ -55,8 +57,14 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
 for verb, settings in VERBS.items():
     app.command(context_settings=dict(settings))(verb)
 app.command("import")(importing.import_file)
-app.add_typer(training.router, name="router")
 app.add_typer(journal.app, name="journal")
+
+
+@cache
+def add_plugin_verbs() -> None:
+    """Add the verbs of ``memalpha.contrib`` and of other packages, once."""
+    for entry in find_plugins("memalpha.verbs").values():
+        load_plugin(entry)(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,6 +85,7 @@ def run(arguments: list[str]) -> int:
         out(f"memalpha {__version__}")
         return 0
     try:
+        add_plugin_verbs()
         code = int(app(words, prog_name="memalpha", standalone_mode=False) or 0)
     except TyperException as error:
         message = error.format_message()

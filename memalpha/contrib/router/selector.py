@@ -33,16 +33,14 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from memalpha.config import Options, read
-from memalpha.errors import InputError
-from memalpha.retrieval.dense import make_embedder
-from memalpha.routing.learner import (
+from memalpha.contrib.router.learner import (
     GroupOptions,
     learn_as_group,
     make_agents,
     replay,
     seeds_of,
 )
-from memalpha.routing.policy import (
+from memalpha.contrib.router.policy import (
     Checkpoint,
     NetworkOptions,
     PPOAgent,
@@ -55,7 +53,9 @@ from memalpha.routing.policy import (
     unpack,
     unpacked,
 )
-from memalpha.routing.tasks import Experience
+from memalpha.contrib.router.tasks import Experience
+from memalpha.errors import InputError
+from memalpha.retrieval.dense import make_embedder
 from memalpha.types import JsonMapping, JsonObject
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length

@@ -14,12 +14,17 @@ import torch
 import yaml
 
 from memalpha.cli import run as command
-from memalpha.errors import InputError, RunFolderError
-from memalpha.retrieval.dense import HashingEmbedder
-from memalpha.routing.learner import MAPPO, LinUCB, collect
-from memalpha.routing.policy import Checkpoint, NetworkOptions, PPOOptions
-from memalpha.routing.run import load_config, log_tasks, make_learner, make_tasks, measure, train
-from memalpha.routing.tasks import (
+from memalpha.contrib.router.learner import MAPPO, LinUCB, collect
+from memalpha.contrib.router.policy import Checkpoint, NetworkOptions, PPOOptions
+from memalpha.contrib.router.run import (
+    load_config,
+    log_tasks,
+    make_learner,
+    make_tasks,
+    measure,
+    train,
+)
+from memalpha.contrib.router.tasks import (
     LogOptions,
     LogTask,
     SyntheticOptions,
@@ -27,6 +32,8 @@ from memalpha.routing.tasks import (
     read_log,
     split_log,
 )
+from memalpha.errors import InputError, RunFolderError
+from memalpha.retrieval.dense import HashingEmbedder
 
 SMALL = {
     "task_options": {"dimension": 6, "choices": 3, "deciders": 2, "steps": 3, "p_end": 0.3},
@@ -363,9 +370,9 @@ class First(torch.nn.Module):  # takes option 1; the value is the first number
 
 
 def test_an_environment_of_ones_own_tells_terminated_from_truncated(monkeypatch):
-    from memalpha.routing.tasks import EnvironmentOptions, EnvironmentTask
+    from memalpha.contrib.router.tasks import EnvironmentOptions, EnvironmentTask
 
-    monkeypatch.setattr("memalpha.routing.tasks.load_function", lambda place, what: Walk)
+    monkeypatch.setattr("memalpha.contrib.router.tasks.load_function", lambda place, what: Walk)
     task = EnvironmentTask(EnvironmentOptions("walk:Walk"))
     steps = collect(
         task, [First()], episodes=2, length=4, seeds=[0, 0]

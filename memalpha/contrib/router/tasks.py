@@ -18,9 +18,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from memalpha.config import Options, Share, load_function
+from memalpha.contrib.router.policy import Shape
 from memalpha.data.rows import existing_file, iter_rows
 from memalpha.errors import InputError, MissingExtraError
-from memalpha.routing.policy import Shape
 from memalpha.types import Embedder, JsonMapping, JsonObject
 
 

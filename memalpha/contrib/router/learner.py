@@ -14,8 +14,7 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from memalpha.config import Options, Share
-from memalpha.errors import InputError
-from memalpha.routing.policy import (
+from memalpha.contrib.router.policy import (
     Batch,
     NetworkOptions,
     Policy,
@@ -29,7 +28,8 @@ from memalpha.routing.policy import (
     pack,
     unpack,
 )
-from memalpha.routing.tasks import Experience, Floats, Integers, LiveTask, LogTask, Task
+from memalpha.contrib.router.tasks import Experience, Floats, Integers, LiveTask, LogTask, Task
+from memalpha.errors import InputError
 from memalpha.types import JsonObject
 
 

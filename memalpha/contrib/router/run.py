@@ -14,14 +14,10 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, parse, read, read_yaml
-from memalpha.errors import InputError, RunFolderError
-from memalpha.record.folder import MARKER, RunFolder, environment
-from memalpha.record.lock import FolderLock
-from memalpha.retrieval.dense import make_embedder
-from memalpha.routing.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
-from memalpha.routing.policy import Checkpoint, NetworkOptions, PPOOptions, Shape, plain
-from memalpha.routing.selector import SelectorOptions, ToolSelector
-from memalpha.routing.tasks import (
+from memalpha.contrib.router.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
+from memalpha.contrib.router.policy import Checkpoint, NetworkOptions, PPOOptions, Shape, plain
+from memalpha.contrib.router.selector import SelectorOptions, ToolSelector
+from memalpha.contrib.router.tasks import (
     EnvironmentOptions,
     EnvironmentTask,
     Floats,
@@ -35,6 +31,10 @@ from memalpha.routing.tasks import (
     read_log,
     split_log,
 )
+from memalpha.errors import InputError, RunFolderError
+from memalpha.record.folder import MARKER, RunFolder, environment
+from memalpha.record.lock import FolderLock
+from memalpha.retrieval.dense import make_embedder
 from memalpha.types import JsonMapping, JsonObject
 
 Learner = MAPPO | LinUCB  # MultiAgentGRPO is a MAPPO

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from memalpha.errors import InputError
-from memalpha.routing.learner import (
+from memalpha.contrib.router.learner import (
     GroupOptions,
     LinUCB,
     learn_as_group,
@@ -19,7 +18,7 @@ from memalpha.routing.learner import (
     replay,
     seeds_of,
 )
-from memalpha.routing.policy import (
+from memalpha.contrib.router.policy import (
     Batch,
     NetworkOptions,
     Policy,
@@ -35,7 +34,8 @@ from memalpha.routing.policy import (
     ppo_losses,
     unpack,
 )
-from memalpha.routing.tasks import Experience, SyntheticOptions, SyntheticTask
+from memalpha.contrib.router.tasks import Experience, SyntheticOptions, SyntheticTask
+from memalpha.errors import InputError
 
 SHAPE = Shape(4, 2, 3, ((0, 2), (2, 4)))
 TEAM = SyntheticTask(SyntheticOptions(dimension=3, choices=2, deciders=2))
@@ -228,7 +228,7 @@ def test_an_epoch_stops_at_one_and_a_half_times_the_target_and_the_update_at_its
         total, parts = ppo_losses(*given, **more)
         return total, {**parts, "kl": torch.tensor(next(scripted))}
 
-    monkeypatch.setattr("memalpha.routing.policy.ppo_losses", losses)
+    monkeypatch.setattr("memalpha.contrib.router.policy.ppo_losses", losses)
     options = PPOOptions(lr_actor=1e-2, epochs=9, batch_size=32, target_kl=0.02)
     agent = PPOAgent(make_policy(SHAPE, NetworkOptions(), seed=2), options)
     report = agent.update(batch_of_policy(agent.policy, 64), 0)

@@ -14,11 +14,11 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from memalpha.cli import run as command
+from memalpha.contrib.router.learner import GroupOptions, learn_as_group
+from memalpha.contrib.router.policy import NetworkOptions, PPOOptions, pack
+from memalpha.contrib.router.selector import SelectorOptions, ToolSelector, _pack
 from memalpha.errors import InputError
 from memalpha.retrieval.dense import HashingEmbedder
-from memalpha.routing.learner import GroupOptions, learn_as_group
-from memalpha.routing.policy import NetworkOptions, PPOOptions, pack
-from memalpha.routing.selector import SelectorOptions, ToolSelector, _pack
 
 PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0)
 OPTIONS = SelectorOptions(
@@ -128,7 +128,7 @@ def test_what_cannot_be_observed_is_named():
 def test_advantages_run_over_an_agents_episodes_and_stop_where_a_step_is_missing(monkeypatch):
     made, kept = selector(never()), []
     monkeypatch.setattr(
-        "memalpha.routing.selector.learn_as_group",
+        "memalpha.contrib.router.selector.learn_as_group",
         lambda *given: kept.append(given) or learn_as_group(*given),
     )
     first = made.select("a")
@@ -274,7 +274,7 @@ def test_a_damaged_file_is_refused(tmp_path, kind):
 WORK_ON = """
 import sys
 from pathlib import Path
-from memalpha.routing.selector import SelectorOptions, ToolSelector
+from memalpha.contrib.router.selector import SelectorOptions, ToolSelector
 
 path = Path(sys.argv[1])
 options = SelectorOptions(embedder="hashing")

@@ -1,0 +1,126 @@
+"""``memalpha router``: train and measure a learned router, or select a tool."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Context, Option, Typer
+
+from memalpha.cli.console import out
+from memalpha.cli.options import TAKES_OPTIONS, AsJson, ListOptions, list_options
+from memalpha.errors import InputError
+from memalpha.types import JsonObject
+
+router = Typer(help="Train and measure a learned router, or select a tool.")
+
+
+def add_verbs(app: Typer) -> None:
+    """Add ``router`` to the command line."""
+    app.add_typer(router, name="router")
+
+
+@router.command("train", context_settings=TAKES_OPTIONS)
+def train_router(
+    context: Context,
+    config: Annotated[
+        str | None,
+        Option(help="YAML file of its options, such as examples/own_router_environment.yaml"),
+    ] = None,
+    output: Annotated[
+        str | None, Option(help="run folder to make (default: runs/router/NAME_OF_CONFIG)")
+    ] = None,
+    overwrite: Annotated[
+        bool, Option("--overwrite", help="replace a run folder that is there")
+    ] = False,
+    resume: Annotated[bool, Option("--resume", help="go on from the last checkpoint")] = False,
+    options: ListOptions = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a router from a YAML file: --config FILE [--name value ...].
+
+    Makes: a run folder with metrics, checkpoint.pt and summary.json. All options: --options.
+    """
+    from memalpha.contrib.router.run import GROUPS, load_config
+    from memalpha.contrib.router.run import train as run_training
+
+    list_options(options, GROUPS)
+    if not config:
+        raise InputError(
+            "memalpha router train without --config",
+            expected="a YAML file, such as examples/own_router_environment.yaml",
+        )
+    folder = Path(output or Path("runs") / "router" / Path(config).stem)
+    summary = run_training(
+        load_config(config, context.args),
+        folder,
+        None if as_json else _report_router,
+        overwrite=overwrite,
+        resume=resume,
+    )
+    text = "{learner}, seed {seed}: reward {reward} on {episodes} held-out episodes"
+    if "optimal" in summary:
+        text += ", at best {optimal:.4f} ({fraction_of_optimal:.3f} of the optimum)"
+    text = f"{text}\n{{steps}} steps, {{seconds}} s; run folder: {folder}"
+    out(json.dumps(summary) if as_json else text.format(**summary))
+
+
+def _report_router(row: JsonObject) -> None:
+    result = ""
+    if "held_out" in row:
+        result = "{held_out} on held-out episodes"
+    if "fraction_of_optimal" in row:
+        result = "{fraction_of_optimal:.3f} of the optimum on held-out episodes"
+    if result:
+        out(f"step {{step}} of {{steps}}: reward {{reward:.3f}}, {result}".format(**row))
+
+
+@router.command()
+def select(
+    tools: Annotated[
+        str, Option(help="YAML or JSON file {tools: {name: description}, options: {...}}")
+    ],
+    selector: Annotated[str, Option(help="file of the saved selector, made if new")],
+    query: Annotated[str | None, Argument(help="what a tool is wanted for")] = None,
+    context: Annotated[str, Option(help="what is known so far")] = "",
+    greedy: Annotated[
+        bool, Option("--greedy", help="take the likeliest tool; nothing is learned from it")
+    ] = False,
+    reward: Annotated[
+        float | None, Option(help="report how well a selected tool did, instead of a query")
+    ] = None,
+    selection: Annotated[
+        int | None, Option(help="which selection the reward is for (default: the last without one)")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Select a tool for a query, or report the outcome of a selection."""
+    from memalpha.contrib.router.run import open_selector, read_tools
+
+    path = Path(selector)
+    chooser = open_selector(path, *read_tools(tools))
+    if query is not None and reward is None:
+        choice = chooser.select(query, context, explore=not greedy)
+        data = choice._asdict()
+        likeliest = sorted(choice.probabilities.items(), key=lambda pair: -pair[1])
+        lines = [f"{choice.tool} (selection {choice.number})"]
+        lines += [f"  {share:.3f}  {name}" for name, share in likeliest]
+    elif reward is not None and query is None:
+        waiting = chooser.stats()["waiting"] if selection is None else [selection]
+        InputError.raise_if(
+            not waiting,
+            f"no selection in {path} waits for an outcome",
+            expected="one made without --greedy",
+        )
+        report = chooser.observe(waiting[-1], reward)
+        counts = f"{chooser.observations} outcomes, {chooser.updates} updates"
+        lines = [f"selection {waiting[-1]}: {reward:g}; {counts}"]
+        data = {
+            "selection": waiting[-1],
+            "reward": reward,
+            "report": report,
+            "updates": chooser.updates,
+        }
+    else:
+        raise InputError("memalpha router select", expected="QUERY or --reward NUMBER")
+    chooser.save(path)
+    out(json.dumps(data) if as_json else "\n".join(lines))
