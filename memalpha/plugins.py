@@ -4,7 +4,7 @@ A package declares an entry point in one of the groups below (pyproject.toml, ta
 ``project.entry-points``); once it is installed it is found.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -13,6 +13,7 @@ from memalpha.errors import InputError
 
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
+    "memalpha.credits": "a class of memalpha.training.credit.Credit, made without arguments",
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
 }
 
@@ -34,6 +35,23 @@ def find_plugins(group: str) -> Mapping[str, EntryPoint]:
                 fix="pip uninstall one of the two packages",
             )
     return found
+
+
+def plugin_names(group: str, own: Collection[str]) -> list[str]:
+    """Return the names of what this package has itself, then those of a group's entry points.
+
+    InputError if an entry point has one of ``own``.
+    """
+    found = find_plugins(group)
+    for name in own:
+        InputError.raise_if(
+            name in found,
+            f"an installed package gives {group!r} an entry point {name!r}:"
+            f" {found[name].value if name in found else ''}",
+            expected="another name, since this one is taken",
+            fix="pip uninstall the package",
+        )
+    return [*own, *found]
 
 
 def load_plugin(entry: EntryPoint) -> Any:

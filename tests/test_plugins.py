@@ -1,8 +1,11 @@
-"""Entry points: another package adds a verb; one that is broken or stands twice ends in one error."""
+"""Entry points: another package adds a verb or a credit; one that is broken or stands twice ends in
+one error."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,12 +17,12 @@ def add_verbs(app):
 """
 
 
-def install(site, package, point):
+def install(site, package, point, group="memalpha.verbs"):
     """Write what pip leaves behind of a package with one entry point."""
     info = site / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[memalpha.verbs]\n{point}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
 
 
 def call(site, *words):
@@ -55,4 +58,39 @@ def test_one_name_of_two_packages_is_refused(tmp_path):
         install(tmp_path, package, f"greet = {package}:add_verbs")
     done = call(tmp_path, "greet", "Ada")
     assert done.returncode == 1 and "polite:add_verbs and rude:add_verbs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+CREDIT = """
+from memalpha.training.credit import StepCredit
+class EvenCredit(StepCredit):
+    def check(self, options, group_size):
+        print("credited", group_size)
+"""
+TRAIN = ("train", "--use_cpu", "true", "--train_data", "no-such-data", "--credit")
+
+
+def test_a_package_adds_a_credit_that_is_listed_and_used(tmp_path):
+    (tmp_path / "fair.py").write_text(CREDIT)
+    install(tmp_path, "fair", "even = fair:EvenCredit", "memalpha.credits")
+    listed = call(tmp_path, "train", "--options").stdout
+    assert "One of: trajectory, step, even, evidence, memory_tokens, same_state." in listed
+    assert "credited 8" in call(tmp_path, *TRAIN, "even").stdout
+    done = call(tmp_path, *TRAIN, "odd")
+    assert done.returncode == 1 and "credit is 'odd'" in done.stderr
+    assert "'step', 'even', 'evidence', 'memory_tokens' or 'same_state'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("even = no_such_module_here:EvenCredit", "no_such_module_here"),
+        ("even = math:pi", "names math:pi"),
+        ("step = math:pi", "'step': math:pi"),
+    ],
+)
+def test_a_credit_that_is_none_or_has_a_name_of_the_package_is_refused(tmp_path, point, said):
+    install(tmp_path, "broken", point, "memalpha.credits")
+    done = call(tmp_path, *TRAIN, "even")
+    assert done.returncode == 1 and said in done.stderr
     assert "Traceback" not in done.stderr
