@@ -305,7 +305,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
         question_share: Share of an instance's questions asked in a training step, drawn anew each
             step from each kind, one of each while there is room; evaluation asks all.
         credit: Who is credited with a reward (docs/recipe.md); ``trajectory`` is the published one.
-        gradient_variance: Log the variance of the gradient, from two halves of a step's instances.
         rows_per_forward: Rows of one forward and backward pass; determines memory use.
         generation_rows: Most rollouts decoded in one batch.
         generator: What draws the rollouts: ``transformers`` on the trained weights, or ``vllm``,
@@ -347,7 +346,6 @@ class RunOptions(PolicyOptions, EndpointOptions):
     content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
     question_share: PositiveShare = 1.0
     credit: Annotated[str, AfterValidator(OneOf(credit_names))] = "step"
-    gradient_variance: bool = False
     rows_per_forward: PositiveInt = 8
     generation_rows: PositiveInt = 64
     generator: Literal["transformers", "vllm"] = "transformers"
@@ -659,14 +657,7 @@ TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, GRPOOptions)
 
 def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) -> None:
     """Check combinations of options of several groups."""
-    size = trainer.num_generations
-    groups = trainer.per_device_train_batch_size * trainer.steps_per_generation // size
-    make_credit(run.credit).check(run, size)
-    InputError.raise_if(
-        run.gradient_variance and (groups % 2 or trainer.steps_per_generation > 1),
-        f"gradient_variance with {groups} instances in {trainer.steps_per_generation} steps",
-        expected="an even number in each process, which has two halves, in one step",
-    )
+    make_credit(run.credit).check(run, trainer.num_generations)
     InputError.raise_if(
         run.role == "asker" and reward.immediate_weight,
         f"role asker with immediate_weight {reward.immediate_weight}",

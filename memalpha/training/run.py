@@ -60,13 +60,17 @@ class Run(NamedTuple):
     held_out: HeldOut
 
 
-def train(arguments: TrainArguments, report: EventReport = silent) -> JsonObject:
+def train(
+    arguments: TrainArguments,
+    report: EventReport = silent,
+    trainer_class: type[MemoryGRPOTrainer] = MemoryGRPOTrainer,
+) -> JsonObject:
     """Run training and return the summary; InputError if options do not fit, TrainingAborted if the
     run had to stop.
     """
     start = time.time()
     with FolderLock(arguments.trainer.output_dir, takes=PartialState().is_main_process) as lock:
-        run = open_run(arguments, report, lock)
+        run = open_run(arguments, report, lock, trainer_class)
         before = measure_before(run)
         step = fit(run)
         save_agent(run)
@@ -129,7 +133,12 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObj
 
 # ------------------------------------------------------------------------------------------------
 # the steps
-def open_run(arguments: TrainArguments, report: EventReport, lock: FolderLock) -> Run:
+def open_run(
+    arguments: TrainArguments,
+    report: EventReport,
+    lock: FolderLock,
+    trainer_class: type[MemoryGRPOTrainer] = MemoryGRPOTrainer,
+) -> Run:
     """Load and check everything, make or resume the folder, whose lock is taken, and warm the
     policy up if asked to.
     """
@@ -144,14 +153,16 @@ def open_run(arguments: TrainArguments, report: EventReport, lock: FolderLock) -
     arguments, why = choose_dtype(arguments, report)
     check_types(arguments.run.dtype, arguments.trl_arguments)
     parts = build_components(arguments)
-    trainer = None if options.warm_start_steps else build_trainer(arguments, parts)
+    trainer = None
+    if not options.warm_start_steps:
+        trainer = build_trainer(arguments, parts, trainer_class)
     folder = open_folder(arguments, parts, why)
     lock.take()
     checkpoint = last_checkpoint(folder, report) if options.resume else None
     if trainer is None:
         warm = warm_started(arguments, folder, report)
         parts = build_components(warm)
-        trainer = build_trainer(warm, parts)
+        trainer = build_trainer(warm, parts, trainer_class)
     held_out = HeldOut(parts, trainer.run_rollouts, folder, arguments.trainer.seed, report)
     return Run(arguments, parts, trainer, folder, checkpoint, held_out)
 
@@ -278,7 +289,11 @@ def choose_dtype(arguments: TrainArguments, report: EventReport) -> tuple[TrainA
     return arguments._replace(run=options), f"{options.dtype}: {why}"
 
 
-def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPOTrainer:
+def build_trainer(
+    arguments: TrainArguments,
+    parts: RunComponents,
+    trainer_class: type[MemoryGRPOTrainer] = MemoryGRPOTrainer,
+) -> MemoryGRPOTrainer:
     """Put the trainer together; InputError if there are too few instances, or an option needs a
     missing package.
     """
@@ -297,7 +312,7 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
         fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
     )
     try:
-        trainer = MemoryGRPOTrainer(
+        trainer = trainer_class(
             model=parts.model,
             args=trl_arguments,
             processing_class=parts.tokenizer,
@@ -324,11 +339,6 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
         and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
         "load_best_model_at_end with FSDP or DeepSpeed",
         expected="false: weights that are sharded hang when loaded",
-    )
-    InputError.raise_if(
-        options.gradient_variance and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
-        "gradient_variance with FSDP or DeepSpeed",
-        expected="false: a process has only a part of the gradient",
     )
     check_sharding(
         sharding_of(trainer.accelerator),

@@ -40,7 +40,6 @@ from memalpha.errors import InputError, TrainingAborted
 from memalpha.generation.hf import end_ids
 from memalpha.generation.products import Products, restored, using
 from memalpha.rewards import StepReward
-from memalpha.training import noise
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
 from memalpha.training.importance import GAP, gap_statistics, importance_weights
@@ -167,31 +166,20 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self.update_batches = self._next_update_batches()
         # a draw has steps_per_generation update batches, and passes through them in turn
         update_batch = self.update_batches[step % self.args.steps_per_generation]
-        most = self.options.rows_per_forward
-        with self._timed("step_time"), explain_out_of_memory(most):
-            if self.options.gradient_variance:
-                first, second = [
-                    replace(update_batch, rows=rows).micro_batches(most)
-                    for rows in self._halves(update_batch.rows)
-                ]
-                total = self._backward(model, first, num_items_in_batch, ends_step=False)
-                of_first = noise.gradients(model)
-                total = total + self._backward(model, second, num_items_in_batch)
-                self._record_variance(model, of_first)
-            else:
-                micro_batches = update_batch.micro_batches(most)
-                total = self._backward(model, micro_batches, num_items_in_batch)
+        with self._timed("step_time"), explain_out_of_memory(self.options.rows_per_forward):
+            total = self._backward(model, update_batch, num_items_in_batch)
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
     def _backward(
         self,
         model: Any,
-        micro_batches: Sequence[UpdateBatch],
+        update_batch: UpdateBatch,
         num_items_in_batch: Any,
         *,
         ends_step: bool = True,
     ) -> Tensor:
-        """Add the gradients of micro-batches, and return their summed loss."""
+        """Add the gradients of the micro-batches, and return their summed loss."""
+        micro_batches = update_batch.micro_batches(self.options.rows_per_forward)
         total = torch.zeros((), device=self.args.device)
         for micro_batch in micro_batches:
             last = ends_step and micro_batch is micro_batches[-1]
@@ -202,17 +190,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 loss = Trainer.training_step(self, model, micro_batch, num_items_in_batch)
                 total = total + loss
         return total
-
-    def _halves(self, rows: Sequence[TrainingRow]) -> list[Sequence[TrainingRow]]:
-        groups = self.args.per_device_train_batch_size // self.num_generations
-        return noise.halves(rows, groups)
-
-    def _record_variance(self, model: torch.nn.Module, of_first: Tensor) -> None:
-        """Log the variance of the gradient; that of the first half is still this process's."""
-        scaler = self.accelerator.scaler
-        scale = scaler.get_scale() if scaler is not None else 1.0
-        first = self.accelerator.reduce(of_first, "mean") / scale
-        self._record(noise.variance(first, noise.gradients(model) / scale))
 
     def _next_update_batches(self) -> list[UpdateBatch]:
         """Return the scored rows of a new draw, in ``steps_per_generation`` update batches."""
@@ -227,12 +204,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         check_masked_share(int(masked), int(count), self.scorer.max_masked_share, errors)
         trained = sum(sum(row.mask) for row in rows)
         row_count, token_count = self.sum_over_ranks([len(rows), trained])
-        end = self.processing_class.eos_token_id
-        halves = self._halves(rows) if self.options.gradient_variance else [rows]
-        rows = []
-        for half in halves:
-            missing = self._padded_count(len(half)) - len(half)
-            rows += [*half, *(padding_row(end) for _ in range(missing))]
+        rows = self._with_padding(rows)
         frozen = restored(self.model.parameters(), "requires_grad")
         with torch.no_grad(), frozen, self._timed("time/logps"):
             self._logps_before(rows)
@@ -531,6 +503,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         mean = total / count if count else math.nan
         squares = self.sum_over_ranks([sum((value - mean) ** 2 for value in known)]).item()
         return mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+
+    def _with_padding(self, rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+        """Return the rows with those that all ranks need to have equally many."""
+        missing = self._padded_count(len(rows)) - len(rows)
+        return [*rows, *(padding_row(self.processing_class.eos_token_id) for _ in range(missing))]
 
     def _padded_count(self, rows: int) -> int:
         splits = self.args.steps_per_generation

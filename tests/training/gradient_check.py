@@ -36,6 +36,9 @@ from transformers import (
     TrainerCallback,
 )
 
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # also where torchrun starts it
+from gradient_variance import VarianceTrainer
+
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
@@ -87,7 +90,7 @@ class Case:
     generator: str = "hf"
     staleness: int = 0  # batches drawn ahead
     correction: str = "token_truncate"
-    variance: bool = False  # gradient_variance
+    variance: bool = False  # scripts/gradient_variance.py
     top_layers: int = 0  # train the adapters of that many upper layers
     # "padding" counts padding rows as real ones, "tokens" counts those without a loss
     fault: str = ""
@@ -335,7 +338,7 @@ def make_trainer(case, folder, **more):
     if case.credit == "evidence":
         scorer = evidence_scorer(agent, credit)
     kind = Drifted if case.generator == "drifted" else HFGenerator
-    made = CheckedTrainer(
+    made = (CheckedVariance if case.variance else CheckedTrainer)(
         model=policy,
         args=arguments,
         processing_class=tokenizer(),
@@ -347,7 +350,6 @@ def make_trainer(case, folder, **more):
         options=RunOptions(
             role=case.role,
             credit=case.credit,
-            gradient_variance=case.variance,
             rows_per_forward=3,
             staleness=case.staleness,
         ),
@@ -400,6 +402,10 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
                 written = [len(row.completion_ids) for row in self.rows if not row.left_out]
                 batch.token_count = self.sum_over_ranks([sum(written)])[0]
         return batches
+
+
+class CheckedVariance(CheckedTrainer, VarianceTrainer):
+    """The trainer that logs the variance of the gradient, checked alike."""
 
 
 # ------------------------------------------------------------------------------------------------

@@ -2,17 +2,15 @@
 asked; the option."""
 
 import random
-import shutil
 from statistics import pvariance
 
 import pytest
-import torch
 from gradient_check import Case, check
-from runs_of_nano import SHORT, assert_same_end, train, untimed_metrics
+from runs_of_nano import SHORT, train
 
 from memalpha.errors import InputError
 from memalpha.record.folder import RunFolder
-from memalpha.training import asking, noise
+from memalpha.training import asking
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.credit import TrajectoryCredit
 from memalpha.training.schedule import of_each_kind
@@ -44,27 +42,6 @@ def test_the_gradient_check_sees_planted_faults(monkeypatch, case, place):
     if place:
         monkeypatch.setattr(*place)
     assert max(check(case).errors) > FOUND
-
-
-# ------------------------------------------------------------------------------------------------
-# the variance of the gradient
-def test_a_run_from_same_states_is_resumed_bit_for_bit_and_logs_the_variance(tmp_path):
-    options = [*SHORT, "--credit", "same_state"]
-    options += ["--gradient_variance", "true"]
-    assert train(tmp_path / "whole", *options) == 0
-    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
-    for later in (3, 4):
-        shutil.rmtree(tmp_path / "resumed" / f"checkpoint-{later}")
-    assert train(tmp_path / "resumed", *options, "--resume") == 0
-    assert_same_end(tmp_path / "resumed", tmp_path / "whole")
-    for row in untimed_metrics(tmp_path / "whole"):
-        assert row["gradient/norm_squared"] == pytest.approx(row["grad_norm"] ** 2, rel=1e-3)
-        assert row["gradient/variance"] > 0
-
-
-def test_variance_by_hand():
-    first, whole = torch.tensor([1.0, 2.0]), torch.tensor([4.0, 1.0])  # halves (1, 2) and (3, -1)
-    assert list(noise.variance(first, whole).values()) == [4 + 9, 16 + 1]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -117,7 +94,6 @@ def test_the_option_of_before_names_what_took_its_place(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gradient_variance": "true", "per_device_train_batch_size": 24}, "3 instances"),
         ({"graded_accuracy": "true"}, "reader recall"),
     ],
 )
