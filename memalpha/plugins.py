@@ -14,6 +14,10 @@ from memalpha.errors import InputError
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
     "memalpha.credits": "a class of memalpha.training.credit.Credit, made without arguments",
+    "memalpha.demonstrations": "a function that makes demonstrations of instances, an agent, a"
+    " TeacherConfig, the end token and a seed",
+    "memalpha.readers": "a class of readers that search again, made as memalpha.qa.readers says",
+    "memalpha.roles": "a class of memalpha.training.role.Role, made without arguments",
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
 }
 
@@ -64,3 +68,17 @@ def load_plugin(entry: EntryPoint) -> Any:
             expected=f"{GROUPS[entry.group]} at {entry.value}",
             fix="install its package again, or uninstall it",
         ) from error
+
+
+def make_plugin(group: str, name: str, kind: Any) -> Any:
+    """Return what the class makes, without arguments, that an entry point names; InputError if that
+    is no ``kind``, a protocol.
+    """
+    entry = find_plugins(group)[name]
+    made = load_plugin(entry)
+    made = made() if callable(made) else made
+    if not isinstance(made, kind):
+        raise InputError(
+            f"the entry point {name!r} of {group!r} names {entry.value}", expected=GROUPS[group]
+        )
+    return made

@@ -364,7 +364,7 @@ Search = Callable[[str, str], Sequence[str]]
 class ReadRequest(NamedTuple):
     """A question and its retrieved passages: core text first, then best first.
 
-    With ``search`` a reader may look for more (``qa/asker.py``).
+    With ``search`` a reader may look for more (``contrib/asker``).
     """
 
     question: Question

@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.credit", "contrib.router"),
+    ("contrib", "contrib.asker", "contrib.credit", "contrib.router"),
     ("__main__", "memalpha"),
 )
 

@@ -36,7 +36,8 @@ class AgentConfig(RetrievalConfig):
         retrieve_k: How many entries are retrieved for a question, and how many lines of the
             archive.
         reader_tokens: Budget of what the reader sees of them, in tokens.
-        searches: How often an asker may search again before it answers; of its own adapter.
+        searches: How often a reader that was trained to search may do so again before it answers;
+            of its own adapter.
         archive: Whether what was read is kept, line by line, and searched beside the entries; lines
             of changed facts leave it.
     """

@@ -1,12 +1,13 @@
-"""Rollouts: one pass over one instance with one sample of the policy, from an empty memory on.
+"""Rollouts: one pass over one instance with one sample of the policy.
 
-All rollouts read their first chunk in one batch, then their second, and so on: one prompt and one
-completion a chunk.
+All episodes take their first turn in one batch, then their second, and so on: one prompt and one
+completion a turn. A memory agent reads a chunk in each turn, from an empty memory on.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
@@ -24,7 +25,7 @@ from memalpha.types import (
 )
 
 StepCallback = Callable[[int, int], None]
-"""Called after each chunk of all rollouts with (chunks read, chunks in all)."""
+"""Called after each turn of all rollouts with (turns taken, turns in all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Rollout:
     those of the content judge on each step, ``nothing_due`` whether it finds that no write was due
     there; None where it has none. ``errors`` say, by chunk index, why a part of the reward could
     not be scored. ``credits`` are numbers of each step that a ``Credit`` keeps, by their name.
-    ``tokens_before`` are those of the memory that it began with. ``answer`` is that of an asker,
-    whose steps are turns.
+    ``tokens_before`` are those of the memory that it began with. ``role`` is what made it: of any
+    other than the writer of the memory the steps are turns, of which the last gives ``answer``.
     """
 
     instance: Instance
@@ -67,6 +68,7 @@ class Rollout:
     credits: dict[str, list[float]] = field(default_factory=dict)
     tokens_before: int = 0
     answer: Answer | None = None
+    role: str = "writer"
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -85,6 +87,93 @@ class Rollout:
         return [*readers, *self.errors.values()]
 
 
+class Episode(Protocol):
+    """A rollout on its way: ``run_episodes`` asks for a prompt and hands back its completion, until
+    it is done.
+    """
+
+    rollout: Rollout
+    """What was recorded so far; each turn adds a step."""
+
+    @property
+    def turns(self) -> int:
+        """The most turns that it takes."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no turn is left."""
+
+    def prompt(self) -> Prompt:
+        """Return the prompt of the next turn; InputError if a text of it is too long."""
+
+    def take(self, prompt: Prompt, completion: Completion) -> None:
+        """Apply the completion of that prompt and record the turn. What the policy did wrong is
+        recorded, no error.
+        """
+
+
+def run_episodes(
+    episodes: Sequence[Episode],
+    generator: Generator,
+    sampling: Sampling,
+    on_step: StepCallback | None = None,
+) -> list[Rollout]:
+    """Run each episode to its end and return their rollouts.
+
+    InputError if a chunk is too long, ServiceError if the generator fails. A seed of ``sampling``
+    is that of the first turn; each later turn has the next one.
+    """
+    total = max((episode.turns for episode in episodes), default=0)
+    turn = 0
+    while active := [episode for episode in episodes if not episode.done]:
+        prompts = sharing([episode.prompt() for episode in active])
+        seed = None if sampling.seed is None else sampling.seed + turn
+        completions = generator.generate(prompts, replace(sampling, seed=seed))
+        for episode, prompt, completion in zip(active, prompts, completions, strict=True):
+            episode.take(prompt, completion)
+        turn += 1
+        if on_step:
+            on_step(turn, total)
+    return [episode.rollout for episode in episodes]
+
+
+@dataclass(slots=True)
+class MemoryEpisode:
+    """A memory agent reads the chunks of an instance, one in each turn."""
+
+    agent: AgentStep
+    rollout: Rollout
+
+    @property
+    def turns(self) -> int:
+        """The chunks that it reads."""
+        return len(self.rollout.chunks)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has read all."""
+        return len(self.rollout.steps) == self.turns
+
+    def prompt(self) -> Prompt:
+        """Return the prompt of the next chunk, with the memory as it is."""
+        rollout = self.rollout
+        chunk = rollout.chunks[len(rollout.steps)]
+        return self.agent.prompt(rollout.memory, rollout.retriever, chunk)
+
+    def take(self, prompt: Prompt, completion: Completion) -> None:
+        """Carry out the calls of a completion."""
+        take_step(self.rollout, self.agent, prompt, completion)
+
+
+BeginEpisodes = Callable[[Sequence[Instance], AgentStep], Sequence[Episode]]
+"""Begins an episode of each instance; ``memory_episodes``, or what takes the same arguments."""
+
+
+def memory_episodes(instances: Sequence[Instance], agent: AgentStep) -> list[MemoryEpisode]:
+    """Begin an episode of each instance, with the memory that the instance begins with."""
+    return [MemoryEpisode(agent, new_rollout(instance, agent)) for instance in instances]
+
+
 def run_rollouts(
     instances: Sequence[Instance],
     agent: AgentStep,
@@ -92,30 +181,8 @@ def run_rollouts(
     sampling: Sampling,
     on_step: StepCallback | None = None,
 ) -> list[Rollout]:
-    """Run one rollout for each instance.
-
-    InputError if a chunk is too long, ServiceError if the generator fails. A seed of ``sampling``
-    is that of the first chunk; each later chunk has the next one.
-    """
-    rollouts = [new_rollout(instance, agent) for instance in instances]
-    total = max((len(rollout.chunks) for rollout in rollouts), default=0)
-    for t in range(total):
-        active = [rollout for rollout in rollouts if len(rollout.chunks) > t]
-        prompts = [
-            agent.prompt(rollout.memory, rollout.retriever, rollout.chunks[t]) for rollout in active
-        ]
-        prompts = sharing(prompts)
-        seed = None if sampling.seed is None else sampling.seed + t
-        completions = generator.generate(prompts, replace(sampling, seed=seed))
-        for rollout, prompt, completion in zip(active, prompts, completions, strict=True):
-            take_step(rollout, agent, prompt, completion)
-        if on_step:
-            on_step(t + 1, total)
-    return rollouts
-
-
-RunRollouts = Callable[..., list[Rollout]]
-"""``run_rollouts``, or what takes the same arguments."""
+    """Let a memory agent read each instance, as ``run_episodes`` does."""
+    return run_episodes(memory_episodes(instances, agent), generator, sampling, on_step)
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -84,7 +84,7 @@ class ReaderSpec(Options):
     # its model's window, for full context (0 = what the base model says)
     window_tokens: NonNegativeInt = 0
     adapter: str = ""  # of kind trained: folder of the reader
-    # of an asker's adapter: how often it may search again (None = as in its training)
+    # of an adapter that searches: how often it may do so again (None = as in its training)
     searches: NonNegativeInt | None = None
 
     def check(self) -> None:

@@ -35,7 +35,6 @@ from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
-from memalpha.qa.asker import reader_with
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import (
     EndpointReader,
@@ -43,6 +42,7 @@ from memalpha.qa.readers import (
     QAEvaluator,
     RecallReader,
     reader_messages,
+    reader_with,
 )
 from memalpha.record.folder import MARKER, RunFolder, check_place, environment, folder_digest
 from memalpha.record.lock import FolderLock

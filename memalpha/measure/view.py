@@ -120,14 +120,17 @@ class Tone(StrEnum):
     DELETE = "delete"
     SAME = "same"  # a success that changed nothing
     FAILED = "failed"
-    ASKED = "asked"  # a search or an answer of an asker
+    ASKED = "asked"  # a search or an answer
 
 
 SIGNS = dict(zip(Tone, "+~-=x?", strict=True))  # one character a tone, so that no colour is needed
 STYLES = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red", "cyan"), strict=True))
 
 
-ASKING = {"searched": "search", "answered": "answer"}  # what an asker's turn was, by its code
+ASKING = {
+    "searched": "search",
+    "answered": "answer",
+}  # what a turn was, by its code
 
 
 class Call(NamedTuple):

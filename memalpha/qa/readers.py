@@ -11,13 +11,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
+from memalpha.agent.config import AGENT_FILE
 from memalpha.endpoints import ChatClient
-from memalpha.errors import PartialServiceError, ServiceError, in_place, whole
+from memalpha.errors import InputError, PartialServiceError, ServiceError, in_place, whole
+from memalpha.files import read_object
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
+from memalpha.plugins import find_plugins, load_plugin
 from memalpha.qa.metrics import JUDGED, NEED_ALL, RUBRIC, check_metric, score
 from memalpha.text import content_of, one_line, quote
 from memalpha.types import (
@@ -154,6 +158,11 @@ class ModelReader(_BudgetedReader):
         self._probabilities = probabilities
         self.own_model = own_model
 
+    @property
+    def grades(self) -> bool:
+        """Whether it can say how probable an answer is."""
+        return self._probabilities is not None
+
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request; PartialServiceError if one only thought."""
         replies = self._generate(self.messages(requests)) if requests else []
@@ -176,6 +185,52 @@ class ModelReader(_BudgetedReader):
         values = iter(self._probabilities(chats, golds))
         counts = [len(wanted_answers(request.question)) for request in requests]
         return [max(islice(values, count)) for count in counts]
+
+
+SEARCHING_READER = "search"
+"""Name of the entry point of ``memalpha.readers`` for adapters that were trained to search again.
+It is called as ``ModelReader``, with the most searches behind the counter of tokens and without
+``probabilities``, and returns a ``ModelReader``.
+"""
+
+
+def searches_of(adapter: str | Path) -> int:
+    """Return how often the model of a reader's adapter may search again; 0 for a plain reader."""
+    path = Path(adapter) / AGENT_FILE
+    return int(read_object(path).get("searches", 0)) if path.is_file() else 0
+
+
+def reader_with(
+    adapter: str | Path,
+    generate: Callable[[list[list[Message]]], list[str]],
+    budget_tokens: int,
+    count_tokens: TokenCounter,
+    *,
+    own_model: bool = False,
+    probabilities: Callable[[list[list[Message]], list[str]], list[float]] | None = None,
+    searches: int | None = None,
+) -> ModelReader:
+    """Return the reader of a trained adapter, given what answers with it: one that searches if the
+    adapter was trained to. ``searches``: how often at most (None: as in its training). InputError
+    if no such reader is installed.
+    """
+    if searches is None:
+        searches = searches_of(adapter)
+    if not searches:
+        return ModelReader(
+            generate, budget_tokens, count_tokens, own_model=own_model, probabilities=probabilities
+        )
+    entry = find_plugins("memalpha.readers").get(SEARCHING_READER)
+    if entry is None:
+        raise InputError(
+            f"the reader {str(adapter)!r} searches {searches} times, and no installed package has a"
+            " reader that does",
+            expected=f"an entry point {SEARCHING_READER!r} of 'memalpha.readers'",
+        )
+    reader: ModelReader = load_plugin(entry)(
+        generate, budget_tokens, count_tokens, searches, own_model=own_model
+    )
+    return reader
 
 
 def wanted_answers(question: Question) -> tuple[str, ...]:
@@ -335,7 +390,7 @@ class QAEvaluator:
         """Return a record per question of each (memory, retriever, questions), read as one batch.
 
         ``passing`` are taken one by one, after the others: their memory may change afterwards, so
-        an asker cannot search it. InputError as ``check``, before any is read.
+        a reader cannot search it. InputError as ``check``, before any is read.
         """
         requests = []
         entry_ids = []

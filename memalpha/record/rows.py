@@ -277,7 +277,7 @@ def rollout_to_json(
     of_steps: Sequence[float | None] = advantages or [None] * len(rewards)
     steps = zip(rollout.steps, rewards, of_steps, strict=True)
     return {
-        "role": "writer" if rollout.answer is None else "asker",
+        "role": rollout.role,
         "instance": rollout.instance.id,
         "source": rollout.instance.source,
         "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",

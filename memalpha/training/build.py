@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Container, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple, TypeVar
@@ -21,7 +20,7 @@ from transformers import (
 )
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
-from memalpha.agent.rollout import RunRollouts, run_rollouts
+from memalpha.agent.rollout import BeginEpisodes, memory_episodes
 from memalpha.agent.step import AgentStep, check_context, longest_prompt
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
@@ -35,14 +34,12 @@ from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import trained_reader
 from memalpha.qa import judges, readers
-from memalpha.qa.asker import Asker, reader_with
-from memalpha.qa.readers import QAEvaluator
+from memalpha.qa.readers import QAEvaluator, reader_with
 from memalpha.text import opens_thinking
-from memalpha.training.asking import AnswerCredit, AskerScorer, InquiryRunner, one_by_one, written
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.credit import make_credit
+from memalpha.training.role import WRITER, make_role
 from memalpha.training.scoring import RolloutScorer
-from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import ContentJudge, Fact, Generator, Instance, JsonObject, Reader
 from memalpha.update.prepare import prepare_policy
 
@@ -62,7 +59,7 @@ class RunComponents(NamedTuple):
     held_out: list[Instance]
     eval_temperature: float = 0.0
     validation: Sequence[Instance] = ()
-    roll_out: RunRollouts = run_rollouts
+    begin: BeginEpisodes = memory_episodes
 
 
 def build_components(arguments: TrainArguments, *, training: bool = True) -> RunComponents:
@@ -100,25 +97,12 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     model, tokenizer = load_policy(run, trained=training, top_layers=run.train_layers)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
-    if run.role == "writer":
+    if run.role == WRITER:
         check_notation(run.adapter or run.model, agent)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, agent, model)
-    roll_out: RunRollouts = run_rollouts
-    if run.role == "asker":
-        device = PartialState().device
-        turns = arguments.agent.searches + 1
-        every = [*train, *held_out, *validation]
-        begun = iter(written(every, agent, run.writer, run.dtype, device))
-        train, held_out, validation = [
-            one_by_one(list(islice(begun, len(part))), turns)
-            for part in (train, held_out, validation)
-        ]
-        roll_out = InquiryRunner()
-    elif training:
-        train = start_from_teacher(
-            train, agent, run.rollout_chunks, seed, run.rollout_cut, run.rollout_coverage
-        )
+    role = make_role(run.role)
+    train, held_out, validation = role.start((train, held_out, validation), agent, run, seed)
     return RunComponents(
         model,
         tokenizer,
@@ -129,7 +113,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
         held_out,
         run.eval_temperature,
         validation,
-        roll_out,
+        role.episodes,
     )
 
 
@@ -178,8 +162,10 @@ def make_scorer(
         expected="a model whose chat template opens no thinking",
     )
     InputError.raise_if(
-        arguments.reward.graded_accuracy and isinstance(reader, Asker),
-        f"graded_accuracy with the asker {run.reader_adapter!r}",
+        arguments.reward.graded_accuracy
+        and isinstance(reader, readers.ModelReader)
+        and not reader.grades,
+        f"graded_accuracy with the {type(reader).__name__.lower()} {run.reader_adapter!r}",
         expected="a reader that answers at once",
     )
     judge = judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
@@ -188,16 +174,13 @@ def make_scorer(
         grade = reader.grade
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, judge, grade)
     evaluator.check([question for instance in instances for question in instance.questions])
-    kind, credit = RolloutScorer, make_credit(run.credit)
-    if run.role == "asker":
-        kind, credit = AskerScorer, AnswerCredit()
-    return kind(
+    return make_role(run.role).scorer(
         evaluator,
         make_judge(run, instances, agent.schema),
         arguments.reward,
         run.max_masked_share,
         agent,
-        credit=credit,
+        make_credit(run.credit),
     )
 
 

@@ -34,6 +34,7 @@ from memalpha.errors import InputError
 from memalpha.record.folder import masked
 from memalpha.rewards import RewardConfig, RewardFunction
 from memalpha.training.credit import credit_names, make_credit
+from memalpha.training.role import WRITER, make_role, role_names
 from memalpha.types import JsonMapping, JsonObject
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
@@ -114,7 +115,7 @@ _INSTEAD: Mapping[str, Sequence[str]] = {
     ),
     "SIGTERM, after which a run is saved and stops anyway": ("enable_jit_checkpoint",),
     "scale_rewards, of the weighted sum of the parts": ("multi_objective_aggregation",),
-    "searches, the most searches of an asker": ("max_tool_calling_iterations",),
+    "searches, the most searches of a reader": ("max_tool_calling_iterations",),
     "seed alone, which orders the data": (
         *("data_seed", "shuffle_dataset", "train_sampling_strategy"),
     ),
@@ -273,10 +274,10 @@ class RunOptions(PolicyOptions, EndpointOptions):
     """Options of data, model and scoring.
 
     Attributes:
-        role: What is trained: ``writer``, which reads chunks and writes the memory, or ``asker``,
-            which answers questions and may search the memory before (docs/recipe.md).
-        writer: Folder of the agent that writes the memories which an asker is asked about; empty:
-            nobody, so that it searches the archive alone.
+        role: What is trained: ``writer``, which reads chunks and writes the memory, or another
+            (docs/recipe.md).
+        writer: Of another role: folder of the agent that writes the memories which it is asked
+            about; empty: nobody, so that it searches the archive alone.
         train_data: Prepared folder, ``instances.jsonl`` or a generated source such as
             ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
@@ -326,7 +327,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
             one.
     """
 
-    role: Literal["writer", "asker"] = "writer"
+    role: Annotated[str, AfterValidator(OneOf(role_names))] = WRITER
     writer: str = ""
     train_data: str = "synthetic"
     train_options: JsonObject = field(default_factory=dict)
@@ -381,25 +382,9 @@ class RunOptions(PolicyOptions, EndpointOptions):
             expected="reader: trained, and the folder of a reader",
         )
         InputError.raise_if(
-            self.writer and self.role != "asker",
+            self.writer and self.role == WRITER,
             f"writer {self.writer!r} with role {self.role}",
-            expected="role: asker, which asks about the memories of a writer",
-        )
-        InputError.raise_if(
-            self.role == "asker" and (self.reader != "recall" or self.rollout_chunks),
-            f"role asker with reader {self.reader}, rollout_chunks {self.rollout_chunks}",
-            expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
-        )
-        InputError.raise_if(
-            self.role == "asker" and self.warm_start_steps,
-            f"role asker with warm_start_steps {self.warm_start_steps}",
-            expected="0: a warm start in a run teaches a writer",
-            fix="memalpha warmup --teaches asker, then --adapter",
-        )
-        InputError.raise_if(
-            self.role == "asker" and self.credit != "trajectory",
-            f"role asker with credit {self.credit}",
-            expected="credit trajectory: all turns are for one answer",
+            expected="another role, which asks about the memories of a writer",
         )
         if self.reader == "endpoint":
             self.reader_client()
@@ -658,11 +643,7 @@ TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, GRPOOptions)
 def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) -> None:
     """Check combinations of options of several groups."""
     make_credit(run.credit).check(run, trainer.num_generations)
-    InputError.raise_if(
-        run.role == "asker" and reward.immediate_weight,
-        f"role asker with immediate_weight {reward.immediate_weight}",
-        expected="0: it reads no chunks to be asked after",
-    )
+    make_role(run.role).check(run, reward)
     InputError.raise_if(
         reward.graded_accuracy and run.reader not in ("base", "trained"),
         f"graded_accuracy with reader {run.reader}",

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from typing_extensions import override
 
-from memalpha.agent.rollout import Rollout, RunRollouts
+from memalpha.agent.rollout import BeginEpisodes, Rollout, run_episodes
 from memalpha.agent.step import AgentStep
-from memalpha.errors import InputError
-from memalpha.plugins import GROUPS, find_plugins, load_plugin, plugin_names
+from memalpha.plugins import make_plugin, plugin_names
 from memalpha.qa.readers import QAEvaluator
 from memalpha.rewards import RewardConfig, StepReward
 from memalpha.training.rows import Scale, TrainingRow, build_rows
@@ -46,15 +45,15 @@ class Credit(Protocol):
 
     def draw(
         self,
-        roll_out: RunRollouts,
+        begin: BeginEpisodes,
         instances: Sequence[Instance],
         agent: AgentStep,
         generator: Generator,
         sampling: Sampling,
         group_size: int,
     ) -> list[Rollout]:
-        """Return a rollout of each of ``instances``, a group of each. ``roll_out`` runs them, once
-        or several times, with these arguments or others; its errors are raised.
+        """Return a rollout of each of ``instances``, a group of each, whose episodes ``begin``
+        begins; others may be run beside them. Errors as ``run_episodes``.
         """
 
     def ask(self, rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
@@ -94,7 +93,7 @@ class StepCredit:
 
     def draw(
         self,
-        roll_out: RunRollouts,
+        begin: BeginEpisodes,
         instances: Sequence[Instance],
         agent: AgentStep,
         generator: Generator,
@@ -102,7 +101,7 @@ class StepCredit:
         group_size: int,
     ) -> list[Rollout]:
         """Run each rollout once."""
-        return roll_out(instances, agent, generator, sampling)
+        return run_episodes(begin(instances, agent), generator, sampling)
 
     def ask(self, rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
         """Ask nothing more."""
@@ -147,13 +146,5 @@ def credit_names() -> list[str]:
 
 def make_credit(name: str) -> Credit:
     """Return the credit of a name; InputError if its entry point names something else."""
-    if name in CREDITS:
-        return CREDITS[name]()
-    entry = find_plugins(GROUP)[name]
-    made = load_plugin(entry)
-    credit = made() if callable(made) else made
-    if not isinstance(credit, Credit):
-        raise InputError(
-            f"the entry point {name!r} of {GROUP!r} names {entry.value}", expected=GROUPS[GROUP]
-        )
+    credit: Credit = CREDITS[name]() if name in CREDITS else make_plugin(GROUP, name, Credit)
     return credit

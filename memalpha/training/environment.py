@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from memalpha.agent.rollout import Rollout, new_rollout, take_step
+from memalpha.agent.rollout import MemoryEpisode, Rollout, memory_episodes
 from memalpha.agent.step import AgentStep
 from memalpha.config import one_of
 from memalpha.data.load import load_data
@@ -21,6 +21,7 @@ from memalpha.models.policy import load_tokenizer
 from memalpha.training.build import make_scorer
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.credit import credit_names, make_credit
+from memalpha.training.role import WRITER
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Completion, Message, OperationResult, Prompt, StopReason
 
@@ -35,7 +36,7 @@ class MemoryEnvironment:
     trainer can do.
     """
 
-    rollout: Rollout
+    _episode: MemoryEpisode
     _prompt: Prompt | None = None  # of the chunk at hand; None: every chunk was read
 
     def __init__(self, **options: Any) -> None:
@@ -53,9 +54,9 @@ class MemoryEnvironment:
             expected="reader recall, trained or endpoint, question_share 1",
         )
         InputError.raise_if(
-            run.role == "asker",
-            "role asker in an environment for another trainer",
-            expected="role writer",
+            run.role != WRITER,
+            f"role {run.role} in an environment for another trainer",
+            expected=f"role {WRITER}",
         )
         if make_credit(run.credit).needs_trainer:
             others = [name for name in credit_names() if not make_credit(name).needs_trainer]
@@ -75,7 +76,7 @@ class MemoryEnvironment:
 
     def reset(self, index: int) -> Sequence[Message]:
         """Begin a rollout of the instance with this index; return its first chunk's messages."""
-        self.rollout = new_rollout(self.instances[index], self.agent)
+        (self._episode,) = memory_episodes([self.instances[index]], self.agent)
         return self._next_prompt()
 
     def step(self, completion: str, cut_off: bool = False) -> Sequence[Message] | None:
@@ -86,9 +87,14 @@ class MemoryEnvironment:
             raise ValueError("every chunk was read")
         stop = StopReason.LENGTH if cut_off else StopReason.END
         made = Completion((), completion, stop)
-        take_step(self.rollout, self.agent, self._prompt, made)
+        self._episode.take(self._prompt, made)
         self._prompt = None
-        return None if len(self.rollout.steps) == len(self.rollout.chunks) else self._next_prompt()
+        return None if self._episode.done else self._next_prompt()
+
+    @property
+    def rollout(self) -> Rollout:
+        """The rollout at hand."""
+        return self._episode.rollout
 
     @property
     def done(self) -> bool:
@@ -113,7 +119,5 @@ class MemoryEnvironment:
         return [{**step, "total": step.total(self.scorer.reward_config)} for step in steps]
 
     def _next_prompt(self) -> Sequence[Message]:
-        rollout = self.rollout
-        chunk = rollout.chunks[len(rollout.steps)]
-        self._prompt = self.agent.prompt(rollout.memory, rollout.retriever, chunk)
+        self._prompt = self._episode.prompt()
         return self._prompt.messages

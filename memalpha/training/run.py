@@ -15,7 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback
 
-from memalpha.agent.rollout import Rollout, StepCallback
+from memalpha.agent.rollout import Rollout, StepCallback, run_episodes
 from memalpha.config import names
 from memalpha.data.load import source_names
 from memalpha.data.rows import digest_instances
@@ -105,7 +105,8 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObj
     seed = arguments.trainer.seed
 
     def draw(instances: Any, sampling: Any, on_step: StepCallback | None) -> list[Rollout]:
-        return parts.roll_out(instances, parts.agent, parts.generator, sampling, on_step=on_step)
+        episodes = parts.begin(instances, parts.agent)
+        return run_episodes(episodes, parts.generator, sampling, on_step)
 
     with FolderLock(path) as lock:
         lock.take(where=MARKER)
@@ -321,7 +322,7 @@ def build_trainer(
             scorer=parts.scorer,
             options=options,
             generator=parts.generator,
-            roll_out=parts.roll_out,
+            begin=parts.begin,
         )
     except ImportError as error:  # such as vLLM
         raise InputError(

@@ -34,7 +34,13 @@ from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import use_adapter
 
-from memalpha.agent.rollout import Rollout, RunRollouts, StepCallback, run_rollouts
+from memalpha.agent.rollout import (
+    BeginEpisodes,
+    Rollout,
+    StepCallback,
+    memory_episodes,
+    run_episodes,
+)
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.generation.hf import end_ids
@@ -95,7 +101,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         generator: Generator,
         scorer: RolloutScorer,
         options: RunOptions,
-        roll_out: RunRollouts = run_rollouts,
+        begin: BeginEpisodes = memory_episodes,
         **kwargs: Any,
     ) -> None:
         self.agent = agent
@@ -103,7 +109,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.generator = generator
         self.scorer = scorer
         self.options = options
-        self.roll_out = roll_out
+        self.begin = begin
         self.update_batches: list[UpdateBatch] = []  # of the draw at hand
         self.skipped_in_a_row = 0
         self.has_stepped = False
@@ -380,7 +386,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> list[Rollout]:
         """Run this rank's rollouts with the current weights; all ranks call it together."""
         with self._ready_to_draw():
-            return self.roll_out(instances, self.agent, self.generator, sampling, on_step=on_step)
+            episodes = self.begin(instances, self.agent)
+            return run_episodes(episodes, self.generator, sampling, on_step)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Log the means of held-out rollouts with the current weights as ``eval_NAME``, and return
@@ -440,7 +447,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with self._ready_to_draw():
             instances = self._instances(step)
             sampling = self._sampling(step)
-            run = partial(self.scorer.credit.draw, self.roll_out, instances, self.agent)
+            run = partial(self.scorer.credit.draw, self.begin, instances, self.agent)
             rollouts = start(partial(run, self.generator, sampling, self.num_generations))
         return Drawn(rollouts, in_background(partial(self._score, rollouts)))
 

@@ -14,18 +14,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep, context_of, window_of
-from memalpha.config import Share, parse
+from memalpha.config import OneOf, Share, parse
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import write_object
 from memalpha.generation.products import Products, using
 from memalpha.models import name_base, resolve_model, write_adapter_record
+from memalpha.plugins import find_plugins, load_plugin, plugin_names
 from memalpha.record.folder import (
     SAVED,
     check_made,
@@ -37,7 +45,6 @@ from memalpha.record.folder import (
 )
 from memalpha.record.lock import LOCK_FILE, FolderLock
 from memalpha.text import in_common, turn_end
-from memalpha.training.asking_demonstrations import demonstrate_asking
 from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions
@@ -54,13 +61,25 @@ MADE_BY_WARMUP = re.compile(
 """The files that the folder of a warm start may hold."""
 
 
+LESSONS = "memalpha.demonstrations"
+"""Group of the entry points for further values of ``teaches``. Each is a function of instances,
+agent, TeacherConfig, end token and seed that returns demonstrations, ``update.logps.Row``s;
+InputError if the agent's options do not fit.
+"""
+
+
+def lesson_names() -> list[str]:
+    """Return what can be taught."""
+    return plugin_names(LESSONS, ("policy", "reader"))
+
+
 @dataclass(frozen=True)
 class WarmupOptions(PolicyOptions):
     """Options of the data and the model of a warm start.
 
     Attributes:
         teaches: What is learned: ``policy`` (which writes the memory), ``reader`` (which answers
-            questions from passages) or ``asker`` (a reader that may search again before).
+            questions from passages) or what a package adds (docs/recipe.md).
         data: As ``train_data`` of a training run; demonstrations come from annotated facts, else
             from excerpts of the text.
         data_options: Options of a generated source.
@@ -77,7 +96,7 @@ class WarmupOptions(PolicyOptions):
         overwrite: Replace an existing folder.
     """
 
-    teaches: Literal["policy", "reader", "asker"] = "policy"
+    teaches: Annotated[str, AfterValidator(OneOf(lesson_names))] = "policy"
     data: str = "synthetic"
     data_options: JsonObject = field(default_factory=dict)
     rollout_chunks: NonNegativeInt = 0
@@ -235,14 +254,9 @@ def make_demonstrations(
     if warmup.teaches == "reader":
         share = warmup.unknown_share
         return demonstrate_reading(instances, agent, teacher, end_token, seed, share), []
-    if warmup.teaches == "asker":
-        InputError.raise_if(
-            not agent.config.searches or not agent.config.archive,
-            f"teaches: asker with searches {agent.config.searches} and archive "
-            f"{agent.config.archive}",
-            expected="searches 1 or more, and archive true: where its evidence stands",
-        )
-        return list(demonstrate_asking(instances, agent, teacher, end_token, seed)), []
+    if warmup.teaches != "policy":
+        demonstrations_of = load_plugin(find_plugins(LESSONS)[warmup.teaches])
+        return list(demonstrations_of(instances, agent, teacher, end_token, seed)), []
     instances = start_from_teacher(instances, agent, warmup.rollout_chunks, seed)
     demonstrations: list[Row] = []
     operations: list[Operation] = []

@@ -49,7 +49,6 @@ from memalpha.models.policy import (
     reader_beside,
     trained_reader,
 )
-from memalpha.qa.asker import reader_with
 from memalpha.qa.readers import (
     UNKNOWN,
     EndpointReader,
@@ -58,6 +57,7 @@ from memalpha.qa.readers import (
     Retrieved,
     answer,
     find_passages,
+    reader_with,
 )
 from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
@@ -137,7 +137,7 @@ class Reply:
     text: str
     entries: tuple[Hit, ...]  # retrieved for the question, best first
     read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines, best first
-    searches: tuple[str, ...] = ()  # what an asker searched for, too
+    searches: tuple[str, ...] = ()  # what a reader that searches searched for, too
 
     def __str__(self) -> str:
         return self.text

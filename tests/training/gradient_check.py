@@ -40,15 +40,16 @@ sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # also where torchr
 from gradient_variance import VarianceTrainer
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import run_rollouts
+from memalpha.agent.rollout import memory_episodes
 from memalpha.agent.step import AgentStep
+from memalpha.contrib.asker import training as asking
+from memalpha.contrib.asker.reader import AskerStep
+from memalpha.contrib.asker.training import AnswerCredit, AskerRole, one_by_one, written
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.registry import make_tokenizer, toy_texts
-from memalpha.qa.asker import AskerStep
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.rewards import PARTS, RewardConfig, StepReward
-from memalpha.training import asking, trainer
-from memalpha.training.asking import AnswerCredit, InquiryRunner, one_by_one, written
+from memalpha.training import trainer
 from memalpha.training.config import GRPOOptions, RunOptions
 from memalpha.training.credit import make_credit
 from memalpha.training.scoring import RolloutScorer
@@ -304,7 +305,7 @@ def make_trainer(case, folder, **more):
     arguments = options.arguments(max_completion_length=LONGEST)
     policy = make_policy(case)
     instances = make_instances(ASKED if case.credit == "evidence" else ())
-    roll_out = run_rollouts
+    begin = memory_episodes
     if (
         case.start == "full" and case.beta
     ):  # TRL loads the reference from where the policy came from
@@ -332,7 +333,7 @@ def make_trainer(case, folder, **more):
             replace(each, questions=make_instances(ASKED[:1])[0].questions) for each in instances
         ]
         instances = one_by_one(written(questions, agent, "", "float32", "cpu"), turns=3)
-        roll_out = InquiryRunner()
+        begin = AskerRole().episodes
     if case.credit == "memory_tokens":
         agent.codec.spans = spans_of_long_words
     if case.credit == "evidence":
@@ -346,7 +347,7 @@ def make_trainer(case, folder, **more):
         instances=instances,
         generator=kind(policy, tokenizer(), logprobs=kind is Drifted or case.staleness > 0),
         scorer=scorer,
-        roll_out=roll_out,
+        begin=begin,
         options=RunOptions(
             role=case.role,
             credit=case.credit,

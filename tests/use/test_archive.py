@@ -7,11 +7,11 @@ from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.contrib.asker.reader import Asker
 from memalpha.errors import InputError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
-from memalpha.qa.asker import Asker
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.types import Chunk, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent

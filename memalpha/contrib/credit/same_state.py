@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from memalpha.agent.rollout import Rollout, RunRollouts
+from memalpha.agent.rollout import BeginEpisodes, Rollout, run_episodes
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.training.config import RunOptions
@@ -54,7 +54,7 @@ class SameStateCredit(StepCredit):
     @override
     def draw(
         self,
-        roll_out: RunRollouts,
+        begin: BeginEpisodes,
         instances: Sequence[Instance],
         agent: AgentStep,
         generator: Generator,
@@ -62,18 +62,19 @@ class SameStateCredit(StepCredit):
         group_size: int,
     ) -> list[Rollout]:
         """Run ``group_size`` rollouts (an even number) of each instance, given as often in a row;
-        the second half of each group begins with a memory of the first. Errors as ``roll_out``.
+        the second half of each group begins with a memory of the first. Errors as ``run_episodes``.
         """
         half = group_size // 2
         whole = [each for place, each in enumerate(instances) if not is_local(place, group_size)]
-        first = roll_out(whole, agent, generator, sampling)
+        first = run_episodes(begin(whole, agent), generator, sampling)
         rng = random.Random(f"same_state/{sampling.seed}")
         starts = range(0, len(first), half)
-        begun = []
+        again = []
         for start in starts:
             rollout = rng.choice(first[start : start + half])
-            begun += [begun_again(rollout, rng)] * half
-        second = roll_out(begun, agent, generator, replace(sampling, seed=rng.getrandbits(40)))
+            again += [begun_again(rollout, rng)] * half
+        other = replace(sampling, seed=rng.getrandbits(40))
+        second = run_episodes(begin(again, agent), generator, other)
         rollouts = []
         for start in starts:
             rollouts += first[start : start + half] + second[start : start + half]

@@ -13,7 +13,7 @@ from runs_of_nano import SHORT, train, untimed_metrics
 from scripted import ScriptedGenerator
 
 from memalpha.agent.codecs import make_codec
-from memalpha.agent.rollout import run_rollouts
+from memalpha.agent.rollout import memory_episodes
 from memalpha.contrib.credit import evidence, memory_tokens
 from memalpha.contrib.credit.memory_tokens import call_tokens
 from memalpha.contrib.credit.same_state import SameStateCredit
@@ -81,7 +81,7 @@ def from_same_state(seed, archive=False):
     given = [instance for instance in instances for _ in range(4)]
     generator = ScriptedGenerator(written, agent.encoder.tokenizer)
     return make_credit("same_state").draw(
-        run_rollouts, given, agent, generator, Sampling(96, seed=seed), 4
+        memory_episodes, given, agent, generator, Sampling(96, seed=seed), 4
     )
 
 

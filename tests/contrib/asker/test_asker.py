@@ -5,12 +5,19 @@ from dataclasses import replace
 
 import pytest
 
+from memalpha.contrib.asker.reader import Asker, AskerStep, parse_query
 from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.measure.run import Asks
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.qa.asker import Asker, AskerStep, parse_query, reader_with, searches_of
-from memalpha.qa.readers import SEARCHING, SYSTEM, reader_messages, request_to_read
+from memalpha.qa.readers import (
+    SEARCHING,
+    SYSTEM,
+    reader_messages,
+    reader_with,
+    request_to_read,
+    searches_of,
+)
 from memalpha.record.measure import SearchedMemory
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.retrieval.two_layer import TwoLayerRetriever

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from memalpha.agent.step import AgentStep
+from memalpha.contrib.asker.reader import AskerStep, Inquiry
 from memalpha.data.teacher import TeacherConfig, teach
+from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.qa.asker import AskerStep, Inquiry
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read
 from memalpha.text import chat_ids
@@ -42,8 +43,14 @@ def demonstrate_asking(
     """Yield a demonstration for each turn of questions whose answer a reader can write.
 
     Of the questions of an instance that need no search, as many are shown as of those that do.
+    InputError if the agent has no archive, or may not search.
     """
     config = agent.config
+    InputError.raise_if(
+        not config.searches or not config.archive,
+        f"teaches: asker with searches {config.searches} and archive {config.archive}",
+        expected="searches 1 or more, and archive true: where its evidence stands",
+    )
     asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")

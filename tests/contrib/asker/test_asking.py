@@ -5,24 +5,19 @@ import json
 from dataclasses import replace
 
 import pytest
+from gradient_check import Case, check
 from rich.console import Console
 from rollouts import make_agent
 from runs_of_nano import train
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
-from memalpha.data.teacher import TeacherConfig
-from memalpha.errors import InputError
-from memalpha.measure.site import write_site
-from memalpha.measure.view import show_rollout
-from memalpha.qa.asker import searches_of
-from memalpha.qa.readers import QAEvaluator, RecallReader
-from memalpha.record.folder import RunFolder
-from memalpha.record.rows import read_rows
-from memalpha.rewards import RewardConfig
-from memalpha.training.asking import (
+from memalpha.agent.rollout import run_episodes
+from memalpha.contrib.asker import training
+from memalpha.contrib.asker.demonstrations import demonstrate_asking
+from memalpha.contrib.asker.training import (
+    AskerRole,
     AskerScorer,
-    InquiryRunner,
     compare_rollouts,
     found,
     guessed,
@@ -30,7 +25,14 @@ from memalpha.training.asking import (
     searched,
     written,
 )
-from memalpha.training.asking_demonstrations import demonstrate_asking
+from memalpha.data.teacher import TeacherConfig
+from memalpha.errors import InputError
+from memalpha.measure.site import write_site
+from memalpha.measure.view import show_rollout
+from memalpha.qa.readers import QAEvaluator, RecallReader, searches_of
+from memalpha.record.folder import RunFolder
+from memalpha.record.rows import read_rows
+from memalpha.rewards import RewardConfig
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.rows import Scale, TrainingRow
 from memalpha.types import Chunk, Instance, Question, Sampling
@@ -53,7 +55,8 @@ ASKER = {"archive": True, "retrieve_k": 3, "searches": 2}
 def asked(agent, replies, questions=(HOME,)):
     instances = one_by_one(written([replace(TALK, questions=questions)], agent, "", "", "cpu"), 3)
     generator = ScriptedGenerator(replies, agent.encoder.tokenizer)
-    return InquiryRunner()(instances, agent, generator, Sampling(32)), generator
+    episodes = AskerRole().episodes(instances, agent)
+    return run_episodes(episodes, generator, Sampling(32)), generator
 
 
 def test_an_instance_is_one_question_and_its_chunks_are_turns():
@@ -104,6 +107,11 @@ def test_a_rollout_counts_once_however_many_turns_it_has():
     assert [row.advantage for row in rows] == [0.5, -0.5, -0.5, -0.5]
 
 
+def test_the_gradient_check_sees_rollouts_of_many_turns_that_count_more(monkeypatch):
+    monkeypatch.setattr(training, "compare_rollouts", lambda rows, scale: None)
+    assert max(check(Case(credit="trajectory", role="asker", steps=1)).errors) > 1e-2
+
+
 def test_without_writer_and_archive_there_is_nothing_to_ask():
     with pytest.raises(InputError, match="nothing is kept"):
         written([TALK], make_agent(), "", "", "cpu")
@@ -144,7 +152,7 @@ def test_options_that_do_not_go_with_an_asker_are_refused(more):
 def test_an_asker_is_trained_recorded_and_saved_as_a_reader_that_searches(tmp_path):
     options = "--role asker --credit trajectory --warm_start_steps 0 --archive true --searches 1"
     weights = "--tool_weight 0 --content_weight 0 --compression_weight 0 --immediate_weight 0"
-    own = json.dumps({"memalpha.training.asking:found": 0.5})
+    own = json.dumps({"memalpha.contrib.asker.training:found": 0.5})
     folder = tmp_path / "run"
     more = [*options.split(), *weights.split(), "--rewards", own, "--max_steps", "1"]
     assert train(folder, *more, "--eval_instances", "1") == 0

@@ -14,13 +14,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from pathlib import Path
 
 from typing_extensions import override
 
-from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import ServiceError, whole
-from memalpha.files import read_object
 from memalpha.qa.readers import SEARCH, ModelReader, answer_of, reader_messages, within_budget
 from memalpha.types import Answer, Message, ReadRequest, TokenCounter
 
@@ -120,34 +117,6 @@ class Asker(ModelReader):
             for inquiry, reply in zip(waiting, replies, strict=True):
                 self.step.take(inquiry, reply)
         return whole([inquiry.answer for inquiry in inquiries if inquiry.answer is not None])
-
-
-def searches_of(adapter: str | Path) -> int:
-    """Return how often the model of a reader's adapter may search again; 0 for a plain reader."""
-    path = Path(adapter) / AGENT_FILE
-    return int(read_object(path).get("searches", 0)) if path.is_file() else 0
-
-
-def reader_with(
-    adapter: str | Path,
-    generate: Callable[[list[list[Message]]], list[str]],
-    budget_tokens: int,
-    count_tokens: TokenCounter,
-    *,
-    own_model: bool = False,
-    probabilities: Callable[[list[list[Message]], list[str]], list[float]] | None = None,
-    searches: int | None = None,
-) -> ModelReader:
-    """Return the reader of a trained adapter, given what answers with it: an ``Asker`` if that was
-    trained to search. ``searches``: how often at most (None: as in its training).
-    """
-    if searches is None:
-        searches = searches_of(adapter)
-    if searches:
-        return Asker(generate, budget_tokens, count_tokens, searches, own_model=own_model)
-    return ModelReader(
-        generate, budget_tokens, count_tokens, own_model=own_model, probabilities=probabilities
-    )
 
 
 def parse_query(text: str) -> tuple[str, str]:

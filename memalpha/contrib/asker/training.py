@@ -10,33 +10,36 @@ alone is asked.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
+from accelerate import PartialState
 from typing_extensions import override
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import Rollout, StepCallback, StepRecord, run_rollouts
+from memalpha.agent.rollout import Rollout, StepRecord, run_rollouts
 from memalpha.agent.step import AgentStep, StepOutcome
+from memalpha.contrib.asker.reader import AskerStep, Inquiry
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.memory.memory import Memory
 from memalpha.models.policy import base_of, load_policy_model
-from memalpha.qa.asker import AskerStep, Inquiry
 from memalpha.qa.metrics import contains, score
-from memalpha.qa.readers import UNKNOWN, Asked, request_to_read
+from memalpha.qa.readers import UNKNOWN, Asked, QAEvaluator, request_to_read
 from memalpha.retrieval.archive import archive_all
 from memalpha.rewards import RewardConfig, StepReward
 from memalpha.text import chat_ids
-from memalpha.training.credit import TrajectoryCredit
+from memalpha.training.config import RunOptions
+from memalpha.training.credit import Credit, TrajectoryCredit
 from memalpha.training.rows import Scale, TrainingRow, advantages
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import (
     Answer,
     Chunk,
     Completion,
+    ContentJudge,
     Entry,
-    Generator,
     Instance,
     OperationResult,
     Prompt,
@@ -111,79 +114,48 @@ def one_by_one(instances: Sequence[Instance], turns: int) -> list[Instance]:
 
 # ------------------------------------------------------------------------------------------------
 # rollouts
-class InquiryRunner:
-    """Runs rollouts of an asker; called as ``run_rollouts`` is.
+@dataclass(slots=True)
+class InquiryEpisode:
+    """One question, asked in turns."""
 
-    The rollouts of a memory share it and its retriever, which they only read.
-    """
+    agent: AgentStep
+    asker: AskerStep
+    inquiry: Inquiry
+    rollout: Rollout
 
-    def __init__(self) -> None:
-        self._opened: dict[int, tuple[Memory, Retriever]] = {}  # by identity of the entries
+    @property
+    def turns(self) -> int:
+        """Its searches and the answer."""
+        return self.asker.searches + 1
 
-    def __call__(
-        self,
-        instances: Sequence[Instance],
-        agent: AgentStep,
-        generator: Generator,
-        sampling: Sampling,
-        on_step: StepCallback | None = None,
-    ) -> list[Rollout]:
-        """Run one rollout for each instance of ``one_by_one``; errors as ``run_rollouts``."""
-        config = agent.config
-        asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
-        rollouts = []
-        inquiries = []
-        for instance in instances:
-            memory, retriever = self._open(instance.initial_entries, agent)
-            question = instance.questions[0]
-            request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
-            rollouts.append(Rollout(instance, memory, retriever, tokens_before=memory.tokens))
-            inquiries.append(asker.begin(request))
-        turns = config.searches + 1
-        for turn in range(turns):
-            waiting = [place for place, each in enumerate(inquiries) if each.answer is None]
-            if not waiting:
-                break
-            prompts = [_prompt(asker, inquiries[place], agent) for place in waiting]
-            seed = None if sampling.seed is None else sampling.seed + turn
-            completions = generator.generate(prompts, replace(sampling, seed=seed))
-            for place, prompt, completion in zip(waiting, prompts, completions, strict=True):
-                _take(rollouts[place], inquiries[place], asker, prompt, completion)
-            if on_step:
-                on_step(turn + 1, turns)
-        return rollouts
+    @property
+    def done(self) -> bool:
+        """Whether it has answered."""
+        return self.inquiry.answer is not None
 
-    def _open(self, entries: tuple[Entry, ...], agent: AgentStep) -> tuple[Memory, Retriever]:
-        if id(entries) not in self._opened:
-            memory = agent.new_memory(entries)
-            self._opened[id(entries)] = memory, agent.new_retriever(memory)
-        return self._opened[id(entries)]
+    def prompt(self) -> Prompt:
+        """Return the question with the notes of the turn."""
+        chat = self.asker.chat(self.inquiry)
+        ids = chat_ids(self.agent.encoder.tokenizer, chat)
+        return Prompt(tuple(chat), ids, len(ids))
 
-
-def _prompt(asker: AskerStep, inquiry: Inquiry, agent: AgentStep) -> Prompt:
-    chat = asker.chat(inquiry)
-    ids = chat_ids(agent.encoder.tokenizer, chat)
-    return Prompt(tuple(chat), ids, len(ids))
-
-
-def _take(
-    rollout: Rollout, inquiry: Inquiry, asker: AskerStep, prompt: Prompt, completion: Completion
-) -> None:
-    """Apply the completion of a rollout's next turn and record the turn."""
-    asker.take(inquiry, completion.text)
-    answer = inquiry.answer
-    if isinstance(answer, ServiceError):  # it only thought: in training the policy's own mistake
-        answer = Answer("", read=inquiry.notes, searches=tuple(inquiry.searches))
-    if answer is None:
-        result = OperationResult(True, ResultCode.SEARCHED, inquiry.searches[-1])
-    else:
-        result = OperationResult(bool(answer.text), ResultCode.ANSWERED, answer.text)
-    rollout.answer = answer
-    memory = rollout.memory
-    outcome = StepOutcome((result,), ())
-    turn = len(rollout.steps)
-    record = StepRecord(turn, prompt, completion, outcome, memory.tokens, len(memory))
-    rollout.steps.append(record)
+    def take(self, prompt: Prompt, completion: Completion) -> None:
+        """Search as a completion wants, or answer with it."""
+        inquiry, rollout = self.inquiry, self.rollout
+        self.asker.take(inquiry, completion.text)
+        answer = inquiry.answer
+        if isinstance(answer, ServiceError):  # it only thought: the policy's own mistake
+            answer = Answer("", read=inquiry.notes, searches=tuple(inquiry.searches))
+        if answer is None:
+            result = OperationResult(True, ResultCode.SEARCHED, inquiry.searches[-1])
+        else:
+            result = OperationResult(bool(answer.text), ResultCode.ANSWERED, answer.text)
+        rollout.answer = answer
+        memory = rollout.memory
+        outcome = StepOutcome((result,), ())
+        turn = len(rollout.steps)
+        record = StepRecord(turn, prompt, completion, outcome, memory.tokens, len(memory))
+        rollout.steps.append(record)
 
 
 class AnswerCredit(TrajectoryCredit):
@@ -256,3 +228,83 @@ def guessed(rollout: Rollout) -> float:
     if contains(answer.text, UNKNOWN):
         return 0.0
     return 1.0 - score(rollout.instance.questions[0], answer)
+
+
+# ------------------------------------------------------------------------------------------------
+# the role
+class AskerRole:
+    """``role: asker``. Rollouts of one memory share it and its retriever, which they only read."""
+
+    def __init__(self) -> None:
+        self._opened: dict[int, tuple[Memory, Retriever]] = {}  # by identity of the entries
+
+    def check(self, options: RunOptions, reward: RewardConfig) -> None:
+        """Refuse options of a writer."""
+        InputError.raise_if(
+            options.reader != "recall" or options.rollout_chunks,
+            f"role asker with reader {options.reader}, rollout_chunks {options.rollout_chunks}",
+            expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
+        )
+        InputError.raise_if(
+            options.warm_start_steps,
+            f"role asker with warm_start_steps {options.warm_start_steps}",
+            expected="0: a warm start in a run teaches a writer",
+            fix="memalpha warmup --teaches asker, then --adapter",
+        )
+        InputError.raise_if(
+            options.credit != "trajectory",
+            f"role asker with credit {options.credit}",
+            expected="credit trajectory: all turns are for one answer",
+        )
+        InputError.raise_if(
+            reward.immediate_weight,
+            f"role asker with immediate_weight {reward.immediate_weight}",
+            expected="0: it reads no chunks to be asked after",
+        )
+
+    def scorer(
+        self,
+        evaluator: QAEvaluator,
+        judge: ContentJudge,
+        reward: RewardConfig,
+        max_masked_share: float,
+        agent: AgentStep,
+        credit: Credit,
+    ) -> RolloutScorer:
+        """Score answers; ``credit`` is ``trajectory``, for which each rollout counts once."""
+        credit = AnswerCredit()
+        return AskerScorer(evaluator, judge, reward, max_masked_share, agent, credit=credit)
+
+    def start(
+        self,
+        parts: Sequence[Sequence[Instance]],
+        agent: AgentStep,
+        options: RunOptions,
+        seed: int,
+    ) -> list[list[Instance]]:
+        """Return an instance of each question, with the memory that it is about."""
+        every = [instance for part in parts for instance in part]
+        device = PartialState().device
+        begun = iter(written(every, agent, options.writer, options.dtype, device))
+        turns = agent.config.searches + 1
+        return [one_by_one(list(islice(begun, len(part))), turns) for part in parts]
+
+    def episodes(self, instances: Sequence[Instance], agent: AgentStep) -> list[InquiryEpisode]:
+        """Begin an episode of each instance of ``one_by_one``."""
+        config = agent.config
+        asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
+        episodes = []
+        for instance in instances:
+            memory, retriever = self._open(instance.initial_entries, agent)
+            (question,) = instance.questions
+            request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
+            before = memory.tokens
+            rollout = Rollout(instance, memory, retriever, tokens_before=before, role="asker")
+            episodes.append(InquiryEpisode(agent, asker, asker.begin(request), rollout))
+        return episodes
+
+    def _open(self, entries: tuple[Entry, ...], agent: AgentStep) -> tuple[Memory, Retriever]:
+        if id(entries) not in self._opened:
+            memory = agent.new_memory(entries)
+            self._opened[id(entries)] = memory, agent.new_retriever(memory)
+        return self._opened[id(entries)]
